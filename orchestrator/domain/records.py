@@ -1,0 +1,158 @@
+"""What a run leaves behind: ``run.json``, the row that lists it, and the journal that led to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fcctl_remote import wire
+
+SCHEMA_VERSION = 1
+
+RunStatus = Literal["passed", "failed", "cancelled", "lost", "over_budget", "preempted", "error"]
+StepStatus = Literal["passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable"]
+Verdict = Literal["pass", "fail", "not_applicable", "unavailable"]
+
+#: Exit code of ``fcctl run`` for each ending.
+EXIT_CODES: dict[str, int] = {
+    "passed": 0, "failed": 100, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100, "error": 100,
+}  # fmt: skip
+
+ShortText = Annotated[str, Field(max_length=20_000)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class SourceRecord(_Record):
+    tree_sha256: str
+    git_commit: str | None = None
+    dirty: bool = False
+
+
+class GateRecord(_Record):
+    expr: ShortText
+    value: Any = None
+    verdict: Verdict
+    when: ShortText | None = None
+    hint: ShortText | None = None
+
+
+class DocumentRecord(_Record):
+    kind: str
+    path: str
+
+
+class StepRecord(_Record):
+    id: str
+    status: StepStatus
+    exit_code: int | None = None
+    started: str | None = None  # ISO 8601, UTC
+    finished: str | None = None
+    duration_s: float = 0.0
+    attempts: int = 0
+    activity: str = "test"
+    message: ShortText | None = None
+    hint: ShortText | None = None
+    log: str | None = None
+    gates: list[GateRecord] = []
+    documents: list[DocumentRecord] = []
+
+
+class CostLine(_Record):
+    activity: str
+    seconds: float
+    usd: float
+
+
+class CostRecord(_Record):
+    usd: float = 0.0
+    usd_per_hour: float = 0.0
+    billed_s: float = 0.0
+    breakdown: list[CostLine] = []
+
+
+class OmittedRecord(_Record):
+    path: str
+    reason: str
+
+
+class RunRecord(_Record):
+    """``run.json``: last written, atomic, immutable. Its presence means the run is complete."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    job: str
+    title: str = ""
+    target: str
+    status: RunStatus
+    exit_code: int
+    message: ShortText | None = None
+    hint: ShortText | None = None
+    created: str
+    started: str | None = None
+    finished: str
+    source: SourceRecord
+    host: dict[str, Any] = {}
+    steps: list[StepRecord] = []
+    cost: CostRecord = CostRecord()
+    omitted: list[OmittedRecord] = []
+    settings: dict[str, str] = {}  # what --set gave
+
+
+class RunRow(_Record):
+    """One line of ``fcctl results ls``: what the index holds of a run."""
+
+    run_id: str
+    job: str
+    target: str
+    status: str
+    exit_code: int
+    created: str
+    finished: str
+    duration_s: float
+    gpu: str | None = None
+    git_commit: str | None = None
+    usd: float = 0.0
+    tree_sha256: str = ""
+
+
+class JournalEntry(_Record):
+    seq: int
+    time: float
+    kind: str
+    data: dict[str, Any] = {}
+
+
+def iso(epoch: float | None) -> str | None:
+    """ISO 8601 in UTC with milliseconds, ``2026-11-21T08:15:30.123Z``."""
+    if epoch is None:
+        return None
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def step_record(result: wire.StepResult) -> StepRecord:
+    """The host's account of a step, validated.
+
+    Raises:
+        pydantic.ValidationError: the host sent something that is no step.
+    """
+    return StepRecord(
+        id=result.id,
+        status=result.status,
+        exit_code=result.exit_code,
+        started=iso(result.started),
+        finished=iso(result.finished),
+        duration_s=result.duration_s,
+        attempts=result.attempts,
+        activity=result.activity,
+        message=result.message,
+        hint=result.hint,
+        log=result.log,
+        gates=[GateRecord.model_validate(wire.encode(g)) for g in result.gates],
+        documents=[DocumentRecord(kind=d.kind, path=d.path) for d in result.documents],
+    )

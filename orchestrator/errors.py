@@ -1,0 +1,184 @@
+"""Every error a user can meet.
+
+::
+
+    FcctlError                    1    unexpected
+    ├── UsageError                2    the command line
+    ├── ConfigError               3    fcctl.toml
+    │   └── JobError              3    a job file
+    ├── AuthError                 4    credentials
+    ├── BudgetError               5    capacity, quota or budget
+    ├── HostError                 6    the machine at the other end
+    │   ├── HostUnreachable       6    never got in: name, port, key or login
+    │   ├── LinkLost              6    was in, and the link broke: worth another try
+    │   ├── HostUnusable          6    is in, but the machine lacks something
+    │   └── HostFault             6    the host program answered with an error, or with nonsense
+    ├── NotFoundError             7
+    ├── ConflictError             8    locked, or exists already
+    ├── RegressionFound           9
+    ├── DoctorFailed             10
+    ├── RunFailed               100    a step or a gate of the job failed
+    ├── RunNotFinished          101
+    ├── RunNotFound             102
+    └── RunCancelled            103
+
+An error says what happened (``message``), why (``cause``) and what to type next (``hint``). Exceptions of other
+libraries are translated once, in the adapter that called them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+
+class FcctlError(Exception):
+    """Base of all errors shown to a user without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.hint = hint
+
+    def as_json(self) -> dict[str, Any]:
+        """The one object printed on stderr in ``--json`` mode."""
+        return {
+            "error": {
+                "code": self.code,
+                "exit_code": self.exit_code,
+                "message": self.message,
+                "cause": self.cause,
+                "hint": self.hint,
+            }
+        }
+
+
+class UsageError(FcctlError):
+    exit_code = 2
+    code = "usage"
+
+
+class ConfigError(FcctlError):
+    exit_code = 3
+    code = "config"
+
+
+class JobError(ConfigError):
+    code = "job"
+
+
+class AuthError(FcctlError):
+    exit_code = 4
+    code = "auth"
+
+
+class BudgetError(FcctlError):
+    exit_code = 5
+    code = "budget"
+
+
+class HostError(FcctlError):
+    exit_code = 6
+    code = "host"
+
+
+UnreachableReason = Literal["name", "port", "key", "login", "proxy", "timeout", "config"]
+
+
+class HostUnreachable(HostError):
+    """No session was established. ``reason`` says which of name, port, host key or login failed."""
+
+    code = "host_unreachable"
+
+    def __init__(
+        self, message: str, *, reason: UnreachableReason, cause: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, cause=cause, hint=hint)
+        self.reason = reason
+
+
+class LinkLost(HostError):
+    code = "link_lost"
+
+
+class HostUnusable(HostError):
+    code = "host_unusable"
+
+
+class HostFault(HostError):
+    """The host program refused a call. ``fault`` is the wire's stable code (``tree_mismatch``, ``not_found``, ...)."""
+
+    code = "host_fault"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: str = "internal",
+        data: dict[str, Any] | None = None,
+        cause: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, hint=hint)
+        self.fault = fault
+        self.data = data or {}
+
+
+class NotFoundError(FcctlError):
+    exit_code = 7
+    code = "not_found"
+
+
+class ConflictError(FcctlError):
+    exit_code = 8
+    code = "conflict"
+
+
+class RegressionFound(FcctlError):
+    exit_code = 9
+    code = "regression"
+
+
+class DoctorFailed(FcctlError):
+    exit_code = 10
+    code = "doctor"
+
+
+class RunFailed(FcctlError):
+    exit_code = 100
+    code = "run_failed"
+
+
+class RunNotFinished(FcctlError):
+    exit_code = 101
+    code = "run_not_finished"
+
+
+class RunNotFound(FcctlError):
+    exit_code = 102
+    code = "run_not_found"
+
+
+class RunCancelled(FcctlError):
+    exit_code = 103
+    code = "run_cancelled"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like ``name``, if one is near enough to suggest."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the nearest valid one, else the list of valid ones."""
+    names = sorted(known)
+    near = nearest(name, names)
+    if near:
+        return f"did you mean '{near}'?"
+    return f"known: {', '.join(names)}" if names else "none are defined"

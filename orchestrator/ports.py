@@ -1,0 +1,208 @@
+"""What the workflows need from the world. Adapters provide it; the simulation and the tests provide it too.
+
+All calls block. Everything that waits goes through :class:`Clock`, so that virtual time can stand in for the real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fcctl_remote import wire
+from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
+from orchestrator.domain.target import Target
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Epoch seconds."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """The workspace's files as they are now: what git tracks, and what is untracked but not ignored."""
+
+    root: Path
+    entries: tuple[wire.TreeEntry, ...]
+    tree_sha256: str
+    git_commit: str | None
+    dirty: bool
+    skipped: tuple[str, ...] = ()  # paths left out (sockets, links that leave the workspace), each worth a warning
+
+
+class SourceReader(Protocol):
+    def read(self, root: Path) -> Source: ...
+
+
+@dataclass(frozen=True)
+class Transfer:
+    files: int
+    bytes: int
+    seconds: float
+    how: str  # rsync, tar, none
+
+
+class HostSession(Protocol):
+    """One live conversation with the host program on one machine.
+
+    Raises, from every method: :class:`~orchestrator.errors.LinkLost` when the link breaks or falls silent (open a new
+    session and go on), :class:`~orchestrator.errors.HostFault` when the host program refuses.
+    """
+
+    @property
+    def hello(self) -> wire.Hello: ...
+
+    def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff: ...
+
+    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+        """Bring ``paths`` of ``source_root`` into the tree on the host: rsync where both ends have it, else tar."""
+
+    def snapshot(
+        self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
+    ) -> wire.Snapshot: ...
+
+    def submit(self, plan: wire.RunPlan) -> wire.Submitted: ...
+
+    def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]: ...
+
+    def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]: ...
+
+    def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary: ...
+
+    def files(self, run_id: str) -> wire.FileList: ...
+
+    def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        """The parts in order, each cut into pieces of at most ``MAX_BLOB_BYTES``; calls are pipelined."""
+
+    def forget(self, run_id: str) -> None:
+        """Delete the run's folder on the host, which is safe once its results are verified at home."""
+
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease: ...
+
+    def probe(self) -> dict[str, Any]:
+        """``{"document": environment document, "text": printed report, "exit_code": 0 | 1 | 2}``."""
+
+    def close(self) -> None: ...
+
+
+class HostConnector(Protocol):
+    def connect(self, target: Target) -> HostSession:
+        """Log in and start the host program, uploading it if its hash is absent.
+
+        Raises:
+            HostUnreachable: with the reason (name, port, key, login, proxy, timeout).
+            HostUnusable: no Python >= 3.8 there, or no room for the host program.
+        """
+
+
+class Journal(Protocol):
+    """A run's append-only record of intent; each line is on disk before the call returns."""
+
+    def append(self, kind: str, **data: Any) -> None: ...
+
+    def entries(self) -> list[JournalEntry]: ...
+
+
+class Intake(Protocol):
+    """Where bytes from an untrusted host become files: only below the run's own ``.partial`` folder."""
+
+    def accepts(self, path: str) -> str | None:
+        """None if the name is safe to write, else the reason why not (``bad_name``)."""
+
+    def size(self, path: str) -> int:
+        """Bytes already here; 0 when the file is absent."""
+
+    def write(self, path: str, offset: int, data: bytes) -> None: ...
+
+    def verified(self, entry: wire.FileEntry) -> bool:
+        """Whether the file here has the size and sha256 the host announced."""
+
+    def discard(self, path: str) -> None: ...
+
+    def read_json(self, path: str) -> Any:
+        """A collected JSON file, None if absent; raises ValueError if it is not JSON."""
+
+
+class ActiveRun(Protocol):
+    """A run this controller owns until it is complete; no other controller can claim it meanwhile."""
+
+    run_id: str
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was saved by :meth:`Store.begin`."""
+
+    def intake(self) -> Intake: ...
+
+    def complete(self, record: RunRecord) -> Path:
+        """Write run.json, rename ``.partial`` to its final name, index it, end the active run. Idempotent."""
+
+    def release(self) -> None:
+        """Let another controller claim the run (a detached run stays active)."""
+
+
+class Store(Protocol):
+    def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun: ...
+
+    def active(self) -> list[str]:
+        """Ids of the runs that are not complete, oldest first."""
+
+    def claim(self, run_id: str) -> ActiveRun | None:
+        """Take over an active run; None while another live process owns it."""
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        """An active run's saved plan, without claiming it."""
+
+    def get(self, run_id: str) -> RunRecord: ...
+
+    def resolve(self, name: str) -> str:
+        """A full run id from an id, a unique prefix or suffix, or ``last``.
+
+        Raises:
+            RunNotFound: with the nearest id as a hint.
+        """
+
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+
+    def folder(self, run_id: str) -> Path: ...
+
+
+class Observer(Protocol):
+    """Hears what a workflow does, to show it. Never decides anything."""
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+
+    def event(self, event: wire.Event) -> None: ...
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Services:
+    """All a workflow may touch."""
+
+    clock: Clock
+    hosts: HostConnector
+    store: Store
+    source: SourceReader
+    observer: Observer
+    #: Entered around each wait that Ctrl-C may end; tests replace it.
+    interruptible: Callable[[], AbstractContextManager[None]] | None = None
+
+
+__all__ = [
+    "ActiveRun", "Clock", "HostConnector", "HostSession", "Intake", "Iterable", "Journal", "Observer", "Services",
+    "Source", "SourceReader", "Store", "Transfer",
+]  # fmt: skip

@@ -1,0 +1,408 @@
+"""The contract between the controller and the host program.
+
+Everything that crosses the link is one of the dataclasses below, as JSON. The host program builds and reads them with
+the standard library only (:func:`encode`, :func:`decode`); the controller validates the same classes with pydantic,
+because the machine at the other end is not trusted.
+
+Calls travel as *frames* over the standard input and output of ``<runner>.pyz agent``:
+
+* A frame is one line of UTF-8 JSON ended by ``\\n``. If its object has ``"blob": N`` then exactly N raw bytes follow.
+* The agent first prints :data:`READY` on a line of its own; whatever a login shell printed before it is noise.
+* A request is ``{"id", "method", "params"}``, its reply ``{"id", "result"}`` or ``{"id", "error": CallError}``.
+  Calls are answered in order, one at a time; a client may send several before reading.
+* ``{"tick": epoch}`` arrives at least every :data:`TICK_S` seconds while the agent lives, also during a long call, so
+  a silent link is a dead link.
+
+Methods (params -> result; "blob" marks bytes that follow the frame):
+
+========== ============================================================= =============================================
+hello      {}                                                             Hello
+tree_diff  {workspace}, blob: JSON list of TreeEntry                      TreeDiff
+snapshot   {workspace, run_id, tree_sha256}, blob: JSON list of TreeEntry Snapshot; error ``tree_mismatch``
+submit     {plan: RunPlan}                                                Submitted
+watch      WatchRequest                                                   WatchReply, blob: log bytes
+status     {run_ids: [..] | null}                                         {runs: [RunSummary]}
+cancel     {run_id, reason, status: cancelled | over_budget, grace_s}     RunSummary
+files      {run_id}                                                       FileList
+fetch      {run_id, parts: [FilePart]}                                    {parts: [FilePart]}, blob: parts end to end
+forget     {run_id}                                                       {}
+lease      LeaseRequest                                                   Lease
+probe      {}                                                             {document, text, exit_code}
+========== ============================================================= =============================================
+"""
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
+
+WIRE_VERSION = 1
+SCHEMA_VERSION = 1
+READY = "FCCTL-AGENT-READY 1"
+TICK_S = 2.0
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_BLOB_BYTES = 4 * 1024 * 1024
+
+#: How a run can end. ``queued`` and ``running`` are the states before that.
+RUN_ENDINGS = ("passed", "failed", "cancelled", "lost", "over_budget", "preempted", "error")
+STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
+GATE_VERDICTS = ("pass", "fail", "not_applicable", "unavailable")
+DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile", "tuning", "metrics")
+READERS = ("ptxas", "ncu", "junit", "google-benchmark", "nvbench", "pytest-benchmark", "metrics")
+
+
+# ------------------------------------------------------------------------------------------------ what is to be done
+@dataclass
+class Needs:
+    """What a job or a step requires of the machine; an unmet step is ``unavailable``, never ``passed``."""
+
+    gpu: bool = False
+    compute_capability: Optional[str] = None  # at least this, "8.9"
+    tools: List[str] = field(default_factory=list)  # nvcc, ncu, torch, cxx, compute-sanitizer, or any program's name
+
+
+@dataclass
+class GateSpec:
+    """One success condition, in the language of :mod:`fcctl_remote.gates`."""
+
+    expr: str
+    when: Optional[str] = None
+    hint: Optional[str] = None
+
+
+@dataclass
+class CollectSpec:
+    """A file of the step's working folder (a glob is allowed) and the reader that turns it into a document."""
+
+    reader: str
+    file: str
+
+
+@dataclass
+class StepSpec:
+    """One gated shell script of a job. ``run`` is executed by ``bash -eo pipefail`` in the snapshot's folder."""
+
+    id: str
+    run: str
+    timeout_s: float = 600.0
+    retries: int = 0
+    optional: bool = False
+    needs: Needs = field(default_factory=Needs)
+    env: Dict[str, str] = field(default_factory=dict)
+    collect: List[CollectSpec] = field(default_factory=list)
+    gates: List[GateSpec] = field(default_factory=list)
+    #: Exit code (as a string, JSON's keys being strings) -> step status, for tools that say more than 0 or not 0.
+    exit_codes: Dict[str, str] = field(default_factory=dict)
+    #: What the step's seconds are called in the ledger: preflight, build, test, bench, profile, tune.
+    activity: str = "test"
+
+
+@dataclass
+class RunPlan:
+    """All the host program needs to carry out one run. Stored as ``plan.json`` before anything starts."""
+
+    run_id: str
+    job: str
+    target: str
+    workspace: str
+    tree_sha256: str
+    steps: List[StepSpec]
+    title: str = ""
+    created: float = 0.0  # epoch seconds, the controller's clock
+    needs: Needs = field(default_factory=Needs)
+    env: Dict[str, str] = field(default_factory=dict)
+    #: ``exclusive`` runs have the machine to themselves; ``shared`` runs go side by side with other shared ones.
+    lock: str = "exclusive"
+    max_minutes: Optional[float] = None  # the run's own wall clock limit on the host
+    git_commit: Optional[str] = None
+    wire_version: int = WIRE_VERSION
+
+
+# -------------------------------------------------------------------------------------------------- the source's tree
+@dataclass
+class TreeEntry:
+    """One file of the source: path relative to the workspace with ``/``, mode 0o644 or 0o755, or a link's target."""
+
+    path: str
+    sha256: str  # of the content; of the target's text for a link
+    size: int
+    executable: bool = False
+    link: Optional[str] = None
+
+
+@dataclass
+class TreeDiff:
+    """Which entries must be sent, and how many files the host dropped because the manifest lacks them."""
+
+    changed: List[str]
+    removed: int
+    root: str  # absolute path of the tree on the host
+
+
+@dataclass
+class Snapshot:
+    tree_sha256: str
+    files: int
+    bytes: int
+    path: str
+
+
+# ------------------------------------------------------------------------------------------------ what is going on
+@dataclass
+class Hello:
+    wire_version: int
+    runner_sha256: str
+    python: str
+    platform: str  # linux, darwin
+    hostname: str
+    user: str
+    home: str
+    root: str  # ~/.fcctl
+    boot_id: str
+    time: float  # the host's clock, epoch seconds
+    cpus: int
+    free_bytes: int  # on the file system of root
+    tools: Dict[str, Optional[str]] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
+
+
+@dataclass
+class Submitted:
+    state: str  # started | exists
+    summary: "RunSummary"
+
+
+@dataclass
+class RunSummary:
+    run_id: str
+    job: str
+    status: str  # queued, running, or one of RUN_ENDINGS
+    created: float
+    step: Optional[str] = None
+    step_index: int = 0
+    step_count: int = 0
+    step_started: Optional[float] = None
+    step_timeout_s: Optional[float] = None
+    heartbeat: Optional[float] = None
+    behind: Optional[str] = None  # the run that holds the machine, while queued
+    finished: Optional[float] = None
+    exit_code: Optional[int] = None
+    message: Optional[str] = None
+
+
+@dataclass
+class Event:
+    """One line of ``events.jsonl``. ``data`` holds what belongs to the type.
+
+    Types: run_started, queued, step_started {step, attempt, timeout_s, index}, step_finished {step, attempt, status,
+    exit_code, duration_s, message}, document {step, kind, path}, gate {step, expr, value, verdict, hint}, warning
+    {message}, cancel_requested {reason}, lease {..}, run_finished {status, exit_code, message}.
+    """
+
+    seq: int
+    time: float
+    type: str
+    data: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class WatchRequest:
+    """Long poll: answered as soon as there is news after the offsets, or after ``wait_s``."""
+
+    run_id: str
+    events_offset: int = 0
+    log_step: Optional[str] = None  # a step's id; "@current" follows the step that runs
+    log_offset: int = 0
+    tail: bool = False  # start ``@current`` logs near the end: for a progress line, not a copy
+    wait_s: float = 10.0
+
+
+@dataclass
+class WatchReply:
+    events: List[Event]
+    events_offset: int
+    summary: RunSummary
+    log_step: Optional[str] = None
+    log_offset: int = 0  # where the blob begins
+    log_size: int = 0  # the log's size now
+    telemetry: Optional[Dict[str, Any]] = None  # the latest sample
+
+
+@dataclass
+class FileEntry:
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass
+class Omitted:
+    path: str
+    reason: str  # symlink, fifo, socket, device, unreadable, too_large, bad_name
+
+
+@dataclass
+class FileList:
+    files: List[FileEntry]
+    omitted: List[Omitted] = field(default_factory=list)
+
+
+@dataclass
+class FilePart:
+    path: str
+    offset: int
+    size: int
+
+
+# ------------------------------------------------------------------------------------------------ how it ended
+@dataclass
+class GateResult:
+    expr: str
+    verdict: str
+    value: Any = None
+    when: Optional[str] = None
+    hint: Optional[str] = None
+
+
+@dataclass
+class DocumentRef:
+    kind: str
+    path: str  # relative to the run's folder
+
+
+@dataclass
+class StepResult:
+    id: str
+    status: str
+    exit_code: Optional[int] = None
+    started: Optional[float] = None
+    finished: Optional[float] = None
+    duration_s: float = 0.0
+    attempts: int = 0
+    activity: str = "test"
+    message: Optional[str] = None
+    hint: Optional[str] = None
+    log: Optional[str] = None  # relative to the run's folder
+    gates: List[GateResult] = field(default_factory=list)
+    documents: List[DocumentRef] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """``outcome.json``: the host's last word on a run; written once, atomically, after everything else."""
+
+    run_id: str
+    job: str
+    status: str
+    exit_code: int
+    started: float
+    finished: float
+    steps: List[StepResult]
+    host: Dict[str, Any] = field(default_factory=dict)
+    message: Optional[str] = None
+    tree_sha256: str = ""
+    wire_version: int = WIRE_VERSION
+
+
+# ------------------------------------------------------------------------------------------------ the lease
+@dataclass
+class LeaseRequest:
+    """``show``; ``arm`` sets, or moves earlier; ``renew`` moves later and needs the token; so does ``disarm``."""
+
+    op: str
+    deadline: Optional[float] = None  # epoch seconds on the host's clock
+    not_after: Optional[float] = None  # fence 1: no renewal goes past it
+    token: Optional[str] = None
+    dry: bool = True
+    reason: str = ""
+
+
+@dataclass
+class Lease:
+    armed: bool
+    dry: bool = True
+    deadline: Optional[float] = None
+    not_after: Optional[float] = None
+    token: Optional[str] = None
+    boot_id: Optional[str] = None
+    mechanism: Optional[str] = None  # shutdown, systemd, at, none
+
+
+@dataclass
+class CallError:
+    """``code`` is stable and for programs; ``message`` and ``hint`` are for people."""
+
+    code: str  # bad_request, not_found, tree_mismatch, conflict, no_tmux, disk_full, denied, internal
+    message: str
+    hint: Optional[str] = None
+    data: Dict[str, Any] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------------------ JSON, both ways
+T = TypeVar("T")
+
+
+class WireError(ValueError):
+    """A message does not have the shape of its dataclass."""
+
+
+def encode(value: Any) -> Any:
+    """A dataclass (or a list or dict of them) as plain JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(v) for v in value]
+    return value
+
+
+def decode(cls: Type[T], value: Any, where: str = "") -> T:
+    """Build ``cls`` from JSON values. Unknown keys are ignored, so that a newer peer can add some.
+
+    Raises:
+        WireError: a key is missing or has the wrong type; the message names its path.
+    """
+    if not isinstance(value, Mapping):
+        raise WireError("%s: expected an object, got %s" % (where or cls.__name__, type(value).__name__))
+    hints = _hints(cls)
+    kwargs = {}
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        path = "%s.%s" % (where or cls.__name__, f.name)
+        if f.name in value:
+            kwargs[f.name] = _convert(hints[f.name], value[f.name], path)
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise WireError("%s: missing" % path)
+    return cls(**kwargs)
+
+
+_HINTS: Dict[Any, Dict[str, Any]] = {}
+
+
+def _hints(cls: Any) -> Dict[str, Any]:
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin is typing.Union:  # Optional[X] is the only union the wire uses
+        return None if value is None else _convert(args[0], value, path)
+    if origin is list:
+        if not isinstance(value, list):
+            raise WireError("%s: expected a list, got %s" % (path, type(value).__name__))
+        return [_convert(args[0], v, "%s[%d]" % (path, i)) for i, v in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise WireError("%s: expected an object, got %s" % (path, type(value).__name__))
+        return {str(k): _convert(args[1], v, "%s.%s" % (path, k)) for k, v in value.items()}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return decode(hint, value, path)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise WireError("%s: expected %s, got %s" % (path, getattr(hint, "__name__", hint), type(value).__name__))
