@@ -30,5 +30,5 @@ def slug(text: str) -> str:
 
 
 def is_valid(text: str) -> bool:
-    """Whether ``text`` could be a run id. Everything that comes from outside is checked with this before it is a path."""
+    """Whether ``text`` could be a run id; whatever comes from outside is checked with this before it becomes a path."""
     return len(text) <= MAX_LENGTH and PATTERN.fullmatch(text) is not None
