@@ -5,8 +5,7 @@ All calls block. Everything that waits goes through :class:`Clock`, so that virt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,6 +149,9 @@ class ActiveRun(Protocol):
     def release(self) -> None:
         """Let another controller claim the run (a detached run stays active)."""
 
+    def discard(self) -> None:
+        """Remove an active run that has no plan: it was killed while being made, and never was."""
+
 
 class Store(Protocol):
     def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun: ...
@@ -158,10 +160,17 @@ class Store(Protocol):
         """Ids of the runs that are not complete, oldest first."""
 
     def claim(self, run_id: str) -> ActiveRun | None:
-        """Take over an active run; None while another live process owns it."""
+        """Take over an active run; None while another live process owns it.
+
+        Raises:
+            RunNotFound: it is not active (any more).
+        """
 
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it."""
+
+    def is_complete(self, run_id: str) -> bool:
+        """Whether the run's results are here, whole."""
 
     def get(self, run_id: str) -> RunRecord: ...
 
@@ -198,11 +207,3 @@ class Services:
     store: Store
     source: SourceReader
     observer: Observer
-    #: Entered around each wait that Ctrl-C may end; tests replace it.
-    interruptible: Callable[[], AbstractContextManager[None]] | None = None
-
-
-__all__ = [
-    "ActiveRun", "Clock", "HostConnector", "HostSession", "Intake", "Iterable", "Journal", "Observer", "Services",
-    "Source", "SourceReader", "Store", "Transfer",
-]  # fmt: skip

@@ -1,0 +1,89 @@
+"""From the host's last word on a run to ``run.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcctl_remote import wire
+from orchestrator.domain.records import EXIT_CODES, OmittedRecord, RunRecord, RunStatus, iso, step_record
+from orchestrator.domain.saved_plan import SavedPlan
+
+_OUTCOME = TypeAdapter(wire.Outcome)
+
+
+def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], now: float) -> RunRecord:
+    """The record of a run whose ``outcome.json`` came home.
+
+    ``raw`` is the parsed file, from a host that is not trusted: anything that is not an outcome of this very run gives
+    a record with status ``error`` that says so, never an exception.
+    """
+    try:
+        outcome = _OUTCOME.validate_python(raw)
+        if outcome.run_id != saved.plan.run_id:
+            raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
+        status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
+        steps = [step_record(s) for s in outcome.steps]
+    except (ValidationError, ValueError) as e:
+        return without_outcome(
+            saved,
+            "error",
+            "the host's account of the run (outcome.json) cannot be read: " + _short(e),
+            now,
+            omitted=omitted,
+        )
+    return RunRecord(
+        run_id=saved.plan.run_id,
+        job=saved.plan.job,
+        title=saved.plan.title,
+        target=saved.target.name,
+        status=status,
+        exit_code=EXIT_CODES[status],
+        message=outcome.message,
+        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out")), None),
+        created=iso(saved.plan.created) or "",
+        started=iso(outcome.started),
+        finished=iso(outcome.finished) or "",
+        source=saved.source,
+        host=outcome.host,
+        steps=steps,
+        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
+        settings=saved.settings,
+    )
+
+
+def without_outcome(
+    saved: SavedPlan,
+    status: RunStatus,
+    message: str,
+    now: float,
+    *,
+    hint: str | None = None,
+    omitted: Sequence[wire.Omitted] = (),
+) -> RunRecord:
+    """The record of a run that the host has no account of: never submitted, or lost."""
+    return RunRecord(
+        run_id=saved.plan.run_id,
+        job=saved.plan.job,
+        title=saved.plan.title,
+        target=saved.target.name,
+        status=status,
+        exit_code=EXIT_CODES[status],
+        message=message,
+        hint=hint,
+        created=iso(saved.plan.created) or "",
+        finished=iso(now) or "",
+        source=saved.source,
+        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
+        settings=saved.settings,
+    )
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return str(error)[:300]

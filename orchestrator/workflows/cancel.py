@@ -1,0 +1,54 @@
+"""Stop a run at its host, and bring home what it has."""
+
+from __future__ import annotations
+
+from orchestrator.domain.records import RunRecord
+from orchestrator.errors import ConflictError, HostFault, RunNotFound
+from orchestrator.ports import Services
+from orchestrator.workflows.resume import new_link, resumed, saved_plan
+
+
+def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
+    """Ask the host to end the run, wait for that, and collect it.
+
+    If another fcctl follows the run, it is told through the host and collects; then None is returned.
+
+    Raises:
+        RunNotFound: the run is not active.
+        HostError: the host cannot be reached, so nothing was stopped.
+    """
+    saved = saved_plan(services, run_id)
+    if saved is None:
+        raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
+    try:
+        with resumed(services, run_id) as driver:
+            if driver.submitted:
+                driver.cancel(reason, grace_s)
+            return driver.finish()
+    except ConflictError:
+        link = new_link(services, saved.target, patience_s=0.0)
+        try:
+            link.call(lambda s: s.cancel(run_id, reason, grace_s=grace_s))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+            raise ConflictError(
+                f"run {run_id} is still on its way to {saved.target.name}",
+                cause="another fcctl is sending it",
+                hint="press Ctrl-C there, or try again in a moment",
+            ) from e
+        finally:
+            link.close()
+        return None
+
+
+def give_up(services: Services, run_id: str) -> RunRecord:
+    """End an active run here, without its host: for a host that will never come back. The run is ``lost``.
+
+    Raises:
+        ConflictError: another fcctl is following it.
+    """
+    with resumed(services, run_id) as driver:
+        if not driver.submitted:
+            return driver.abandon("given up before it was submitted", "cancelled")
+        return driver.give_up("given up by the user; the host was not asked")

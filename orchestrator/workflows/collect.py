@@ -1,0 +1,69 @@
+"""Results home: every byte checked, nothing written outside the run's own folder, resumable at any byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fcctl_remote import wire
+from orchestrator.errors import HostFault
+from orchestrator.ports import HostSession, Intake, Services
+from orchestrator.workflows.link import Link
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Collection:
+    files: int
+    bytes: int
+    omitted: list[wire.Omitted]
+
+
+def collect(link: Link, run_id: str, intake: Intake, services: Services) -> Collection:
+    """Fetch what is missing of a finished run's files and verify all of them.
+
+    Raises:
+        HostFault: a file's content does not match the checksum announced for it, three times over.
+    """
+    listing = link.call(lambda s: s.files(run_id))
+    wanted, refused = _screen(listing, intake)
+    services.observer.phase("collect", f"{len(wanted)} files, {sum(f.size for f in wanted)} bytes")
+    bad: list[wire.FileEntry] = list(wanted)
+    for _ in range(_ATTEMPTS):
+        link.call(lambda s, missing=tuple(bad): _fetch(s, run_id, missing, intake))  # type: ignore[misc]
+        bad = [entry for entry in bad if not intake.verified(entry)]
+        if not bad:
+            return Collection(len(wanted), sum(f.size for f in wanted), [*listing.omitted, *refused])
+        for entry in bad:
+            intake.discard(entry.path)
+    raise HostFault(
+        f"{len(bad)} of the run's files arrive damaged, {bad[0].path!r} first",
+        cause="their content has not the checksum the host announced: it changes there, or the host lies",
+        hint=f"look at the run on the host, then: fcctl pull-results {run_id}",
+    )
+
+
+def _screen(listing: wire.FileList, intake: Intake) -> tuple[list[wire.FileEntry], list[wire.Omitted]]:
+    wanted: list[wire.FileEntry] = []
+    refused: list[wire.Omitted] = []
+    for entry in listing.files:
+        reason = intake.accepts(entry.path)
+        if reason is None:
+            wanted.append(entry)
+        else:
+            refused.append(wire.Omitted(entry.path, reason))
+    return wanted, refused
+
+
+def _fetch(session: HostSession, run_id: str, entries: Sequence[wire.FileEntry], intake: Intake) -> None:
+    parts = []
+    for entry in entries:
+        have = intake.size(entry.path)
+        if have > entry.size:
+            intake.discard(entry.path)
+            have = 0
+        if have < entry.size or entry.size == 0:
+            parts.append(wire.FilePart(entry.path, have, entry.size - have))
+    for part, data in session.fetch(run_id, parts):
+        intake.write(part.path, part.offset, data)

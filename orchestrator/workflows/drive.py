@@ -1,0 +1,202 @@
+"""Carry one run to its end, from wherever its journal says it is.
+
+``fcctl run`` and every command that finds a dead controller's run go through :class:`Driver`. What happened is read
+from the journal, what to do next is :func:`orchestrator.domain.lifecycle.decide`; this module only makes the moves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fcctl_remote import wire
+from orchestrator.domain import ending
+from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
+from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.errors import HostFault
+from orchestrator.ports import ActiveRun, Services, Source
+from orchestrator.workflows.collect import Collection, collect
+from orchestrator.workflows.follow import follow
+from orchestrator.workflows.link import Link
+from orchestrator.workflows.sync import send_source
+
+#: Finished runs kept on a host, newest first, for whoever logs in there.
+KEPT_ON_HOST = 10
+
+
+class Driver:
+    """Moves one active run along. Owns neither the run nor the link: the caller opens and closes both."""
+
+    def __init__(
+        self,
+        services: Services,
+        link: Link,
+        active: ActiveRun,
+        mode: Mode,
+        source: Source | None = None,
+    ) -> None:
+        self._services = services
+        self._link = link
+        self._active = active
+        self._mode = mode
+        self._source = source
+        self._collection: Collection | None = None
+        self.saved = SavedPlan.model_validate(active.plan)
+        self.state: State = fold(active.journal.entries())
+        self.folder: Path | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self._active.run_id
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the host has the run, or may have it."""
+        return self.state.stage >= Stage.SUBMITTING
+
+    def launch(self) -> None:
+        """As far as RUNNING: the host has the run and needs nobody to go on."""
+        while self.state.stage < Stage.RUNNING:
+            self._step()
+
+    def finish(self, *, wait: bool = True) -> RunRecord | None:
+        """To the end. With ``wait=False``, None is the answer while the run still goes on at the host."""
+        while True:
+            move = decide(self.state, self._mode)
+            if move is Move.FOLLOW and not wait and not self._ended_already():
+                return None
+            record = self._step()
+            if record is not None:
+                return record
+
+    def abandon(self, reason: str, status: RunStatus) -> RunRecord:
+        """End a run that was never submitted, as ``cancelled`` or ``error``.
+
+        Raises:
+            ValueError: it was, or may have been.
+        """
+        if self.submitted:
+            raise ValueError(f"run {self.run_id} may be on the host")
+        self._log("abandoned", reason=reason, status=status)
+        return self._complete()
+
+    def give_up(self, reason: str) -> RunRecord:
+        """End a run whose host will not come back: what came home is kept, the run is ``lost``."""
+        self._log("lost", reason=reason)
+        self._log("collected")
+        return self._complete()
+
+    def cancel(self, reason: str, grace_s: float) -> None:
+        """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out."""
+        self._log("cancel", reason=reason)
+        try:
+            self._link.call(lambda s: s.cancel(self.run_id, reason, grace_s=grace_s))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+
+    def ask(self) -> wire.RunSummary | None:
+        """How the run stands at the host; None if the host does not know it."""
+        found = self._link.call(lambda s: s.status([self.run_id]))
+        return found[0] if found else None
+
+    # ------------------------------------------------------------------------------------------------------- moves
+    def _step(self) -> RunRecord | None:
+        match decide(self.state, self._mode):
+            case Move.SYNC:
+                self._sync()
+            case Move.SUBMIT:
+                self._submit()
+            case Move.ASK:
+                self._ask()
+            case Move.FOLLOW:
+                self._follow()
+            case Move.COLLECT:
+                self._collect()
+            case Move.COMPLETE:
+                return self._complete()
+            case Move.ABANDON:
+                self._log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
+        return None
+
+    def _sync(self) -> None:
+        if self._source is None:
+            raise ValueError("a launch needs the source")
+        self._log("sync", tree_sha256=self._source.tree_sha256)
+        send_source(self._link, self.saved.plan, self._source, self._services.observer)
+
+    def _submit(self) -> None:
+        self._log("submit")
+        reply = self._link.call(lambda s: s.submit(self.saved.plan))
+        self._log("submitted", state=reply.state)
+
+    def _ask(self) -> None:
+        self._services.observer.phase("find", f"looking for {self.run_id} on {self.saved.target.name}")
+        if self.ask() is not None:
+            self._log("submitted", state="found")
+        else:
+            self._log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
+
+    def _follow(self) -> None:
+        summary = follow(self._link, self.run_id, self._services)
+        if summary is None:
+            reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
+            self._log("lost", reason=reason)
+        else:
+            self._log("ended", status=summary.status)
+
+    def _ended_already(self) -> bool:
+        summary = self.ask()
+        return summary is None or summary.status in wire.RUN_ENDINGS
+
+    def _collect(self) -> None:
+        if self.state.without_outcome != "lost":
+            self._collection = collect(self._link, self.run_id, self._active.intake(), self._services)
+        omitted = self._collection.omitted if self._collection else []
+        self._log("collected", omitted=[wire.encode(o) for o in omitted])
+
+    def _complete(self) -> RunRecord:
+        record = self._record()
+        self._log("complete", status=record.status)
+        self.folder = self._active.complete(record)
+        if self.state.without_outcome is None and not record.omitted:
+            self._tidy_host()
+        return record
+
+    def _record(self) -> RunRecord:
+        now = self._services.clock.now()
+        if self.state.without_outcome == "abandoned":
+            status: RunStatus = "cancelled" if self.state.cancelled else "error"
+            return ending.without_outcome(self.saved, status, self.state.reason or "never submitted", now)
+        omitted = self._omitted()
+        if self.state.without_outcome == "lost":
+            return ending.without_outcome(
+                self.saved, "lost", self.state.reason or "lost", now, hint="run it again", omitted=omitted
+            )
+        try:
+            raw = self._active.intake().read_json("outcome.json")
+        except ValueError as e:
+            raw = f"{e}"
+        return ending.from_outcome(self.saved, raw, omitted, now)
+
+    def _omitted(self) -> list[wire.Omitted]:
+        """What stayed on the host, from the journal: the collection may have been another controller's."""
+        for entry in reversed(self._active.journal.entries()):
+            if entry.kind == "collected":
+                return [wire.decode(wire.Omitted, o) for o in entry.data.get("omitted", [])]
+        return []
+
+    def _tidy_host(self) -> None:
+        """Forget old runs there whose results are complete here; a courtesy, so its failure is nobody's."""
+        try:
+            summaries = self._link.session().status(None)
+            ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
+            for run_id in ended[KEPT_ON_HOST:]:
+                if self._services.store.is_complete(run_id):
+                    self._link.session().forget(run_id)
+        except HostFault as e:
+            self._services.observer.note(f"old runs stay on {self.saved.target.name}: {e.message}")
+
+    def _log(self, kind: str, **data: object) -> None:
+        self._active.journal.append(kind, **data)
+        self.state = advance(self.state, JournalEntry(seq=0, time=self._services.clock.now(), kind=kind, data=data))

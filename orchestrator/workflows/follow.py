@@ -1,0 +1,34 @@
+"""Watch a run until it ends. Nothing here is needed for the run to go on."""
+
+from __future__ import annotations
+
+from fcctl_remote import wire
+from orchestrator.errors import HostFault
+from orchestrator.ports import Services
+from orchestrator.workflows.link import Link
+
+POLL_S = 5.0
+
+
+def follow(link: Link, run_id: str, services: Services) -> wire.RunSummary | None:
+    """Report events and progress to the observer until the run has ended.
+
+    Events are read by offset, so that after a lost link each is reported once.
+
+    Returns:
+        The run's last summary; None if the host does not know the run.
+    """
+    request = wire.WatchRequest(run_id=run_id, log_step="@current", tail=True, wait_s=POLL_S)
+    while True:
+        try:
+            reply, tail = link.call(lambda s: s.watch(request))
+        except HostFault as e:
+            if e.fault == "not_found":
+                return None
+            raise
+        for event in reply.events:
+            services.observer.event(event)
+        request.events_offset = reply.events_offset
+        services.observer.progress(reply, tail)
+        if reply.summary.status in wire.RUN_ENDINGS:
+            return reply.summary

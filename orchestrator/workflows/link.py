@@ -1,0 +1,109 @@
+"""A link that heals: the same calls on a new session when the old one broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from orchestrator.domain.target import Target
+from orchestrator.errors import FcctlError, HostUnreachable, LinkLost
+from orchestrator.ports import Clock, HostConnector, HostSession, Observer
+
+R = TypeVar("R")
+
+#: Waits between attempts, in seconds; the last one repeats.
+BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+#: A sleeping laptop that wakes has, for a while, no name service, no route and no open port. A wrong key or login
+#: does not heal by waiting.
+_PASSING = frozenset({"name", "port", "timeout", "proxy"})
+
+
+class Link:
+    """Calls on one target, repeated over new sessions until :attr:`Target.reconnect_s` have passed without success.
+
+    Every call of :class:`~orchestrator.ports.HostSession` may be repeated: they are idempotent by run id, content or
+    offset. The first connection is not retried: a host that cannot be reached at the start is an error at once.
+    """
+
+    def __init__(self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer) -> None:
+        self.target = target
+        self._hosts = hosts
+        self._clock = clock
+        self._observer = observer
+        self._session: HostSession | None = None
+        self._opening: Future[HostSession] | None = None
+
+    def open_soon(self) -> None:
+        """Begin to connect in the background, while the caller reads the source."""
+        if self._session is None and self._opening is None:
+            self._opening = Future()
+            # A daemon: a connection that hangs must not keep a finished command from exiting.
+            threading.Thread(target=self._open, args=(self._opening,), name="fcctl-connect", daemon=True).start()
+
+    def _open(self, opening: Future[HostSession]) -> None:
+        try:
+            opening.set_result(self._hosts.connect(self.target))
+        except BaseException as e:  # noqa: BLE001 - handed to whoever asks for the session
+            opening.set_exception(e)
+
+    def session(self) -> HostSession:
+        """The live session, connecting first if there is none."""
+        if self._session is None:
+            opening, self._opening = self._opening, None
+            self._session = opening.result() if opening else self._hosts.connect(self.target)
+        return self._session
+
+    def call(self, action: Callable[[HostSession], R]) -> R:
+        """``action`` on the live session; on a broken link, on the next one.
+
+        Raises:
+            LinkLost: the host stayed away for ``reconnect_s``.
+        """
+        try:
+            return action(self.session())
+        except LinkLost as lost:
+            return self._again(action, lost)
+
+    def _again(self, action: Callable[[HostSession], R], lost: FcctlError) -> R:
+        deadline = self._clock.monotonic() + self.target.reconnect_s
+        attempt = 0
+        self._observer.note(f"link to {self.target.name} lost ({lost.cause or lost.message}); reconnecting")
+        while True:
+            self.close()
+            wait = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+            if self._clock.monotonic() + wait > deadline:
+                raise LinkLost(
+                    f"no link to {self.target.name} for {self.target.reconnect_s:.0f} s",
+                    cause=lost.cause or lost.message,
+                    hint=lost.hint,
+                ) from lost
+            self._clock.sleep(wait)
+            attempt += 1
+            try:
+                result = action(self.session())
+            except LinkLost as e:
+                lost = e
+                continue
+            except HostUnreachable as e:
+                if e.reason not in _PASSING:
+                    raise
+                lost = e
+                continue
+            return result
+
+    def close(self) -> None:
+        """End the session; the next call opens another."""
+        session, self._session = self._session, None
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.add_done_callback(_close_late)
+        if session is not None:
+            session.close()
+
+
+def _close_late(opening: Future[HostSession]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,158 @@
+"""Pick up what an earlier controller left: killed, detached or asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from fcctl_remote import wire
+from orchestrator.domain.lifecycle import Move, decide
+from orchestrator.domain.records import RunRecord
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import Target
+from orchestrator.errors import ConflictError, FcctlError, HostError, RunNotFound
+from orchestrator.ports import Services
+from orchestrator.workflows.drive import Driver
+from orchestrator.workflows.link import Link
+
+Links = Callable[[Target], Link]
+
+
+@dataclass(frozen=True)
+class ActiveState:
+    """What ``fcctl ps`` shows of a run that is not complete."""
+
+    run_id: str
+    job: str
+    target: str
+    state: Literal["followed", "queued", "running", "ended", "interrupted", "unreachable", "broken"]
+    summary: wire.RunSummary | None = None
+    detail: str | None = None
+
+
+def new_link(services: Services, target: Target, *, patience_s: float | None = None) -> Link:
+    """A link to ``target``; ``patience_s`` replaces its ``reconnect_s``."""
+    if patience_s is not None:
+        target = target.model_copy(update={"reconnect_s": patience_s})
+    return Link(services.hosts, target, services.clock, services.observer)
+
+
+@contextmanager
+def resumed(services: Services, run_id: str, *, patience_s: float | None = None) -> Iterator[Driver]:
+    """A driver for an active run, taken over from whoever left it.
+
+    Raises:
+        ConflictError: another fcctl is following this run right now.
+        RunNotFound: there is no such active run.
+    """
+    active = services.store.claim(run_id)
+    if active is None:
+        raise ConflictError(
+            f"run {run_id} is being followed by another fcctl",
+            hint=f"watch it with: fcctl logs -f {run_id}, or stop it with: fcctl cancel {run_id}",
+        )
+    link: Link | None = None
+    try:
+        saved = SavedPlan.model_validate(active.plan)
+        link = new_link(services, saved.target, patience_s=patience_s)
+        yield Driver(services, link, active, "resume")
+    finally:
+        active.release()
+        if link is not None:
+            link.close()
+
+
+def attach(services: Services, run_id: str) -> RunRecord:
+    """Follow an active run to its end and collect it.
+
+    Raises:
+        KeyboardInterrupt: the user left again; the run goes on.
+    """
+    with resumed(services, run_id) as driver:
+        record = driver.finish()
+    if record is None:
+        raise RuntimeError("a run that is waited for has an end")
+    return record
+
+
+def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[ActiveState]:
+    """Complete every active run that has ended; say how the others stand.
+
+    This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
+    started, nothing is waited for, and one unreachable host does not keep the others from being settled.
+    """
+    states = []
+    for run_id in services.store.active() if run_ids is None else run_ids:
+        state = _settle_one(services, run_id)
+        if state is not None:
+            states.append(state)
+    return states
+
+
+def _settle_one(services: Services, run_id: str) -> ActiveState | None:
+    saved = saved_plan(services, run_id)
+    if saved is None:
+        return _discard_unplanned(services, run_id)
+    job, target = saved.plan.job, saved.target.name
+    try:
+        with resumed(services, run_id, patience_s=0.0) as driver:
+            if decide(driver.state, "resume") is not Move.FOLLOW:
+                services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
+            if driver.finish(wait=False) is not None:
+                return None
+            summary = driver.ask()
+        state: Literal["queued", "running"] = "queued" if summary and summary.status == "queued" else "running"
+        return ActiveState(run_id, job, target, state, summary)
+    except ConflictError:
+        return ActiveState(run_id, job, target, "followed", _look(services, saved))
+    except RunNotFound:
+        return None  # another controller completed it meanwhile
+    except HostError as e:
+        return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
+    except FcctlError as e:
+        return ActiveState(run_id, job, target, "broken", None, e.message)
+
+
+def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
+    """A folder without a plan: its controller was killed while it made it, so nothing can have happened."""
+    try:
+        active = services.store.claim(run_id)
+    except RunNotFound:
+        return None
+    if active is not None:
+        active.discard()
+    return None
+
+
+def saved_plan(services: Services, run_id: str) -> SavedPlan | None:
+    """An active run's plan; None if it has none (or none that can be read)."""
+    raw = services.store.plan_of(run_id)
+    return SavedPlan.model_validate(raw) if raw is not None else None
+
+
+def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
+    """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
+    link = new_link(services, saved.target, patience_s=0.0)
+    try:
+        found = link.call(lambda s: s.status([saved.plan.run_id]))
+    except FcctlError:
+        return None
+    finally:
+        link.close()
+    return found[0] if found else None
+
+
+def interrupted(services: Services) -> list[str]:
+    """Active runs with nobody following, judged from this machine alone: for commands that must not wait."""
+    left = []
+    for run_id in services.store.active():
+        try:
+            active = services.store.claim(run_id)
+        except RunNotFound:
+            continue
+        if active is not None:
+            left.append(run_id)
+            active.release()
+    return left

@@ -1,0 +1,84 @@
+"""``fcctl run``: one command from source to verified results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.domain.lifecycle import Stage
+from orchestrator.domain.records import RunRecord
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.errors import FcctlError, LinkLost
+from orchestrator.ports import ActiveRun, Services, Source
+from orchestrator.workflows.drive import Driver
+from orchestrator.workflows.link import Link
+
+
+class Detached(Exception):
+    """The run goes on at the host without this controller, because a person or a signal said so."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+@dataclass(frozen=True)
+class Finished:
+    record: RunRecord
+    driver: Driver
+
+
+def run(services: Services, link: Link, saved: SavedPlan, source: Source, *, detach: bool = False) -> Finished | None:
+    """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
+
+    Raises:
+        Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
+        FcctlError: the run could not be submitted (it is recorded as ``error``), or its host stayed unreachable
+            afterwards (it stays active; the next command picks it up).
+    """
+    active = services.store.begin(saved.plan.run_id, saved.to_json())
+    driver = Driver(services, link, active, "launch", source)
+    try:
+        _launch(driver)
+        if detach:
+            active.journal.append("detached")
+            return None
+        record = driver.finish()
+        if record is None:
+            raise RuntimeError("a run that is waited for has an end")
+        return Finished(record, driver)
+    except KeyboardInterrupt:
+        raise _interrupted(driver, active) from None
+    except LinkLost as e:
+        raise _left_alone(e, driver) from e
+    finally:
+        active.release()
+        link.close()
+
+
+def _launch(driver: Driver) -> None:
+    try:
+        driver.launch()
+    except FcctlError as e:
+        if not driver.submitted:
+            driver.abandon(f"{e.message}{f' ({e.cause})' if e.cause else ''}", "error")
+        raise
+
+
+def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
+    if driver.state.stage >= Stage.ENDED:
+        return Detached(driver.run_id)
+    if driver.submitted:
+        active.journal.append("detached")
+        return Detached(driver.run_id)
+    driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled")
+    return KeyboardInterrupt()
+
+
+def _left_alone(error: LinkLost, driver: Driver) -> LinkLost:
+    if not driver.submitted:
+        return error
+    return LinkLost(
+        error.message,
+        cause=error.cause,
+        hint=f"the run goes on without the link; come back with: fcctl attach {driver.run_id}",
+    )
