@@ -1,0 +1,54 @@
+"""Fixtures every test may use: a real sshd on loopback, a bad network in front of it, a home of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.link import LinkProxy
+from tests.support.sshd import LoopbackSshd, end_processes_of
+
+
+@pytest.fixture
+def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """``HOME`` (and tmux's socket folder) in a temporary folder, for the ``local`` target and for caches.
+
+    No file of the real home is read or written, no ssh-agent is asked, and whatever the test leaves running with
+    this HOME (tmux servers, supervisors) is killed afterwards.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fch", dir="/tmp"))  # short: tmux puts a Unix socket below it
+    home = folder / "home"
+    home.mkdir()
+    (folder / "t").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TMUX_TMPDIR", str(folder / "t"))
+    for name in ("TMUX", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    yield home
+    end_processes_of(home)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def sshd() -> Iterator[LoopbackSshd]:
+    """A running sshd on 127.0.0.1 with its own host key, accepted key and far-side HOME.
+
+    ``sshd.target()`` is an SshTarget that reaches it; ``sshd.home`` is the far side's home; ``sshd.stop()``,
+    ``sshd.restart()``; ``sshd.proxy()`` puts a :class:`LinkProxy` in front: ``sshd.target(port=proxy.port)``;
+    ``sshd.ssh_config`` has the alias ``box``; ``sshd.ssh_argv("cmd")`` runs OpenSSH's own client.
+    """
+    server = LoopbackSshd()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def link(sshd: LoopbackSshd) -> LinkProxy:
+    """A bad network in front of ``sshd``, which knows its port: ``sshd.target(port=link.port)``."""
+    return sshd.proxy()

@@ -1,0 +1,201 @@
+"""A real sshd on loopback, run by whoever runs the tests, with a home directory of its own for the far side."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from orchestrator.domain.target import SshTarget
+from tests.support.link import LinkProxy
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    """A new key pair at ``path`` and ``path.pub``."""
+    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "", "-f", str(path)]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+class LoopbackSshd:
+    """One sshd process: ``start``, ``stop``, ``restart``; its port stays the same.
+
+    Commands run over it see ``HOME`` = :attr:`home` (so ``~/.fcctl`` is the test's own) and a private
+    ``TMUX_TMPDIR``. Everything a client needs is in :attr:`folder`: ``id`` (accepted key), ``known_hosts``,
+    ``ssh_config`` (with the alias ``box``). Works as root and as any other user.
+    """
+
+    def __init__(self, *, settings: tuple[str, ...] = (), host_key_kinds: tuple[str, ...] = ("ed25519",)) -> None:
+        # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="fcs", dir="/tmp" if os.path.isdir("/tmp") else None))
+        self.home = self.folder / "home"
+        self.tmux_tmpdir = self.folder / "t"
+        self.log = self.folder / "sshd.log"
+        self.known_hosts = self.folder / "known_hosts"
+        self.identity = generate_key(self.folder / "id")
+        self.host_keys = [generate_key(self.folder / f"host_{kind}", kind) for kind in host_key_kinds]
+        self.user = getpass.getuser()
+        self.port = free_port()
+        self.settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._proxies: list[LinkProxy] = []
+        self.home.mkdir()
+        self.tmux_tmpdir.mkdir()
+        shutil.copy(f"{self.identity}.pub", self.folder / "authorized_keys")
+        self.trust(self.port)
+        self.ssh_config = self.folder / "ssh_config"
+        self.ssh_config.write_text(
+            f"Host box\n  HostName 127.0.0.1\n  Port {self.port}\n  User {self.user}\n"
+            f"  IdentityFile {self.identity}\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.known_hosts}\n"
+            "  GlobalKnownHostsFile /dev/null\n"
+        )
+
+    # ------------------------------------------------------------------------------------------ the process
+    def start(self) -> LoopbackSshd:
+        if os.getuid() == 0:
+            os.makedirs("/run/sshd", exist_ok=True)  # where sshd, started as root, drops its privileges
+        config = self.folder / "sshd_config"
+        config.write_text("\n".join(self._directives()) + "\n")
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"sshd ended at once:\n{self.log.read_text(errors='replace')}")
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return self
+            time.sleep(0.01)
+        raise RuntimeError("sshd does not listen")
+
+    def stop(self, *, sessions: bool = True) -> None:
+        """End the listener and, unless ``sessions`` is false, the open connections too (not what runs in tmux)."""
+        if self._process is None:
+            return
+        children = _descendants(self._process.pid, "sshd") if sessions else []
+        self._process.terminate()
+        self._process.wait(10)
+        self._process = None
+        for pid in children:
+            _kill(pid)
+
+    def restart(self, *, sessions: bool = True) -> None:
+        self.stop(sessions=sessions)
+        self.start()
+
+    def close(self) -> None:
+        """Stop, end whatever still runs in :attr:`home`, and delete the folder."""
+        for proxy in self._proxies:
+            proxy.close()
+        self.stop()
+        end_processes_of(self.home)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _directives(self) -> list[str]:
+        return [
+            f"Port {self.port}",
+            "ListenAddress 127.0.0.1",
+            *(f"HostKey {key}" for key in self.host_keys),
+            f"AuthorizedKeysFile {self.folder}/authorized_keys",
+            f"PidFile {self.folder}/sshd.pid",
+            f"SetEnv HOME={self.home} TMUX_TMPDIR={self.tmux_tmpdir}",
+            *self.settings,
+            "StrictModes no",
+            "UsePAM no",
+            "UseDNS no",
+            "PermitRootLogin prohibit-password",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PrintMotd no",
+            "PrintLastLog no",
+            "MaxStartups 100",
+            "MaxSessions 100",
+            "LogLevel VERBOSE",
+        ]
+
+    # ------------------------------------------------------------------------------------------ what clients need
+    def trust(self, port: int) -> None:
+        """Add the host keys to ``known_hosts`` for 127.0.0.1 at ``port`` (a proxy's, say)."""
+        with self.known_hosts.open("a") as known:
+            for key in self.host_keys:
+                kind, blob = Path(f"{key}.pub").read_text().split()[:2]
+                known.write(f"[127.0.0.1]:{port} {kind} {blob}\n")
+
+    def target(self, name: str = "box", **changes: Any) -> SshTarget:
+        """A target that reaches this sshd, without using any file of the real home."""
+        values: dict[str, Any] = {
+            "name": name,
+            "host": "127.0.0.1",
+            "port": self.port,
+            "user": self.user,
+            "identity_file": str(self.identity),
+            "known_hosts": str(self.known_hosts),
+            "ssh_config": "/dev/null",
+            "python": sys.executable,
+            "connect_timeout_s": 10.0,
+            "link_timeout_s": 8.0,
+            **changes,
+        }
+        return SshTarget(**values)
+
+    def proxy(self) -> LinkProxy:
+        """A :class:`LinkProxy` in front of this sshd, whose port ``known_hosts`` trusts: ``target(port=p.port)``."""
+        proxy = LinkProxy(self.port)
+        self._proxies.append(proxy)
+        self.trust(proxy.port)
+        return proxy
+
+    def ssh_argv(self, *command: str, port: int | None = None) -> list[str]:
+        """OpenSSH's own client, logged in the same way; for checks beside the code under test."""
+        options = ["-F", str(self.ssh_config), "-o", "BatchMode=yes", "-p", str(port or self.port)]
+        return ["ssh", *options, "box", *command]
+
+
+def end_processes_of(home: Path) -> None:
+    """Kill every process whose HOME is ``home``: tmux, supervisors, daemons a test left behind."""
+    mark = f"HOME={home}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in entry.read_bytes().split(b"\0"):
+                _kill(int(entry.parent.name))
+        except OSError:
+            continue
+
+
+def _descendants(root: int, command: str) -> list[int]:
+    """Pids below ``root`` that run ``command``, the sessions sshd forked."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in table.splitlines()]
+    found, front = [], {root}
+    while front:
+        below = [(int(pid), comm) for pid, ppid, comm in rows if int(ppid) in front]
+        found += [pid for pid, comm in below if command in comm]
+        front = {pid for pid, _ in below}
+    return found
+
+
+def _kill(pid: int) -> None:
+    if pid == os.getpid():
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
