@@ -1,0 +1,29 @@
+# Every target sets up what it needs first; `make setup` alone does only that.
+PY := .venv/bin/python
+TORCH_INDEX ?=
+SHELL := /bin/bash
+
+.PHONY: setup demo test lint bench clean help
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:           ## .venv, Python packages, and through apt or brew what is missing of sshd, tmux, rsync, g++, git
+	@TORCH_INDEX="$(TORCH_INDEX)" tools/setup.sh
+
+demo: setup      ## the main job on this machine: preflight, build, 20 correctness cases, benchmark
+	.venv/bin/fcctl run phase0 --on local
+
+test: setup      ## all tests
+	$(PY) -m pytest -n 2 --dist loadgroup -q
+
+lint: setup      ## ruff, formatting, mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	$(PY) -m mypy
+
+bench: setup     ## the speed table: ratios measured in one run
+	$(PY) benchmarks/all.py
+
+clean:           ## remove the virtual environment and caches (never results/)
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
