@@ -1,0 +1,62 @@
+"""The one place where text from a host becomes text that is safe to print.
+
+A log line or a file name can hold escape sequences that retitle the window, forge a link, answer the terminal's own
+questions into the shell, or turn the direction of what follows. Nothing of a host's data reaches a terminal but
+through here. (It may still hold rich's markup: print it with ``markup=False`` or as a ``rich.text.Text``.)
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+# Escape sequences whole, so that their parameters do not stay behind as litter: CSI; OSC, DCS, SOS, PM and APC up to
+# their terminator (a string that never ends is cut at its line); any other two- or three-character escape.
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+# C0 and C1 controls but for line feed and tab; what is invisible or turns the direction of text; half a surrogate pair.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_RETURN = re.compile(r"\r+\n?")
+_BLANK = re.compile(r"[\n\t]+")
+# An escape sequence that the end of a piece may have cut in two.
+_UNFINISHED = re.compile(r"(?:\x1b\[[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c\n]{0,2048}\x1b?|\x1b[ -/]*|\r)\Z")
+
+
+def clean(text: object, limit: int = 200) -> str:
+    """``text`` on one line, without control characters, at most ``limit`` characters, ``…`` in place of the rest."""
+    line = str(text)
+    if len(line) > 4 * limit + 4096:  # never scan megabytes for a table's cell
+        line = line[: 4 * limit + 4096]
+    if not line.isprintable() or not line.isascii():
+        line = _BLANK.sub(" ", clean_text(line)).strip()
+    return line if len(line) <= limit else line[: max(0, limit - 1)].rstrip() + "…"
+
+
+def clean_text(text: object) -> str:
+    """``text`` of any number of lines; line feeds and tabs stay, a carriage return becomes a line feed."""
+    value = str(text)
+    if "\x1b" in value or not value.isascii():
+        value = _ESCAPE.sub("", value)
+    return _CONTROL.sub("", _RETURN.sub("\n", value))
+
+
+class LineCleaner:
+    """:func:`clean_text` for a stream of bytes in pieces cut anywhere, also inside a character or an escape."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def feed(self, data: bytes) -> bytes:
+        """The next bytes, safe for a terminal; invalid UTF-8 becomes U+FFFD."""
+        text = self._held + self._decoder.decode(data)
+        cut = _UNFINISHED.search(text)
+        at = cut.start() if cut else len(text)
+        self._held = text[at:]
+        return clean_text(text[:at]).encode()
