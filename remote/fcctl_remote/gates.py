@@ -1,0 +1,387 @@
+"""Gates: success conditions over documents, in a small expression language.
+
+An expression is parsed (Pratt's method) into nodes and walked over plain JSON values. Nothing is ever handed to
+Python's own evaluator, and no attribute of a Python object can be reached. ``docs/gates.md`` describes the language.
+
+What cannot be decided is never a pass: a missing path, a null where a number belongs, an empty list under ``all`` or
+``max``, mixed types and a division by zero all give the verdict ``unavailable``; a NaN that is compared gives ``fail``.
+"""
+
+import difflib
+import math
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+
+from fcctl_remote.gate_syntax import (
+    FUNCTIONS,
+    Binary,
+    Call,
+    Comparison,
+    Every,
+    GateError,
+    Index,
+    Key,
+    ListOf,
+    Literal,
+    Node,
+    Path,
+    Unary,
+    Where,
+    names,
+    parse,
+)
+from fcctl_remote.wire import GateResult, GateSpec
+
+__all__ = ["FUNCTIONS", "GateError", "Node", "evaluate", "names", "parse"]
+
+MAX_ITEMS = 100_000  # elements of any list an expression may touch
+SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
+
+
+class _Undecidable(Exception):
+    """The expression has no value here: verdict ``unavailable``. The text says why."""
+
+
+class _NotANumber(Exception):
+    """A NaN was compared: verdict ``fail``, whatever stands around the comparison."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__("NaN")
+        self.value = value
+
+
+def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
+    """The verdict on one gate; never raises, whatever the documents hold.
+
+    ``context`` maps top-level names to JSON values. ``value`` of the result is the left-hand side's value when the
+    expression is a comparison, so that a person sees the number that was judged.
+    """
+    result = GateResult(expr=spec.expr, verdict="unavailable", when=spec.when, hint=spec.hint)
+    try:
+        if spec.when is not None and not _condition(_value(parse(spec.when), context), spec.when):
+            result.verdict = "not_applicable"
+            return result
+        node = parse(spec.expr)
+        result.value = _shown_value(_judged(node, context))
+        result.verdict = "pass" if _condition(_value(node, context), spec.expr) else "fail"
+    except _NotANumber as nan:
+        result.verdict = "fail"
+        result.value = _shown_value(nan.value)
+    except (GateError, _Undecidable) as reason:
+        result.hint = "%s; %s" % (reason, spec.hint) if spec.hint else str(reason)
+    except (OverflowError, RecursionError, MemoryError) as reason:
+        result.hint = "cannot be computed: %s" % type(reason).__name__
+    return result
+
+
+def _condition(value: Any, expr: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        raise _Undecidable("'%s' is a list of answers; say all(..) or any(..)" % _short(expr))
+    raise _Undecidable("'%s' is %s, not true or false" % (_short(expr), _kind(value)))
+
+
+def _judged(node: Node, context: Mapping[str, Any]) -> Any:
+    """What to show a person: the left-hand side of a comparison, also of one inside all() or any()."""
+    if isinstance(node, Call) and node.function in ("all", "any") and isinstance(node.args[0], Comparison):
+        node = node.args[0]
+    return _value(node.operands[0] if isinstance(node, Comparison) else node, context)
+
+
+def _shown_value(value: Any) -> Any:
+    """A value fit for strict JSON and for one line: bounded, and non-finite numbers as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, str):
+        return value if len(value) <= 200 else value[:200] + ".."
+    if isinstance(value, list):
+        return [_shown_value(v) for v in value[:SHOWN_ITEMS]]
+    if isinstance(value, Mapping):
+        return "{%d keys}" % len(value)
+    return value
+
+
+def _value(node: Node, context: Mapping[str, Any]) -> Any:
+    if isinstance(node, Literal):
+        return node.value
+    if isinstance(node, ListOf):
+        return [_value(item, context) for item in node.items]
+    if isinstance(node, Path):
+        return _follow(node, context)
+    if isinstance(node, Call):
+        return _call(node, context)
+    if isinstance(node, Unary):
+        return _unary(node, context)
+    if isinstance(node, Comparison):
+        return _compare_chain(node, context)
+    if node.op in ("and", "or"):
+        return _logical(node, context)
+    return _each(node.op, _arithmetic, _value(node.left, context), _value(node.right, context))
+
+
+def _unary(node: Unary, context: Mapping[str, Any]) -> Any:
+    value = _value(node.operand, context)
+    if node.op == "not":
+        return not _condition(value, "not's operand")
+    if isinstance(value, list):
+        return [_signed(node.op, v) for v in value]
+    return _signed(node.op, value)
+
+
+def _signed(op: str, value: Any) -> Any:
+    number = _number(value, op)
+    return -number if op == "-" else number
+
+
+def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
+    left = _condition(_value(node.left, context), "%s's left side" % node.op)
+    if left == (node.op == "or"):
+        return left
+    return _condition(_value(node.right, context), "%s's right side" % node.op)
+
+
+# --- paths
+def _follow(path: Path, context: Mapping[str, Any]) -> Any:
+    """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
+    if path.root not in context or context[path.root] is None:
+        raise _Undecidable("there is no '%s' here" % path.root)
+    values: List[Any] = [context[path.root]]
+    many = False
+    for part in path.parts:
+        if isinstance(part, (Every, Where)):
+            values = _select(part, values, path)
+            many = many or isinstance(part, Every) or len(values) != 1
+        else:
+            values = [_step(part, value, path) for value in values]
+    return values if many else values[0]
+
+
+def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[Any]:
+    found: List[Any] = []
+    for value in values:
+        if not isinstance(value, list):
+            raise _Undecidable("'%s': [..] needs a list, found %s" % (_short(path.text), _kind(value)))
+        found.extend(v for v in value if isinstance(part, Every) or _matches(part, v))
+        if len(found) > MAX_ITEMS:
+            raise _Undecidable("'%s': more than %d elements" % (_short(path.text), MAX_ITEMS))
+    if not found and isinstance(part, Where):
+        raise _Undecidable("'%s': no element matches" % _short(path.text))
+    return found
+
+
+def _matches(part: Where, element: Any) -> bool:
+    for keys, op, wanted in part.conditions:
+        value = element
+        for key in keys:
+            if not isinstance(value, Mapping) or key not in value:
+                return False
+            value = value[key]
+        try:
+            if not _compare_one(op, value, wanted):
+                return False
+        except (_Undecidable, _NotANumber):
+            return False
+    return True
+
+
+def _step(part: Union[Key, Index], value: Any, path: Path) -> Any:
+    if isinstance(part, Key):
+        if isinstance(value, Mapping) and part.name in value:
+            return value[part.name]
+        if isinstance(value, list):
+            raise _Undecidable("'%s': .%s of a list; say [*].%s" % (_short(path.text), part.name, part.name))
+        near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
+        suffix = " (there is '%s')" % near[0] if near else ""
+        raise _Undecidable("'%s': no '%s'%s" % (_short(path.text), part.name[:80], suffix))
+    if not isinstance(value, list) or not -len(value) <= part.number < len(value):
+        raise _Undecidable("'%s': no element %d" % (_short(path.text), part.number))
+    return value[part.number]
+
+
+# --- comparisons
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}\Z")
+
+
+def _compare_chain(node: Comparison, context: Mapping[str, Any]) -> Any:
+    values = [_value(operand, context) for operand in node.operands]
+    answers = [_compare(op, values[i], values[i + 1]) for i, op in enumerate(node.ops)]
+    if len(answers) == 1:
+        return answers[0]
+    lengths = {len(a) for a in answers if isinstance(a, list)}
+    if not lengths:
+        return all(answers)
+    if len(lengths) > 1:
+        raise _Undecidable("lists of different lengths are compared")
+    rows = [a if isinstance(a, list) else [a] * next(iter(lengths)) for a in answers]
+    return [all(column) for column in zip(*rows)]  # noqa: B905 - strict= is newer than Python 3.8
+
+
+def _compare(op: str, left: Any, right: Any) -> Any:
+    if op in ("in", "not in"):
+        return _contains(left, right) == (op == "in")
+    if op in ("==", "!=") and isinstance(left, list) and isinstance(right, list):
+        _no_nan(left, right)
+        return (left == right) == (op == "==")
+    return _each(op, _compare_one, left, right)
+
+
+def _contains(left: Any, right: Any) -> bool:
+    _no_nan(left)
+    if isinstance(right, str) and isinstance(left, str):
+        return left in right
+    if isinstance(right, list):
+        _no_nan(*right)
+        return left in right
+    if isinstance(right, Mapping) and isinstance(left, str):
+        return left in right
+    raise _Undecidable("'in' needs a list or a string on its right, found %s" % _kind(right))
+
+
+def _no_nan(*values: Any) -> None:
+    for value in values:
+        if isinstance(value, float) and math.isnan(value):
+            raise _NotANumber(value)
+        if isinstance(value, list):
+            _no_nan(*value)
+
+
+def _compare_one(op: str, left: Any, right: Any) -> bool:
+    _no_nan(left, right)
+    if op in ("==", "!="):
+        return bool(left == right) == (op == "==")
+    if isinstance(left, str) and isinstance(right, str):
+        a, b = _version(left), _version(right)
+        if a is None or b is None:
+            raise _Undecidable("'%s' cannot order text, only numbers and versions such as \"8.9\"" % op)
+        width = max(len(a), len(b))
+        return _ordered(op, a + (0,) * (width - len(a)), b + (0,) * (width - len(b)))
+    return _ordered(op, _number(left, op), _number(right, op))
+
+
+def _version(text: str) -> Optional[Tuple[int, ...]]:
+    return tuple(int(n) for n in text.split(".")) if _VERSION.match(text) else None
+
+
+def _ordered(op: str, left: Any, right: Any) -> bool:
+    if op == "<":
+        return bool(left < right)
+    if op == "<=":
+        return bool(left <= right)
+    return bool(left > right) if op == ">" else bool(left >= right)
+
+
+# --- arithmetic
+def _each(op: str, apply: Callable[[str, Any, Any], Any], left: Any, right: Any) -> Any:
+    """``apply`` to two values, or element by element where one or both are lists."""
+    if isinstance(left, list) and isinstance(right, list):
+        if len(left) != len(right):
+            raise _Undecidable("'%s' between lists of %d and %d elements" % (op, len(left), len(right)))
+        return [apply(op, a, b) for a, b in zip(left, right)]  # noqa: B905
+    if isinstance(left, list):
+        return [apply(op, a, right) for a in left]
+    if isinstance(right, list):
+        return [apply(op, left, b) for b in right]
+    return apply(op, left, right)
+
+
+def _arithmetic(op: str, left: Any, right: Any) -> Any:
+    a, b = _number(left, op), _number(right, op)
+    if op == "+":
+        return a + b
+    if op == "-":
+        return a - b
+    if op == "*":
+        return a * b
+    if b == 0:
+        raise _Undecidable("division by zero")
+    if op == "/":
+        return a / b
+    return a // b if op == "//" else a % b
+
+
+def _number(value: Any, op: str) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise _Undecidable("'%s' needs a number, found %s" % (op, _kind(value)))
+
+
+# --- functions
+def _call(node: Call, context: Mapping[str, Any]) -> Any:
+    if node.function == "has":
+        return _has(node.args[0], context)
+    values = [_value(arg, context) for arg in node.args]
+    if node.function == "len":
+        return _length(values[0])
+    if node.function == "abs":
+        value = values[0]
+        return [abs(_number(v, "abs")) for v in value] if isinstance(value, list) else abs(_number(value, "abs"))
+    # A single value counts as a list of one: a filter with one hit gives a value, with several a list.
+    items = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    if not items:
+        raise _Undecidable("%s() of an empty list" % node.function)
+    return _FOLDS[node.function](items)
+
+
+def _has(node: Node, context: Mapping[str, Any]) -> bool:
+    try:
+        return _value(node, context) not in (None, [])
+    except _Undecidable:
+        return False
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, (list, str, Mapping)):
+        return len(value)
+    raise _Undecidable("len() needs a list, found %s" % _kind(value))
+
+
+def _all(items: List[Any]) -> bool:
+    answers = [_condition(item, "all()'s element") for item in items]  # every element must have an answer
+    return all(answers)
+
+
+def _any(items: List[Any]) -> bool:
+    answers = [_condition(item, "any()'s element") for item in items]
+    return any(answers)
+
+
+def _sum(items: List[Any]) -> Any:
+    """Booleans count as 0 and 1, so that ``sum(correctness.cases[*].passed)`` counts the passes."""
+    return sum(int(item) if isinstance(item, bool) else _number(item, "sum") for item in items)
+
+
+def _extreme(pick: Callable[[List[Any]], Any], name: str) -> Callable[[List[Any]], Any]:
+    def fold(items: List[Any]) -> Any:
+        numbers = [_number(item, name) for item in items]
+        for number in numbers:
+            if math.isnan(number):
+                return number  # min() and max() would lose a NaN, depending on where it stands
+        return pick(numbers)
+
+    return fold
+
+
+_FOLDS: Dict[str, Callable[[List[Any]], Any]] = {
+    "all": _all,
+    "any": _any,
+    "sum": _sum,
+    "min": _extreme(min, "min"),
+    "max": _extreme(max, "max"),
+}
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
