@@ -1,0 +1,127 @@
+"""The full warm round trip over loopback SSH against the script a user would write.
+
+Both bring one changed file of 200 (2 MB) to the host, run a trivial job in tmux there, and bring its results back.
+The script is ``rsync; ssh tmux; rsync`` over one multiplexed OpenSSH connection, with no checks at all; fcctl also
+snapshots, verifies, journals, gates, checksums and indexes. They alternate A B B A, and the figure is the median of
+the paired ratios.
+
+Usage: python benchmarks/round_trip.py [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+
+from tests.support.sshd import LoopbackSshd  # noqa: E402
+
+FILES, FILE_BYTES = 200, 10_000
+TARGET_RATIO = 1.5
+
+SCRIPT = """\
+set -eu
+cd "$WORKSPACE"
+ssh() { command ssh -F "$CONFIG" -o ControlMaster=auto -o ControlPath="$SOCKET" -o ControlPersist=5 "$@"; }
+trap 'ssh -O exit box 2>/dev/null || true' EXIT
+export RSYNC_RSH="ssh -F $CONFIG -o ControlPath=$SOCKET"
+ssh box true
+rsync -a --delete --exclude .git --exclude results ./ box:work/
+ssh box "tmux new-session -d -s $NAME 'cd work && sh job.sh > out.txt 2>&1; tmux wait-for -S $NAME' && tmux wait-for $NAME"
+rsync -a box:work/out.txt "$RESULTS/"
+"""
+
+
+def make_workspace(root: Path, server: LoopbackSshd) -> None:
+    """A git repository of 200 files and 2 MB, with a job that does next to nothing."""
+    numbers = random.Random(1)
+    for i in range(FILES - 3):
+        path = root / f"src/{i % 10}/file{i}.cu"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(numbers.randbytes(FILE_BYTES // 2).hex().encode())
+    (root / "job.sh").write_text("echo hello\n")
+    (root / "jobs").mkdir()
+    (root / "jobs/trivial.yaml").write_text("job: trivial\nsteps:\n  - id: hello\n    run: sh job.sh\n")
+    (root / "fcctl.toml").write_text(
+        f'[project]\nname = "bench"\n[targets.box]\nkind = "ssh"\nhost = "box"\nssh_config = "{server.ssh_config}"\n'
+    )
+    (root / ".gitignore").write_text("results/\n")
+    run = {"cwd": root, "check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run(["git", "init", "-q"], **run)  # type: ignore[call-overload]
+    subprocess.run(["git", "add", "-A"], **run)  # type: ignore[call-overload]
+    subprocess.run(
+        ["git", "-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"],
+        **run,  # type: ignore[call-overload]
+    )
+
+
+def touch_one(root: Path, n: int) -> None:
+    with (root / "src/0/file0.cu").open("a") as f:
+        f.write(f"// edit {n}\n")
+
+
+def timed(argv: list[str], env: dict[str, str], cwd: Path) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    elapsed = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(f"{argv} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
+    return elapsed
+
+
+def main(rounds: int = 10) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="fcb", dir="/tmp"))
+    server = LoopbackSshd()
+    try:
+        server.start()
+        workspace = folder / "work"
+        workspace.mkdir()
+        make_workspace(workspace, server)
+        (folder / "home").mkdir()
+        env = {**os.environ, "HOME": str(folder / "home")}
+        script_env = {
+            **env, "WORKSPACE": str(workspace), "CONFIG": str(server.ssh_config), "SOCKET": str(folder / "cm"),
+            "RESULTS": str(folder), "NAME": "bench",
+        }  # fmt: skip
+        script, fcctl = (
+            ["bash", "-c", SCRIPT],
+            [str(Path(sys.executable).parent / "fcctl"), "run", "trivial", "--on", "box", "-q"],
+        )
+        for warm in range(2):
+            touch_one(workspace, warm)
+            timed(script, script_env, workspace)
+            timed(fcctl, env, workspace)
+        pairs = []
+        for n in range(rounds):
+            touch_one(workspace, n)
+            first, second = (script, fcctl) if n % 2 == 0 else (fcctl, script)
+            a = timed(first, script_env, workspace)
+            if n % 2 == 0:
+                touch_one(workspace, -n)
+            else:
+                touch_one(workspace, n + 1000)
+            b = timed(second, script_env, workspace)
+            pairs.append((a, b) if n % 2 == 0 else (b, a))
+        ratio = statistics.median(ours / bare for bare, ours in pairs)
+        print(f"{'bare script':<24}{statistics.median(p[0] for p in pairs):8.3f} s")
+        print(f"{'fcctl run':<24}{statistics.median(p[1] for p in pairs):8.3f} s")
+        print(
+            f"{'ratio (paired median)':<24}{ratio:8.2f}    at most {TARGET_RATIO}  {'ok' if ratio <= TARGET_RATIO else 'MISSED'}"
+        )
+        return 0 if ratio <= TARGET_RATIO else 1
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*(int(a) for a in sys.argv[1:])))
