@@ -1,0 +1,227 @@
+"""The store of one workspace: :class:`orchestrator.ports.Store` on files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan
+from orchestrator.adapters.store.durable import disk_errors, sync_folder, write_atomic
+from orchestrator.adapters.store.index import Index, Skipped
+from orchestrator.adapters.store.intake import Limits
+from orchestrator.adapters.store.lock import OwnerLock, owner_of
+from orchestrator.adapters.store.names import resolve
+from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record, row_of
+from orchestrator.adapters.store.schema import FILTERS
+from orchestrator.domain import run_id as run_ids
+from orchestrator.domain.records import RunRecord, RunRow
+from orchestrator.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.ports import Clock
+
+#: An active folder that is being made; without its final name it is no run.
+NEW = ".new-"
+
+
+class FileStore:
+    """``root`` is the workspace's ``results`` folder; it is created when the first run begins.
+
+    Several processes may use one store at once. ``note`` hears what was repaired or skipped, one line at a time;
+    stderr by default.
+    """
+
+    def __init__(
+        self, root: Path, clock: Clock, *, limits: Limits | None = None, note: Callable[[str], None] | None = None
+    ) -> None:
+        self.root = root
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._index = Index(root / "index.sqlite", root / "runs", note or _to_stderr)
+
+    # ------------------------------------------------------------------------------------------ active runs
+    def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
+        """A new active run, owned by this process, its plan on disk.
+
+        Raises:
+            ConflictError: a run of that id exists.
+            FcctlError: the disk is full or not writable.
+        """
+        places = self._places(run_id)
+        if places.active.exists() or places.final.exists():
+            raise ConflictError(f"run {run_id} exists already", hint="start it again: it gets a fresh id")
+        fresh = self.root / "active" / f"{NEW}{run_id}"
+        with disk_errors("write the run's plan", self.root, again="start the run again"):
+            self._sweep()
+            fresh.mkdir(parents=True, exist_ok=True)
+            (self.root / "runs").mkdir(exist_ok=True)
+            lock = OwnerLock.take(fresh / LOCK, self._clock.now())
+            if lock is None:
+                raise ConflictError(f"run {run_id} is being made by another fcctl", hint="start it again")
+            try:
+                (fresh / JOURNAL).touch()
+                write_atomic(fresh, PLAN, json.dumps(plan, indent=1).encode())
+                os.rename(fresh, places.active)  # noqa: PTH104  the crash tests count the os calls
+                sync_folder(places.active.parent)
+            except BaseException:
+                lock.release()
+                shutil.rmtree(fresh, ignore_errors=True)
+                raise
+        return self._active(places, lock)
+
+    def active(self) -> list[str]:
+        """Ids of the runs that are not complete, oldest first. One that was killed after its last rename is ended."""
+        try:
+            names = sorted(p.name for p in (self.root / "active").iterdir() if run_ids.is_valid(p.name))
+        except FileNotFoundError:
+            return []
+        return [name for name in names if not self._ended(name)]
+
+    def claim(self, run_id: str) -> FileActiveRun | None:
+        """Take over an active run; None while another live process owns it (see :meth:`owner`).
+
+        Raises:
+            RunNotFound: it is not active (any more).
+        """
+        run = self._claim(run_id)
+        if run is not None and is_complete(self._places(run_id).final):
+            run.finish()
+            raise _not_active(run_id)
+        return run
+
+    def owner(self, run_id: str) -> dict[str, Any] | None:
+        """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
+        return owner_of(self._places(run_id).active / LOCK)
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        """An active run's saved plan, without claiming it; None if it has none."""
+        return read_plan(self._places(run_id).active)
+
+    # ------------------------------------------------------------------------------------------ complete runs
+    def is_complete(self, run_id: str) -> bool:
+        """Whether the run's results are here, whole."""
+        return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
+
+    def get(self, run_id: str) -> RunRecord:
+        """A complete run's record.
+
+        Raises:
+            RunNotFinished: it is active.
+            RunNotFound: there is no such run.
+            FcctlError: its run.json is damaged.
+        """
+        if not self.is_complete(run_id):
+            if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
+                raise RunNotFinished(
+                    f"run {run_id} is not complete yet",
+                    hint=f"follow it: fcctl attach {run_id}; or bring its results home: fcctl pull-results {run_id}",
+                )
+            raise RunNotFound(f"no run {run_id[:80]!r} here", hint="fcctl results ls lists the runs")
+        try:
+            return read_record(self._places(run_id).final, run_id)
+        except DamagedRecord as exc:
+            raise FcctlError(
+                f"run {run_id} cannot be read",
+                cause=str(exc),
+                hint=f"its other files are in {self.folder(run_id)}; fcctl results reindex lists all damaged runs",
+            ) from exc
+
+    def resolve(self, name: str) -> str:
+        """A full run id from an id, a unique prefix or suffix, ``last`` or ``last:<job>``; complete or active.
+
+        Raises:
+            RunNotFound: with the nearest id as a hint.
+        """
+        return resolve(name, self)
+
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
+        """Complete runs, newest first; filters are ``job``, ``target``, ``status``, ``gpu``, ``git_commit``."""
+        unknown = filters.keys() - FILTERS
+        if unknown:
+            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
+        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None})
+
+    def ids_starting(self, text: str, limit: int) -> list[str]:
+        """Ids of complete runs, newest first."""
+        return self._index.ids_starting(text, limit)
+
+    def ids_ending(self, text: str, limit: int) -> list[str]:
+        """Ids of complete runs, newest first."""
+        return self._index.ids_ending(text, limit)
+
+    def folder(self, run_id: str) -> Path:
+        """Where the run's files are: the complete folder, or the partial one while that is all there is."""
+        places = self._places(run_id)
+        return places.partial if not places.final.is_dir() and places.partial.is_dir() else places.final
+
+    def reindex(self) -> tuple[int, list[Skipped]]:
+        """Build the index anew from the runs' folders: how many runs it holds, and what was skipped, and why."""
+        with disk_errors("build the index of the runs", self.root):
+            return self._index.rebuild()
+
+    # ------------------------------------------------------------------------------------------ inside
+    def _places(self, run_id: str) -> Places:
+        if not run_ids.is_valid(run_id):  # it is about to become a path
+            raise RunNotFound(f"{run_id[:80]!r} is no run id", hint="fcctl results ls lists the runs")
+        return Places(self.root, run_id)
+
+    def _active(self, places: Places, lock: OwnerLock) -> FileActiveRun:
+        return FileActiveRun(places, lock, self._clock, self._limits, lambda r: self._index.insert(row_of(r)))
+
+    def _claim(self, run_id: str) -> FileActiveRun | None:
+        places = self._places(run_id)
+        with disk_errors("claim the run", places.active):
+            if not places.active.is_dir():
+                raise _not_active(run_id)
+            try:
+                lock = OwnerLock.take(places.active / LOCK, self._clock.now())
+            except FileNotFoundError:
+                raise _not_active(run_id) from None
+            return None if lock is None else self._active(places, lock)
+
+    def _ended(self, run_id: str) -> bool:
+        """Whether an active folder is of a complete run; what its controller could not finish is finished here."""
+        if not is_complete(self._places(run_id).final):
+            return False
+        with suppress(FcctlError):  # its owner is about to do it, or has just done it
+            run = self._claim(run_id)
+            if run is not None:
+                run.finish()
+        return True
+
+    def _sweep(self) -> None:
+        """Delete folders that a killed controller was making or deleting."""
+        with suppress(FileNotFoundError):
+            for folder in (self.root / "active").iterdir():
+                if folder.name.startswith(DONE) or (folder.name.startswith(NEW) and _is_old(folder)):
+                    self._sweep_one(folder)
+
+    def _sweep_one(self, folder: Path) -> None:
+        with suppress(OSError):
+            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            if lock is not None:  # else its maker lives
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
+
+
+def _not_active(run_id: str) -> RunNotFound:
+    return RunNotFound(
+        f"run {run_id} is not active", hint="fcctl ps lists the active runs, fcctl results ls the others"
+    )
+
+
+def _is_old(folder: Path) -> bool:
+    """Whether whoever was making it is not about to lock it. Real time: the file system's."""
+    try:
+        return time.time() - folder.stat().st_mtime > 60
+    except FileNotFoundError:
+        return False
+
+
+def _to_stderr(message: str) -> None:
+    sys.stderr.write(f"note: {message}\n")
