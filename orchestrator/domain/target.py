@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=24)]
 
+#: Never taken for an option by a program that gets it as an argument, and never more than one word.
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
+
 
 class _TargetBase(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
     #: Where the host program keeps its runner, trees and runs.
@@ -25,6 +28,8 @@ class _TargetBase(BaseModel):
     env: dict[str, str] = {}
     #: Whether fcctl may power the machine off (fence 2). A dry lease is kept otherwise.
     owned: bool = False
+    #: What an hour of the machine costs; ``[budget] usd_per_hour`` stands in where a billed machine names none.
+    usd_per_hour: Annotated[float, Field(ge=0)] | None = None
 
 
 class LocalTarget(_TargetBase):
@@ -37,8 +42,8 @@ class SshTarget(_TargetBase):
     """A machine reachable over SSH; ``host`` is a name, an address or an alias of ~/.ssh/config."""
 
     kind: Literal["ssh"] = "ssh"
-    host: str
-    user: str | None = None
+    host: HostName
+    user: Annotated[str, Field(pattern=r"^[^-@\s][^@\s]*$")] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     #: ``a`` or ``user@a:port,b``, as ssh's -J; ProxyJump and ProxyCommand of ~/.ssh/config are honoured too.
@@ -58,7 +63,6 @@ class GcpTarget(_TargetBase):
     instance: str
     zones: Annotated[list[str], Field(min_length=1)]
     machine_type: str = "g2-standard-4"
-    usd_per_hour: Annotated[float, Field(gt=0)] | None = None
     owned: bool = True
 
 

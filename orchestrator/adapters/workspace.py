@@ -1,0 +1,120 @@
+"""The workspace on disk: the nearest folder upward that holds fcctl.toml, its configuration and its jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters.job_files import JobFiles
+from orchestrator.domain import config
+from orchestrator.domain.job import Job
+from orchestrator.domain.run_id import slug
+from orchestrator.domain.target import Target
+from orchestrator.errors import ConfigError, NotFoundError
+
+FILE_NAME = "fcctl.toml"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    root: Path
+    loaded: config.Loaded
+
+    @property
+    def config(self) -> config.Config:
+        return self.loaded.config
+
+    @property
+    def jobs_dir(self) -> Path:
+        return self.root / Path(self.config.project.jobs).expanduser()
+
+    @property
+    def results_dir(self) -> Path:
+        return self.root / Path(self.config.project.results).expanduser()
+
+    @cached_property
+    def jobs(self) -> JobFiles:
+        """The jobs of this workspace and the built-in ones."""
+        return JobFiles(self.root, self.jobs_dir)
+
+    def job(self, name: str) -> Job:
+        """A job ready to be planned. Raises NotFoundError or InvalidJob."""
+        return self.jobs.get(name)
+
+    def target(self, name: str | None) -> Target:
+        """The target called ``name``; None means the only configured one, else ``local``. Raises NotFoundError."""
+        return self.config.target_or_default(name)
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder from ``start`` upward that holds fcctl.toml.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    start = start.absolute()
+    if not start.is_dir():
+        raise NotFoundError(f"{start} is not a folder")
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder
+    raise NotFoundError(
+        f"no {FILE_NAME} in {start} or above it",
+        hint="fcctl init  (makes this folder a workspace), or point to one with -C DIR",
+    )
+
+
+def find_workspace(
+    start: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Workspace:
+    """The workspace around ``start``, its configuration valid.
+
+    Args:
+        flags: values from the command line by dotted key, e.g. ``{"budget.per_run_usd": 2.0}``.
+        environ: ``os.environ`` if absent.
+
+    Raises:
+        NotFoundError: no fcctl.toml there or above.
+        ConfigError: it, the user's file or a ``FCCTL_*`` variable is wrong; with file and line.
+    """
+    root = find_root(start)
+    environ = os.environ if environ is None else environ
+    files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
+    targets = {"local", *(name for layer in files for name in _target_names(layer))}
+    layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
+    return Workspace(root, config.combine(layers, default_name=slug(root.name)[:48].strip("-")))
+
+
+def user_config_file(environ: Mapping[str, str]) -> Path:
+    """Where the user's own settings are: under XDG_CONFIG_HOME if set, else where the platform puts them."""
+    if environ.get("XDG_CONFIG_HOME"):
+        return Path(environ["XDG_CONFIG_HOME"]) / "fcctl" / "config.toml"
+    xdg = Path.home() / ".config" / "fcctl" / "config.toml"
+    if sys.platform != "darwin" or xdg.exists():
+        return xdg
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("fcctl")) / "config.toml"
+
+
+def _read(path: Path, root: Path) -> config.Layer | None:
+    name = path.name if path.parent == root else str(path)
+    try:
+        return config.read_layer(path.read_text(encoding="utf-8-sig"), name)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = path.read_bytes().count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {name}", cause=error.strerror, hint=f"ls -l {path}") from error
+
+
+def _target_names(layer: config.Layer) -> list[str]:
+    targets = layer.data.get("targets")
+    return list(targets) if isinstance(targets, dict) else []

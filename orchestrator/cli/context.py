@@ -1,0 +1,112 @@
+"""What every verb gets: the global options, the streams, and the way to the workspace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import output
+from orchestrator.errors import RunCancelled, UsageError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rich.console import Console
+
+    from orchestrator.adapters.workspace import Workspace
+    from orchestrator.ports import Services
+
+
+@dataclass
+class Cli:
+    """One invocation of ``fcctl``. Nothing slow is imported until it is asked for."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    debug: bool = False
+    color: str = "auto"
+    directory: str | None = None
+    yes: bool = False
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    log_file: Path | None = None
+    #: The signal that ended the command, if one did.
+    signalled: int | None = None
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output, for data."""
+        return output.make_console(sys.stdout, output.wants_color(self.color, sys.stdout, self.environ))
+
+    @cached_property
+    def err(self) -> Console:
+        """Standard error, for everything else."""
+        return output.make_console(sys.stderr, self.color_on_stderr)
+
+    @property
+    def color_on_stderr(self) -> bool:
+        return output.wants_color(self.color, sys.stderr, self.environ)
+
+    @property
+    def start(self) -> Path:
+        """Where the search for the workspace begins: ``-C``, else FCCTL_WORKSPACE, else the current folder."""
+        return Path(self.directory or self.environ.get("FCCTL_WORKSPACE") or Path.cwd()).expanduser()
+
+    def workspace(self, **flags: Any) -> Workspace:
+        """The workspace, read once per invocation.
+
+        Args:
+            flags: configuration values of the command line; ``budget__per_run_usd=2`` sets ``budget.per_run_usd``.
+
+        Raises:
+            NotFoundError: there is no fcctl.toml here or above.
+            ConfigError: the configuration is wrong.
+        """
+        if flags or self._workspace is None:
+            from orchestrator.adapters.workspace import find_workspace
+
+            given = {key.replace("__", "."): value for key, value in flags.items() if value is not None}
+            self._workspace = find_workspace(self.start, given, self.environ)
+        return self._workspace
+
+    _workspace: Workspace | None = field(default=None, repr=False)
+
+    def services(self) -> AbstractContextManager[Services]:
+        """What workflows may touch, for use in a ``with`` statement."""
+        from orchestrator import app
+
+        return app.opened(self, quiet=True)
+
+    def emit(self, value: Mapping[str, Any]) -> None:
+        """Print one JSON document (or one line of a JSONL stream) on standard output."""
+        sys.stdout.write(output.document(value) + "\n")
+        sys.stdout.flush()
+
+    def note(self, message: str) -> None:
+        """A line for people on standard error; not with ``--quiet``, and not among JSON."""
+        if not self.quiet and not self.json:
+            sys.stderr.write(output.clean_text(message) + "\n")
+            sys.stderr.flush()
+
+    def confirm(self, plan_text: str) -> None:
+        """Show what is about to happen and return only if the user agrees (``--yes`` agrees beforehand).
+
+        Raises:
+            UsageError: nobody can be asked, and there is no ``--yes``.
+            RunCancelled: the answer was no.
+        """
+        if not self.json:
+            sys.stderr.write(output.clean_text(plan_text).rstrip() + "\n")
+        if self.yes:
+            return
+        if self.json or not sys.stdin.isatty():
+            raise UsageError("this needs a yes, and there is no terminal to ask", hint="add --yes to agree beforehand")
+        sys.stderr.write("Go on? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise RunCancelled("not confirmed; nothing was done")

@@ -1,0 +1,129 @@
+"""``fcctl``: parse, hand over to a verb, and turn whatever happens into an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from orchestrator.cli import failures
+from orchestrator.cli.commands import LazyGroup
+from orchestrator.cli.context import Cli
+from orchestrator.cli.options import global_options
+
+_log = logging.getLogger("orchestrator.cli")
+COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
+
+EPILOG = (
+    "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 configuration or job, 4 authentication, 5 capacity, quota or budget, "
+    "6 host, 7 not found, 8 conflict, 9 regression, 10 doctor, 100 the job failed, 101 not finished, "
+    "102 run not found, 103 cancelled, 130 and 143 signals."
+)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"fcctl {version()}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.pass_context
+def fcctl(ctx: click.Context) -> None:
+    """Carry CUDA kernel source to a GPU machine, run gated steps there, bring the results home."""
+    from orchestrator.adapters import logging_setup
+
+    cli = ctx.find_object(Cli)
+    if cli is not None:
+        cli.log_file = logging_setup.start()
+    _log.debug("fcctl %s", ctx.invoked_subcommand)
+
+
+fcctl.params.extend(global_options(hidden=False))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    if COMPLETE_VARIABLE in os.environ:
+        from orchestrator.cli.completion import answer
+
+        return answer(os.environ[COMPLETE_VARIABLE])
+    args = list(sys.argv[1:] if argv is None else argv)
+    cli = Cli(json=_asks_for_json(args))
+    with _terminated_as_interrupt(cli):
+        try:
+            code = _invoke(cli, args)
+            sys.stdout.flush()
+        except BaseException as error:  # noqa: BLE001 - the last line of defence, and the only one
+            code = failures.report(cli, error)
+    _close(cli, code)
+    return code
+
+
+def _invoke(cli: Cli, args: list[str]) -> int:
+    with fcctl.make_context("fcctl", args, obj=cli) as ctx:
+        result: Any = fcctl.invoke(ctx)
+    return result if isinstance(result, int) else 0
+
+
+def _asks_for_json(args: list[str]) -> bool:
+    """Known before parsing, so that a mistake on the command line is reported as JSON too."""
+    return "--json" in (args[: args.index("--")] if "--" in args else args)
+
+
+@contextmanager
+def _terminated_as_interrupt(cli: Cli) -> Iterator[None]:
+    """SIGTERM ends a command the way Ctrl-C does, so that it leaves things in order; only the exit code differs."""
+
+    def handler(number: int, _frame: object) -> None:
+        cli.signalled = number
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _close(cli: Cli, code: int) -> None:
+    if cli.log_file is not None:
+        from orchestrator.adapters import logging_setup
+
+        _log.debug("exit %d", code)
+        logging_setup.stop()
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):  # nobody reads any more: keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def version() -> str:
+    """The installed version, or that of the source tree next to this package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("fcctl")
+    except metadata.PackageNotFoundError:
+        import tomllib
+        from pathlib import Path
+
+        with (Path(__file__).resolve().parents[2] / "pyproject.toml").open("rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

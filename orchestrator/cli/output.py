@@ -1,0 +1,85 @@
+"""How output looks: colour, consoles, JSON documents, errors. The one place that decides it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+from orchestrator.errors import FcctlError
+from orchestrator.reports.sanitize import clean_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA_VERSION = 1
+#: Columns of a table where no terminal says how wide it is; nothing is cut in a pipe.
+PIPE_WIDTH = 400
+
+_RED, _CYAN, _DIM, _OFF = "\x1b[1;31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
+
+
+def wants_color(choice: str, stream: IO[str], environ: Mapping[str, str]) -> bool:
+    """``--color`` decides; else NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that knows colour."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return environ["FORCE_COLOR"] != "0"
+    return stream.isatty() and environ.get("TERM", "") != "dumb"
+
+
+def make_console(stream: IO[str], color: bool) -> Console:
+    """A rich console on ``stream``."""
+    from rich.console import Console
+
+    class QuietPipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    is_terminal = stream.isatty()
+    return QuietPipe(
+        file=stream,
+        no_color=not color,
+        color_system=("auto" if is_terminal else "256") if color else None,
+        force_terminal=is_terminal,
+        width=None if is_terminal else PIPE_WIDTH,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def document(value: Mapping[str, Any]) -> str:
+    """One versioned JSON document on one line, safe to print: ASCII, and null where JSON has no number."""
+    return json.dumps(_finite({"schema_version": SCHEMA_VERSION, **value}), allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def error_text(error: FcctlError, color: bool) -> str:
+    """``error:``, ``cause:`` and ``hint:`` lines. What a host wrote into them cannot drive the terminal."""
+    lines = [_labelled("error:", error.message, _RED, color)]
+    if error.cause:
+        lines.append(_labelled("cause:", error.cause, _DIM, color))
+    if error.hint:
+        lines.append(_labelled("hint:", error.hint, _CYAN, color))
+    return "\n".join(lines)
+
+
+def _labelled(label: str, text: str, code: str, color: bool) -> str:
+    shown = f"{code}{label}{_OFF}" if color else label
+    return f"{shown}{' ' * (7 - len(label))}{clean_text(text)}"
+
+
+def error_json(error: FcctlError) -> str:
+    return document(error.as_json())

@@ -1,0 +1,48 @@
+"""Durations as people write them: ``10m``, ``90s``, ``1h30m``, ``1.5h``, or a plain number of seconds."""
+
+from __future__ import annotations
+
+import re
+
+#: Longer than this is a slip of the pen, not a timeout.
+LONGEST_S = 7 * 24 * 3600.0
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
+_PLAIN = re.compile(r"\d+(?:\.\d+)?")
+
+
+def seconds(value: object) -> float:
+    """``value`` in seconds.
+
+    Raises:
+        ValueError: it is no duration, is zero, or is longer than a week.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a duration such as 90s or 10m, not {value!r}")  # noqa: TRY004 - pydantic's validators speak ValueError
+    total = _parse(value) if isinstance(value, str) else float(value)
+    if not 0 < total <= LONGEST_S:
+        raise ValueError(f"a duration is more than 0 and at most 7d, not {value}")
+    return total
+
+
+def _parse(text: str) -> float:
+    text = text.strip().lower()
+    if _PLAIN.fullmatch(text):
+        return float(text)
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"expected a duration such as 90s or 10m, not {text!r}")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def text(value: float) -> str:
+    """Seconds as the shortest of these forms: ``90`` -> ``1m30s``, ``600`` -> ``10m``, ``0.5`` -> ``0.5s``."""
+    if value < 60:
+        return f"{value:g}s"
+    whole = round(value)
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
