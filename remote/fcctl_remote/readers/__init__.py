@@ -1,0 +1,46 @@
+"""Readers turn a tool's output file into a document: a job's ``collect: [{reader: ptxas, file: build.log}]``.
+
+Files are written by whatever the job ran, so each reader bounds what it takes in and raises nothing but
+:class:`ReaderError`. Times in documents are microseconds.
+"""
+
+import importlib
+from typing import Any, Dict, Mapping, Optional
+
+from fcctl_remote.readers.source import ReaderError
+from fcctl_remote.wire import READERS, SCHEMA_VERSION
+
+__all__ = ["ReaderError", "read"]
+
+_MODULES = {
+    "ptxas": "ptxas",
+    "ncu": "ncu",
+    "junit": "junit",
+    "google-benchmark": "google_benchmark",
+    "nvbench": "nvbench",
+    "pytest-benchmark": "pytest_benchmark",
+    "metrics": "metrics",
+}
+
+
+def read(reader: str, path: str, env: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """The document in the file at ``path``, as JSON values.
+
+    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``).
+
+    Raises:
+        ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had
+            on this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job.
+    """
+    if reader not in _MODULES:
+        raise ReaderError("there is no reader '%s'" % reader, "known: %s" % ", ".join(READERS))
+    module = importlib.import_module("fcctl_remote.readers." + _MODULES[reader])
+    try:
+        document: Dict[str, Any] = module.read(path, dict(env) if env is not None else {})
+    except ReaderError as error:
+        error.reader = reader
+        raise
+    except (RecursionError, MemoryError, OverflowError) as error:
+        raise ReaderError("%s: not readable as %s: %s" % (path, reader, type(error).__name__)) from None
+    document["schema_version"] = SCHEMA_VERSION
+    return document

@@ -46,8 +46,10 @@ def verdict(expr: str, when: str | None = None) -> str:
         "max(build.kernels[*].registers) <= 120",
         "max(build.kernels[arch='sm_89'].registers) <= 118",
         'benchmark.benchmarks[name="mission", variant="fc"].stats.p50 < 58',
-        'benchmark.benchmarks[name="mission", variant="sdpa"].stats.p50 '
-        '/ benchmark.benchmarks[name="mission", variant="fc"].stats.p50 >= 1.7',
+        (
+            'benchmark.benchmarks[name="mission", variant="sdpa"].stats.p50 '
+            '/ benchmark.benchmarks[name="mission", variant="fc"].stats.p50 >= 1.7'
+        ),
         "benchmark.benchmarks[shape.S>=1024].stats.p50 > 1000",
         "15 <= benchmark.benchmarks[0].stats.p50 <= 30",
         "all(correctness.cases[*].passed)",

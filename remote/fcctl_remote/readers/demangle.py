@@ -1,0 +1,59 @@
+"""Readable names of mangled C++ functions, by a demangler if the machine has one."""
+
+import re
+import shutil
+import subprocess
+from typing import Dict, List, Mapping
+
+_DEMANGLERS = ("cu++filt", "c++filt", "llvm-cxxfilt")
+_TIMEOUT_S = 5.0
+MAX_NAMES = 5000
+
+
+def readable(mangled: List[str], env: Mapping[str, str]) -> Dict[str, str]:
+    """Mangled -> readable name without return type and parameters: ``fc::attention_tile<32, 32, __half>``.
+
+    Without a demangler only the plain, nested part is recovered: ``fc::attention_tile``. A name that is not mangled,
+    as of ``extern "C"`` kernels, is absent from the result.
+    """
+    names = sorted({m for m in mangled if re.match(r"_Z[A-Za-z0-9_.$]+\Z", m)})[:MAX_NAMES]
+    if not names:
+        return {}
+    path = env.get("PATH")
+    for program in _DEMANGLERS:
+        found = shutil.which(program, path=path)
+        if found:
+            plain = _run(found, names)
+            if plain:
+                return plain
+    return {name: _plain(name) for name in names}
+
+
+def _run(program: str, names: List[str]) -> Dict[str, str]:
+    try:
+        done = subprocess.run(
+            [program, "-p"], input="\n".join(names) + "\n", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            universal_newlines=True, timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+    answers = done.stdout.splitlines()
+    if done.returncode != 0 or len(answers) != len(names):
+        return {}
+    return {name: answer.strip() or name for name, answer in zip(names, answers)}  # noqa: B905
+
+
+def _plain(name: str) -> str:
+    """The identifiers of ``_ZN2fc4tileI..`` or ``_Z4tile..``, joined; the mangled name if there are none."""
+    at = 3 if name.startswith("_ZN") else 2
+    parts: List[str] = []
+    while True:
+        digits = re.compile(r"[0-9]{1,4}").match(name, at)
+        if digits is None:
+            break
+        start = digits.end()
+        at = start + int(digits.group())
+        parts.append("(anonymous namespace)" if name[start:at].startswith("_GLOBAL__N") else name[start:at])
+        if not name.startswith("_ZN"):
+            break
+    return "::".join(parts) if parts and all(parts) and at <= len(name) else name

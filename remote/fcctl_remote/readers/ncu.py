@@ -1,0 +1,274 @@
+"""Reader ``ncu``: Nsight Compute's figures per kernel launch.
+
+Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw`` (a header row, a row of
+units, one row per launch) or ``--page details`` (one row per metric). Metrics have other names on other chips; those
+found first in :data:`METRICS` are given one name here. A metric that was not collected is null, never 0.
+
+``duration_ns`` is the profiler's replayed launch, at whatever clock: it explains a profile and is no benchmark.
+"""
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from fcctl_remote.readers import ncu_units
+from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, lines, open_file
+
+IMPORT_TIMEOUT_S = 120.0
+MAX_LAUNCHES = 2000
+MAX_RAW_LAUNCHES = 32  # a full set has over a thousand metrics per launch
+MAX_COLUMNS = 20_000
+
+_ACTIVE = ".avg.pct_of_peak_sustained_active"
+_ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
+_TENSOR = ("sm__pipe_tensor_op_hmma_cycles_active_v2", "sm__pipe_tensor_op_hmma_cycles_active")
+_TENSOR_ANY = ("sm__pipe_tensor_cycles_active_v2", "sm__pipe_tensor_cycles_active")
+_IMMA = ("sm__pipe_tensor_op_imma_cycles_active_v2", "sm__pipe_tensor_op_imma_cycles_active")
+
+#: Name in the document -> names of the metric, the first present one counts. ``Section/Label`` are those of --page details.
+METRICS: Dict[str, Tuple[str, ...]] = {
+    "tensor_active_pct": tuple(n + _ACTIVE for n in _TENSOR + _TENSOR_ANY),
+    "tensor_elapsed_pct": tuple(n + _ELAPSED for n in _TENSOR + _TENSOR_ANY),
+    "tensor_int8_active_pct": tuple(n + _ACTIVE for n in _IMMA),
+    "tensor_instructions": (
+        "sm__inst_executed_pipe_tensor_op_hmma_v2.sum",
+        "sm__inst_executed_pipe_tensor_op_hmma.sum",
+    ),
+    "sm_throughput_pct": ("sm__throughput" + _ELAPSED, "GPU Speed Of Light Throughput/Compute (SM) Throughput"),
+    "memory_throughput_pct": (
+        "gpu__compute_memory_throughput" + _ELAPSED,
+        "GPU Speed Of Light Throughput/Memory Throughput",
+    ),
+    "dram_throughput_pct": (
+        "dram__throughput" + _ELAPSED,
+        "gpu__dram_throughput" + _ELAPSED,
+        "GPU Speed Of Light Throughput/DRAM Throughput",
+    ),
+    "occupancy_pct": ("sm__warps_active" + _ACTIVE, "Occupancy/Achieved Occupancy"),
+    "theoretical_occupancy_pct": ("sm__maximum_warps_per_active_cycle_pct", "Occupancy/Theoretical Occupancy"),
+    "dram_bytes_read": ("dram__bytes_read.sum",),
+    "dram_bytes_written": ("dram__bytes_write.sum",),
+    "l2_hit_pct": ("lts__t_sector_hit_rate.pct", "Memory Workload Analysis/L2 Hit Rate"),
+    "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", "Memory Workload Analysis/L1/TEX Hit Rate"),
+    "registers": ("launch__registers_per_thread", "Launch Statistics/Registers Per Thread"),
+    "smem_static": ("launch__shared_mem_per_block_static", "Launch Statistics/Static Shared Memory Per Block"),
+    "smem_dynamic": ("launch__shared_mem_per_block_dynamic", "Launch Statistics/Dynamic Shared Memory Per Block"),
+}
+_WHOLE = ("registers", "smem_static", "smem_dynamic", "dram_bytes_read", "dram_bytes_written", "tensor_instructions")
+_DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
+_STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
+_IDENTITY = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size")
+_IDENTITY += ("Grid Size", "Device", "CC", "Section Name", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type")
+
+_COUNTERS_HINT = (
+    "counters are for administrators only on this machine: set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia "
+    "module (and reboot), or run the profile step with sudo"
+)
+_NO_KERNEL_HINT = "does the -k filter match a kernel's name, and does --launch-skip leave one?"
+
+
+def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    with open_file(path) as stream:
+        head = stream.read(4096)
+    if path.endswith(".ncu-rep") or head.startswith(b"NVR\0"):
+        return _report(path, env)
+    return _document(lines(path), path)
+
+
+# ------------------------------------------------------------------------------------------------ .ncu-rep
+def _report(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    program = shutil.which("ncu", path=env.get("PATH"))
+    if program is None:
+        raise ReaderError(
+            "%s: reading a report needs ncu, which is not on PATH here" % path,
+            "install Nsight Compute (apt install cuda-nsight-compute-12-9, or your version), or let the step write "
+            "ncu --import REPORT --csv --page raw > profile.csv and collect that",
+            unavailable=True,
+        )
+    with tempfile.TemporaryDirectory(prefix="fcctl-ncu-") as folder:
+        output = os.path.join(folder, "raw.csv")
+        _import(program, path, output, env)
+        return _document(lines(output), path)
+
+
+def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> None:
+    """``ncu --import`` in base units, so that no digit is lost to ``1.02 Kbyte``; stderr goes into the output too."""
+    argv = [program, "--import", os.path.abspath(report), "--csv", "--page", "raw", "--print-units", "base"]
+    environment = {**(dict(env) or os.environ), "LC_ALL": "C"}
+    with open(output, "wb") as stream:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ReaderError("%s: %s" % (program, error.strerror), unavailable=True) from None
+        try:
+            code = process.wait(timeout=IMPORT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise ReaderError("%s: ncu --import took over %d s" % (report, IMPORT_TIMEOUT_S)) from None
+    if os.path.getsize(output) > MAX_BYTES:
+        raise ReaderError("%s: over %d bytes as CSV" % (report, MAX_BYTES), "profile fewer launches: --launch-count 1")
+    if code != 0:
+        said = " ".join(line.strip() for line, _ in zip(lines(output), range(5)))  # noqa: B905
+        raise ReaderError("%s: ncu --import failed (%d): %s" % (report, code, clean(said, 300)))
+
+
+# ------------------------------------------------------------------------------------------------ CSV
+def _document(text: Iterable[str], path: str) -> Dict[str, Any]:
+    rows = _rows(text, path)
+    header = next(rows, None)
+    if header is None:
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+    details = "Metric Name" in header and "Metric Value" in header
+    launches = _details(header, rows, path) if details else _raw(header, rows, path)
+    kernels: List[Dict[str, Any]] = []
+    scaled = False
+    for identity, cells in launches:
+        kernel, was_scaled = _kernel(identity, cells, path)
+        scaled = scaled or was_scaled
+        if len(kernels) >= MAX_RAW_LAUNCHES:
+            kernel["raw"] = {}
+        kernels.append(kernel)
+    if not kernels:
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+    return {
+        "kind": "profile",
+        "tool": "ncu",
+        "kernels": kernels,
+        "duration_is_benchmark": False,
+        "rounded": scaled,  # the CSV had units such as Kbyte: its numbers carry two decimals of those
+        "raw_launches": min(len(kernels), MAX_RAW_LAUNCHES),
+    }
+
+
+def _rows(text: Iterable[str], path: str) -> Iterator[List[str]]:
+    """CSV rows from the header on. The profiled program and ncu itself print before and between."""
+    found = False
+
+    def table() -> Iterator[str]:
+        nonlocal found
+        for line in text:
+            if line.startswith("==") or not found:
+                _complain(line, path)
+            found = found or line.lstrip("\ufeff").startswith(('"ID",', "ID,"))
+            if found and not line.startswith("==") and line:
+                yield line.lstrip("\ufeff")
+
+    try:
+        for row in csv.reader(table(), strict=True):
+            if len(row) > MAX_COLUMNS:
+                raise ReaderError("%s: %d columns; at most %d" % (path, len(row), MAX_COLUMNS))
+            yield row
+    except csv.Error as error:
+        raise ReaderError("%s: not ncu's CSV: %s" % (path, clean(error)), "was it cut off?") from None
+
+
+def _complain(line: str, path: str) -> None:
+    """ncu's own words for why there are no figures."""
+    if "ERR_NVGPUCTRPERM" in line:
+        raise ReaderError("%s: no permission to read GPU performance counters" % path, _COUNTERS_HINT, unavailable=True)
+    if "LibraryNotLoaded" in line or "Failed to initialize the profiler" in line:
+        raise ReaderError(
+            "%s: Nsight Compute cannot profile on this machine: %s" % (path, clean(line, 200)),
+            "a container or a virtual GPU without profiling support; run on a machine that has it",
+            unavailable=True,
+        )
+    if "No kernels were profiled" in line:
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+
+
+Cells = Dict[str, Tuple[str, str]]  # metric -> (unit, value)
+
+
+def _raw(header: List[str], rows: Iterator[List[str]], path: str) -> Iterator[Tuple[Dict[str, str], Cells]]:
+    units = next(rows, None)
+    if units is None:
+        return
+    if len(units) != len(header) or units[0] != "":
+        raise ReaderError("%s: no row of units after the header" % path, "print it with ncu --csv --page raw")
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ReaderError("%s: a row of %d columns, not %d: cut off?" % (path, len(row), len(header)))
+        if number >= MAX_LAUNCHES:
+            raise ReaderError("%s: more than %d launches" % (path, MAX_LAUNCHES), "use --launch-count")
+        identity = {name: value for name, value in zip(header, row) if name in _IDENTITY}  # noqa: B905
+        cells = {n: (u, v) for n, u, v in zip(header, units, row) if n not in _IDENTITY}  # noqa: B905
+        yield identity, cells
+
+
+def _details(header: List[str], rows: Iterator[List[str]], path: str) -> List[Tuple[Dict[str, str], Cells]]:
+    launches: Dict[Tuple[str, str], Tuple[Dict[str, str], Cells]] = {}
+    for row in rows:
+        if len(row) != len(header):
+            raise ReaderError("%s: a row of %d columns, not %d: cut off?" % (path, len(row), len(header)))
+        record = dict(zip(header, row))  # noqa: B905
+        identity = {name: record[name] for name in _IDENTITY if name in record}
+        key = (record.get("Process ID", ""), record.get("ID", ""))
+        if key not in launches and len(launches) >= MAX_LAUNCHES:
+            raise ReaderError("%s: more than %d launches" % (path, MAX_LAUNCHES), "use --launch-count")
+        cells = launches.setdefault(key, (identity, {}))[1]
+        name = record["Metric Name"]
+        if name and len(cells) < MAX_COLUMNS:
+            # A metric's own name says all; a label ("Memory Throughput") is told apart by its section.
+            full = name if "__" in name else "%s/%s" % (record.get("Section Name", ""), name)
+            cells.setdefault(full, (record.get("Metric Unit", ""), record["Metric Value"]))
+    return list(launches.values())
+
+
+# ------------------------------------------------------------------------------------------------ one launch
+def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Tuple[Dict[str, Any], bool]:
+    raw: Dict[str, float] = {}
+    stalls: Dict[str, float] = {}
+    scaled = False
+    for name, (unit, text) in cells.items():
+        value = ncu_units.base_value(text, unit)
+        if value is None:
+            continue
+        scaled = scaled or ncu_units.is_scaled(unit)
+        raw[clean(name, 200)] = value
+        stall = _STALL.match(name)
+        if stall:
+            stalls[stall.group(1)] = value
+    metrics = {name: _first(cells, raw, names, path) for name, names in METRICS.items()}
+    for name in _WHOLE:
+        value = metrics[name]
+        metrics[name] = None if value is None else round(value)
+    kernel = {
+        "name": clean(identity.get("Kernel Name", "?")),
+        "id": clean(identity.get("ID", ""), 20),
+        "process": clean(identity.get("Process Name", ""), 120),
+        "device": clean(identity.get("Device", ""), 80),
+        "compute_capability": clean(identity.get("CC", ""), 10),
+        "grid": _dimensions(identity.get("Grid Size", "")),
+        "block": _dimensions(identity.get("Block Size", "")),
+        "duration_ns": _first(cells, raw, _DURATION, path),
+        "metrics": metrics,
+        "stalls": stalls,
+        "raw": raw,
+    }
+    return kernel, scaled
+
+
+def _first(cells: Cells, raw: Mapping[str, float], names: Tuple[str, ...], path: str) -> Optional[float]:
+    for name in names:
+        if name in raw:
+            return raw[name]
+        if name in cells and ncu_units.is_foreign(cells[name][1]):
+            raise ReaderError(
+                "%s: '%s' is written for another locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
+            )
+    return None
+
+
+def _dimensions(text: str) -> Optional[List[int]]:
+    """``(32, 1, 1)`` as a list of three, else null."""
+    numbers = re.findall(r"[0-9]{1,10}", text[:100])
+    return [int(n) for n in numbers] if len(numbers) == 3 else None

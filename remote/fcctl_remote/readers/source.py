@@ -1,0 +1,136 @@
+"""Where readers get bytes, text and JSON from, with every size bounded."""
+
+import json
+import math
+import os
+import re
+import stat
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+
+MAX_BYTES = 64 * 1024 * 1024
+MAX_LINE = 64 * 1024
+MAX_TEXT = 500  # characters of any name or message that goes into a document
+MAX_ROWS = 100_000  # cases, benchmarks, kernels
+
+
+class ReaderError(Exception):
+    """The file cannot be read as what it was said to be.
+
+    ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong.
+    """
+
+    def __init__(self, message: str, hint: Optional[str] = None, unavailable: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.unavailable = unavailable
+        self.reader: Optional[str] = None
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a regular file of at most :data:`MAX_BYTES`; a pipe or a device is refused, never waited for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ReaderError("%s: %s" % (path, reason), "did the step write it where 'file:' says?") from None
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise ReaderError("%s: not a regular file" % path)
+    if info.st_size > MAX_BYTES:
+        os.close(fd)
+        raise ReaderError("%s: %d bytes; at most %d are read" % (path, info.st_size, MAX_BYTES))
+    return os.fdopen(fd, "rb")
+
+
+def read_bytes(path: str) -> bytes:
+    with open_file(path) as stream:
+        data = stream.read(MAX_BYTES + 1)  # it may have grown since it was measured
+    if len(data) > MAX_BYTES:
+        raise ReaderError("%s: more than %d bytes" % (path, MAX_BYTES))
+    return data
+
+
+def lines(path: str) -> Iterator[str]:
+    """The file's lines as text without line ends. A longer line than :data:`MAX_LINE` comes in pieces."""
+    taken = 0
+    with open_file(path) as stream:
+        while taken <= MAX_BYTES:
+            line = stream.readline(MAX_LINE)
+            if not line:
+                return
+            taken += len(line)
+            yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def clean(value: Any, limit: int = MAX_TEXT) -> str:
+    """Text that is safe on a terminal and bounded: control characters become ``?``."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", "?", str(value)[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 2] + ".."
+
+
+def finite(value: Any) -> Optional[float]:
+    """``value`` as a finite float, or None: also for the number in a string, as some tools write it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    if isinstance(value, str) and len(value) > 400:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+def load_json(path: str) -> Any:
+    """Strict JSON: NaN, Infinity, numbers beyond a double and repeated nesting past Python's limit are refused."""
+    data = read_bytes(path)
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    except ReaderError as error:
+        raise ReaderError("%s: %s" % (path, error.message), error.hint) from None
+    except UnicodeDecodeError:
+        raise ReaderError("%s: not UTF-8 text" % path) from None
+    except (ValueError, RecursionError) as error:
+        what = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ReaderError("%s: not JSON: %s" % (path, clean(what)), "did the step write all of it?") from None
+
+
+def _integer(text: str) -> int:
+    if len(text) > 300:
+        raise ReaderError("a number of %d digits" % len(text))
+    return int(text)
+
+
+def _real(text: str) -> float:
+    value = float(text) if len(text) <= 400 else math.inf
+    if not math.isfinite(value):
+        raise ReaderError("the number %s is too large" % text[:40])
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ReaderError("%s is not a number JSON knows" % text, "write null, or leave the value out")
+
+
+def an_object(value: Any, where: str) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ReaderError("%s: expected an object, found %s" % (where, type(value).__name__))
+    return value
+
+
+def a_list(value: Any, where: str) -> List[Any]:
+    if not isinstance(value, list):
+        raise ReaderError("%s: expected a list, found %s" % (where, type(value).__name__))
+    if len(value) > MAX_ROWS:
+        raise ReaderError("%s: %d entries; at most %d" % (where, len(value), MAX_ROWS))
+    return value
+
+
+def small(value: Any) -> Tuple[bool, Any]:
+    """Whether ``value`` is a plain number, boolean or text fit to be carried along as a parameter; and that value."""
+    if isinstance(value, (bool, int, float)):
+        return True, value
+    return (True, clean(value, 120)) if isinstance(value, str) else (False, None)

@@ -1,0 +1,72 @@
+"""Benchmark documents: statistics over samples, in microseconds."""
+
+import math
+import re
+from typing import Any, Dict, List, Optional, Sequence
+
+from fcctl_remote.readers.source import ReaderError, finite
+
+MAX_SAMPLES = 10_000  # kept per benchmark; statistics are over all of them
+STATS = ("p50", "p90", "p99", "min", "max", "mean", "stddev")
+_SHAPE = re.compile(r"\bB(\d{1,9})_?H(\d{1,9})_?S(\d{1,9})_?D(\d{1,9})\b", re.IGNORECASE)
+
+
+def statistics_us(samples: Sequence[float]) -> Dict[str, Any]:
+    """n, p50, p90, p99, min, max, mean and stddev of samples in us.
+
+    A percentile that the number of samples cannot carry is null, not a guess: p90 takes 10 samples, p99 100.
+    """
+    n = len(samples)
+    stats: Dict[str, Any] = {"n": n}
+    stats.update(dict.fromkeys(STATS))
+    if not n:
+        return stats
+    ordered = sorted(samples)
+    mean = math.fsum(ordered) / n
+    stats.update(p50=percentile(ordered, 0.5), min=ordered[0], max=ordered[-1], mean=mean)
+    if n >= 10:
+        stats["p90"] = percentile(ordered, 0.9)
+    if n >= 100:
+        stats["p99"] = percentile(ordered, 0.99)
+    if n >= 2:
+        stats["stddev"] = math.sqrt(math.fsum((x - mean) ** 2 for x in ordered) / (n - 1))
+    return stats
+
+
+def percentile(ordered: Sequence[float], quantile: float) -> float:
+    """Linear interpolation between the closest ranks of sorted values."""
+    position = quantile * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def benchmark(name: str, samples: Optional[Sequence[float]] = None, **known: Any) -> Dict[str, Any]:
+    """One entry of ``benchmarks``: statistics of the samples, then whatever the tool computed itself."""
+    entry: Dict[str, Any] = {"name": name, "unit": "us", "stats": statistics_us(samples or [])}
+    entry["stats"].update({k: v for k, v in known.items() if v is not None})
+    if samples and len(samples) <= MAX_SAMPLES:
+        entry["samples"] = list(samples)
+    return entry
+
+
+def document(benchmarks: List[Dict[str, Any]], tool: str, path: str) -> Dict[str, Any]:
+    if not benchmarks:
+        raise ReaderError("%s: no benchmark in it" % path, "did its filter match any?")
+    return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
+
+
+def scaled(value: Any, factor: float) -> Optional[float]:
+    """``value * factor`` if that is a finite number, else None."""
+    number = finite(value)
+    return None if number is None else finite(number * factor)
+
+
+def shape(value: Any) -> Optional[Dict[str, int]]:
+    """``{B, H, S, D}`` from an object with those keys, or from text such as ``B1_H8_S512_D64``."""
+    if isinstance(value, str):
+        match = _SHAPE.search(value[:500])
+        return dict(zip("BHSD", map(int, match.groups()))) if match else None  # noqa: B905
+    if isinstance(value, dict) and all(type(value.get(k)) is int for k in "BHSD"):
+        return {k: value[k] for k in "BHSD"}
+    return None
