@@ -197,6 +197,9 @@ class Observer(Protocol):
 
     def note(self, message: str) -> None: ...
 
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
 
 @dataclass(frozen=True)
 class Services:

@@ -144,15 +144,31 @@ def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
     return found[0] if found else None
 
 
-def interrupted(services: Services) -> list[str]:
-    """Active runs with nobody following, judged from this machine alone: for commands that must not wait."""
-    left = []
+def known(services: Services) -> list[ActiveState]:
+    """The active runs as this machine alone knows them: no host is asked, nothing waits."""
+    states = []
     for run_id in services.store.active():
-        try:
-            active = services.store.claim(run_id)
-        except RunNotFound:
+        saved = saved_plan(services, run_id)
+        if saved is None:
             continue
-        if active is not None:
-            left.append(run_id)
-            active.release()
-    return left
+        state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
+        states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))
+    return states
+
+
+def _unowned(services: Services, run_id: str) -> bool:
+    try:
+        active = services.store.claim(run_id)
+    except RunNotFound:
+        return False
+    if active is not None:
+        active.release()
+    return active is not None
+
+
+def remind(services: Services) -> None:
+    """Name the runs that nobody follows, for a command that is about something else."""
+    left = [s.run_id for s in known(services) if s.state == "interrupted"]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        services.observer.note(f"{left[0]}{more} not collected yet: fcctl ps, or fcctl pull-results")

@@ -38,6 +38,7 @@ def run(services: Services, link: Link, saved: SavedPlan, source: Source, *, det
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     driver = Driver(services, link, active, "launch", source)
     try:
+        active.journal.append("begun")
         _launch(driver)
         if detach:
             active.journal.append("detached")

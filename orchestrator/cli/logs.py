@@ -1,0 +1,37 @@
+"""``fcctl logs``: what the steps wrote."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from orchestrator.cli.context import Cli
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the run writes more, until it ends.")
+@click.option("--step", help="Only this step.")
+@click.pass_obj
+def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
+    """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
+
+    A terminal gets them without control characters; a pipe or a file gets every byte as it was written.
+    """
+    from orchestrator.app import opened
+    from orchestrator.reports.sanitize import LineCleaner
+    from orchestrator.workflows.logs import read_logs
+
+    out = sys.stdout.buffer
+    cleaner = LineCleaner() if sys.stdout.isatty() else None
+    with opened(cli, quiet=True) as services:
+        run_id = services.store.resolve(run)
+        shown = None
+        for piece in read_logs(services, run_id, step, wait=follow):
+            if step is None and piece.step != shown and not cli.quiet:
+                sys.stdout.flush()
+                out.write(f"==> {piece.step} <==\n".encode())
+            shown = piece.step
+            out.write(cleaner.feed(piece.data) if cleaner else piece.data)
+            out.flush()

@@ -1,0 +1,103 @@
+"""``fcctl run``: source to results in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.domain.records import RunRecord
+    from orchestrator.workflows.prepare import Prepared
+
+
+@click.command()
+@click.argument("job")
+@click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
+@click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the job's env.")
+@click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.pass_obj
+def run(
+    cli: Cli, job: str, target: str | None, detach: bool, dry_run: bool, settings: tuple[str, ...], steps: str | None
+) -> None:
+    """Send the source to a target, run JOB's gated steps there, bring the results home.
+
+    Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it, `fcctl cancel` stops it. Exit code 0 if
+    the run passed, 100 if a step or a gate failed.
+    """
+    from orchestrator.app import opened
+    from orchestrator.domain.plan import parse_settings
+    from orchestrator.workflows.link import Link
+    from orchestrator.workflows.prepare import Wanted, prepare
+    from orchestrator.workflows.resume import remind
+    from orchestrator.workflows.run import Detached
+    from orchestrator.workflows.run import run as launch
+
+    workspace = cli.workspace()
+    wanted = Wanted(workspace.jobs.get(job), workspace.target(target), parse_settings(settings), steps)
+    with opened(cli) as services:
+        link = Link(services.hosts, wanted.target, services.clock, services.observer)
+        if not dry_run:
+            link.open_soon()
+        prepared = prepare(services, workspace.root, workspace.config.project.name, wanted)
+        if dry_run:
+            services.observer.close()
+            _show_plan(cli, prepared)
+            return
+        remind(services)
+        run_id = prepared.saved.plan.run_id
+        services.observer.note(f"run {run_id}")
+        try:
+            finished = launch(services, link, prepared.saved, prepared.source, detach=detach)
+        except Detached as e:
+            services.observer.close()
+            say_detached(cli, e.run_id)
+            raise KeyboardInterrupt from None
+        folder = services.store.folder(run_id)
+    if finished is None:
+        _say_submitted(cli, run_id)
+    else:
+        report(cli, finished.record, folder)
+
+
+def report(cli: Cli, record: RunRecord, folder: Path) -> None:
+    """Print how a run ended, and leave with its exit code."""
+    if cli.json:
+        cli.emit(record.model_dump(mode="json"))
+    else:
+        from orchestrator.reports.run_table import print_run_summary
+
+        print_run_summary(record, folder, cli.console)
+    if record.exit_code:
+        raise SystemExit(record.exit_code)
+
+
+def say_detached(cli: Cli, run_id: str) -> None:
+    """What Ctrl-C did, and the two ways on."""
+    cli.note(
+        f"detached: run {run_id} goes on without this terminal\n"
+        f"  follow it:  fcctl attach {run_id}\n"
+        f"  stop it:    fcctl cancel {run_id}"
+    )
+
+
+def _say_submitted(cli: Cli, run_id: str) -> None:
+    if cli.json:
+        cli.emit({"run_id": run_id, "status": "submitted"})
+        return
+    click.echo(run_id)
+    cli.note(f"submitted; follow it with: fcctl attach {run_id}")
+
+
+def _show_plan(cli: Cli, prepared: Prepared) -> None:
+    from orchestrator.reports.plan_table import plan_json, print_plan
+
+    if cli.json:
+        cli.emit(plan_json(prepared))
+    else:
+        print_plan(prepared, cli.console)

@@ -1,0 +1,51 @@
+"""The table of ``fcctl ps``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from orchestrator.reports.live import duration
+from orchestrator.reports.sanitize import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from orchestrator.workflows.resume import ActiveState
+
+COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "NOTE")
+
+
+def rows(states: list[ActiveState], now: float) -> list[tuple[str, ...]]:
+    """The cells of each active run, as text that is safe to print."""
+    return [_row(state, now) for state in states]
+
+
+def _row(state: ActiveState, now: float) -> tuple[str, ...]:
+    s = state.summary
+    step, age, note = "", "", clean(state.detail or "", 80)
+    status = state.state
+    if s is not None:
+        if s.step:
+            step = f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}"
+        age = duration(max(0.0, now - s.created))
+        if state.state == "followed":
+            note = f"{clean(s.status, 16)}, followed by another fcctl"
+        elif s.behind:
+            note = f"behind {clean(s.behind, 63)}"
+    return state.run_id, state.job, state.target, status, step, age, note
+
+
+def print_active(states: list[ActiveState], console: Console) -> None:
+    """Print the table; one line that says so when there is nothing."""
+    if not states:
+        console.print("no active runs")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold", no_wrap=column == "RUN")
+    for cells in rows(states, time.time()):
+        table.add_row(*cells)
+    console.print(table)

@@ -1,0 +1,74 @@
+"""Everything a run needs before its first side effect: job, target, source, plan."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.domain import run_id as ids
+from orchestrator.domain.job import Job
+from orchestrator.domain.plan import controller_steps, make_plan
+from orchestrator.domain.records import SourceRecord
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import Target
+from orchestrator.errors import JobError
+from orchestrator.ports import Services, Source
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for."""
+
+    job: Job
+    target: Target
+    settings: Mapping[str, str]
+    steps: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    saved: SavedPlan
+    source: Source
+
+
+def prepare(services: Services, root: Path, project: str, wanted: Wanted) -> Prepared:
+    """Read the source and make the plan of one run. Nothing has happened yet when this returns.
+
+    Raises:
+        UsageError: a setting or a step range that the job does not know.
+        JobError: the job has steps for the controller, which needs a target that is woken.
+    """
+    before_wake = controller_steps(wanted.job, wanted.settings, wanted.steps)
+    if before_wake:
+        raise JobError(
+            f"step '{before_wake[0].id}' of '{wanted.job.job}' is to run on the controller",
+            cause="`where: controller` steps belong to targets that are woken for a run, and this version has none",
+            hint=f"leave it out with --steps, or remove `where: controller` (fcctl jobs show {wanted.job.job})",
+        )
+    services.observer.phase("source", "reading")
+    source = services.source.read(root)
+    now = services.clock.now()
+    plan = make_plan(
+        wanted.job,
+        wanted.target,
+        source,
+        wanted.settings,
+        wanted.steps,
+        ids.new(wanted.job.job, wanted.target.name, now),
+        now,
+        workspace=tree_name(project, root),
+    )
+    record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
+    return Prepared(
+        SavedPlan(plan=plan, target=wanted.target, source=record, settings=dict(wanted.settings)),
+        source,
+    )
+
+
+def tree_name(project: str, root: Path) -> str:
+    """The name of the tree on the host: two checkouts of one project, or two laptops, do not share one."""
+    place = f"{socket.gethostname()}\0{root.resolve()}"
+    return f"{ids.slug(project)[:40]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

@@ -1,0 +1,98 @@
+"""A controller killed with SIGKILL at every line of its journal, and the next command that picks the run up."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import Workspace
+
+JOB = """
+steps:
+  - id: one
+    run: echo one >> "$COUNT"
+  - id: two
+    run: |
+      echo two >> "$COUNT"
+      echo '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
+    gates: [metrics.metrics.answer == 42]
+env: {COUNT: unset}
+"""
+LINES = 7  # begun sync submit submitted ended collected complete
+
+
+def killed(workspace: Workspace, when: str, line: int, *args: str) -> int:
+    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
+    return subprocess.run(argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=60).returncode
+
+
+def pick_up(workspace: Workspace) -> None:
+    """``fcctl ps`` until no run is active; what a user would see over the next seconds."""
+    deadline = time.monotonic() + 30
+    while workspace.active():
+        assert time.monotonic() < deadline, workspace.fcctl("ps").stdout
+        workspace.fcctl("ps")
+        time.sleep(0.1)
+
+
+def check_whole(workspace: Workspace, count: Path) -> None:
+    """No step ran twice, nothing is lost, and what happened is what the record says."""
+    ran = count.read_text().split() if count.exists() else []
+    record = workspace.only_run()
+    if record["status"] == "passed":
+        assert ran == ["one", "two"]
+        assert (workspace.only_folder() / "steps/two/out/m.json").is_file()
+        assert [g["verdict"] for g in record["steps"][1]["gates"]] == ["pass"]
+    else:
+        assert record["status"] == "error"
+        assert ran == []
+        assert "nothing ran" in record["message"] or "never got" in record["message"]
+    assert workspace.json("results", "ls")["runs"][0]["run_id"] == record["run_id"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("line", range(1, LINES + 1))
+def test_killed_at_every_line_of_a_local_run(when: str, line: int, tmp_path: Path, private_home: Path) -> None:
+    workspace = Workspace(tmp_path / "w", private_home)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    code = killed(workspace, when, line, "run", "count", "--on", "here", "--set", f"COUNT={count}")
+    assert code == -signal.SIGKILL
+    pick_up(workspace)
+    check_whole(workspace, count)
+
+
+@pytest.mark.parametrize("line", [2, 3, 4, 5])
+def test_killed_over_ssh(line: int, tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> None:
+    workspace = Workspace(tmp_path / "w", private_home, sshd)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    killed(workspace, "after", line, "run", "count", "--on", "box", "--set", f"COUNT={count}")
+    pick_up(workspace)
+    check_whole(workspace, count)
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_the_command_that_picks_up_is_killed_too(line: int, tmp_path: Path, private_home: Path) -> None:
+    workspace = Workspace(tmp_path / "w", private_home)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    killed(workspace, "after", 4, "run", "count", "--on", "here", "--set", f"COUNT={count}")
+    time.sleep(1.0)  # let the run end, so that there is something to collect
+    assert killed(workspace, "after", line, "pull-results") == -signal.SIGKILL
+    pick_up(workspace)
+    check_whole(workspace, count)
+
+
+def test_the_journal_has_the_lines_this_test_kills_at(tmp_path: Path, private_home: Path) -> None:
+    workspace = Workspace(tmp_path / "w", private_home)
+    workspace.job("count", JOB)
+    workspace.fcctl("run", "count", "--on", "here", "--set", f"COUNT={tmp_path / 'count'}")
+    lines = (workspace.only_folder() / "journal.jsonl").read_text().splitlines()
+    assert len(lines) == LINES

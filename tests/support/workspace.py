@@ -1,0 +1,100 @@
+"""Small workspaces and the fcctl command, as a user has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.sshd import LoopbackSshd
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FCCTL = [sys.executable, "-m", "orchestrator.cli.main"]
+
+
+class Workspace:
+    """A folder with fcctl.toml, its own HOME, and :meth:`fcctl` to type commands in it.
+
+    The target ``here`` is local with a root of its own; ``box`` is the given sshd.
+    """
+
+    def __init__(self, folder: Path, home: Path, server: LoopbackSshd | None = None, **box: Any) -> None:
+        self.root = folder
+        self.home = home
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ['[project]\nname = "small"\n\n[targets.here]\nkind = "local"\n']
+        if server is not None:
+            values = server.target().model_dump(exclude={"name"}, exclude_none=True, exclude_defaults=True)
+            lines.append(_table("targets.box", {"kind": "ssh", **values, **box}))
+        (folder / "fcctl.toml").write_text("\n".join(lines))
+        (folder / "jobs").mkdir(exist_ok=True)
+        (folder / "main.cu").write_text("// nothing\n")
+
+    def job(self, name: str, text: str) -> None:
+        (self.root / f"jobs/{name}.yaml").write_text(f"job: {name}\n{text}")
+
+    def env(self, **more: str) -> dict[str, str]:
+        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_", "SSH_AUTH"))}
+        return {**kept, "HOME": str(self.home), "PYTHONPATH": path, "COLUMNS": "100", **more}
+
+    def fcctl(
+        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Type ``fcctl ARGS`` here. ``check`` is the exit code it must have; None for any."""
+        done = subprocess.run(
+            [*FCCTL, *args],
+            cwd=self.root,
+            env={**self.env(), **(env or {})},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        if check is not None and done.returncode != check:
+            raise AssertionError(
+                f"fcctl {' '.join(args)}: exit code {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"
+            )
+        return done
+
+    def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
+        """The same in the background, for tests that kill it or press Ctrl-C."""
+        return subprocess.Popen(
+            [*FCCTL, *args],
+            cwd=self.root,
+            env=self.env(**more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def json(self, *args: str, check: int | None = 0) -> Any:
+        return json.loads(self.fcctl(*args, "--json", check=check).stdout)
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Every complete run's run.json by id."""
+        found = (self.root / "results/runs").glob("*/run.json")
+        return {path.parent.name: json.loads(path.read_text()) for path in found if not path.parent.suffix}
+
+    def active(self) -> list[str]:
+        folder = self.root / "results/active"
+        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+    def only_run(self) -> dict[str, Any]:
+        (record,) = self.runs().values()
+        return record
+
+    def only_folder(self) -> Path:
+        (run_id,) = self.runs()
+        return self.root / "results/runs" / run_id
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
