@@ -56,6 +56,7 @@ class Workspace:
             errors="replace",
             timeout=timeout,
             stdin=subprocess.DEVNULL,
+            check=False,
         )
         if check is not None and done.returncode != check:
             raise AssertionError(

@@ -1,0 +1,109 @@
+"""A machine over SSH: programs run on channels of one Fabric connection."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import paramiko
+
+from orchestrator.adapters.hosts.ssh_config import Destination, resolve
+from orchestrator.adapters.hosts.ssh_link import Dialer, Link
+from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
+from orchestrator.domain.target import SshTarget
+from orchestrator.errors import LinkLost
+
+#: How long a reader goes without looking at standard error, which shares the channel's window with the output.
+STDERR_EVERY_S = 0.5
+
+
+class SshProcess:
+    #: sshd's window for a new channel is 2 MiB; what it cannot hand to the program yet, it keeps.
+    write_ahead = 1024 * 1024
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self.channel = channel
+        self._errors = bytearray()
+
+    def write(self, data: bytes, timeout_s: float) -> None:
+        self.channel.settimeout(timeout_s)
+        try:
+            self.channel.sendall(data)
+        except paramiko.SSHException as error:
+            raise OSError(str(error)) from error
+
+    def read(self, limit: int, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._drain_errors()
+            left = deadline - time.monotonic()
+            self.channel.settimeout(max(0.001, min(STDERR_EVERY_S, left)))
+            try:
+                return self.channel.recv(limit)
+            except TimeoutError:
+                if left <= STDERR_EVERY_S:
+                    raise
+
+    def end_input(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self.channel.shutdown_write()
+
+    def wait(self, timeout_s: float) -> int | None:
+        self.channel.status_event.wait(timeout_s)
+        if not self.channel.exit_status_ready():
+            return None
+        status = self.channel.recv_exit_status()
+        return status if status >= 0 else None
+
+    def stderr(self) -> str:
+        self._drain_errors()
+        return printable(self._errors.decode(errors="replace"))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self.channel.close()
+
+    def _drain_errors(self) -> None:
+        while self.channel.recv_stderr_ready():
+            self._errors += self.channel.recv_stderr(64 * 1024)
+            del self._errors[:-STDERR_TAIL]
+
+
+class SshTransport:
+    remote = True
+
+    def __init__(self, link: Link, timeout_s: float) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def dial(cls, target: SshTarget) -> SshTransport:
+        """Raises HostUnreachable, with the reason."""
+        settings = resolve(
+            Destination(target.host, target.user, target.port),
+            config_file=target.ssh_config,
+            identity_file=target.identity_file,
+            known_hosts=target.known_hosts,
+            proxy_jump=target.proxy_jump,
+        )
+        dialer = Dialer(target.ssh_config, target.known_hosts, target.connect_timeout_s)
+        return cls(dialer.open(settings), max(target.connect_timeout_s, target.link_timeout_s))
+
+    def run(self, script: str) -> Process:
+        try:
+            channel = self._link.transport.open_session(timeout=self._timeout_s)
+            channel.settimeout(self._timeout_s)
+            channel.exec_command(LOADER)
+            process = SshProcess(channel)
+            process.write(script.encode() + b"\n", self._timeout_s)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise LinkLost(
+                "the connection broke", cause=printable(str(error)) or type(error).__name__, hint="try again"
+            ) from None
+        return process
+
+    def alive(self) -> bool:
+        return self._link.transport.is_active()
+
+    def close(self) -> None:
+        self._link.close()
