@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.domain import job as jobs
+from orchestrator.domain.built_in import BUILT_IN
 from orchestrator.domain.job import InvalidJob, Job, JobFile
 from orchestrator.domain.problems import Problem
 from orchestrator.errors import NotFoundError, did_you_mean
 
-#: Jobs of the wheel that work in any workspace. Its others belong to FlashCore's kernels.
-BUILT_IN = ("preflight",)
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -95,7 +95,7 @@ class _RotatingFile(logging.FileHandler):
             self.stream = self._open()
         super().emit(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's name
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """A full disk must not turn a good run into a failure."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import output
 from orchestrator.errors import RunCancelled, UsageError
+from orchestrator.reports.sanitize import clean_text
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -90,7 +91,7 @@ class Cli:
     def note(self, message: str) -> None:
         """A line for people on standard error; not with ``--quiet``, and not among JSON."""
         if not self.quiet and not self.json:
-            sys.stderr.write(output.clean_text(message) + "\n")
+            sys.stderr.write(clean_text(message) + "\n")
             sys.stderr.flush()
 
     def confirm(self, plan_text: str) -> None:
@@ -101,7 +102,7 @@ class Cli:
             RunCancelled: the answer was no.
         """
         if not self.json:
-            sys.stderr.write(output.clean_text(plan_text).rstrip() + "\n")
+            sys.stderr.write(clean_text(plan_text).rstrip() + "\n")
         if self.yes:
             return
         if self.json or not sys.stdin.isatty():

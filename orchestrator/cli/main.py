@@ -16,10 +16,9 @@ import click
 from orchestrator.cli import failures
 from orchestrator.cli.commands import LazyGroup
 from orchestrator.cli.context import Cli
-from orchestrator.cli.options import global_options
+from orchestrator.cli.options import COMPLETE_VARIABLE, global_options
 
 _log = logging.getLogger("orchestrator.cli")
-COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
 
 EPILOG = (
     "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 configuration or job, 4 authentication, 5 capacity, quota or budget, "

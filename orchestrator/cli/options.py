@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
 from orchestrator.cli.context import Cli
+
+#: The variable through which a shell asks for completions.
+COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:
@@ -35,10 +39,21 @@ def adopt(command: click.Command) -> click.Command:
         option.opts = [name for name in option.opts if name not in known]
         if option.opts:
             command.params.append(option)
+    if COMPLETE_VARIABLE in os.environ:
+        _complete_names(command)
     command.adopted = True  # type: ignore[attr-defined]
     for child in getattr(command, "commands", {}).values():
         adopt(child)
     return command
+
+
+def _complete_names(command: click.Command) -> None:
+    from orchestrator.cli.completion import complete_with, names_for
+
+    for param in command.params:
+        names = names_for(param)
+        if names is not None:
+            param._custom_shell_complete = complete_with(names)  # noqa: SLF001 - click takes it only when constructed
 
 
 def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -1,0 +1,136 @@
+"""``fcctl jobs``: list, show and check job files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.job_files import JobFiles
+    from orchestrator.domain.job import Job, Needs, Step
+    from orchestrator.domain.problems import Problem
+
+
+@click.group()
+def jobs() -> None:
+    """List, show and check jobs."""
+
+
+@jobs.command()
+@click.pass_obj
+def ls(cli: Cli) -> None:
+    """List the jobs of the workspace and the built-in ones."""
+    files = cli.workspace().jobs
+    rows = [_row(files, name) for name in files.names()]
+    if cli.json:
+        cli.emit({"jobs": rows})
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("job", "title", "steps", "at most", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        title = row["title"] + (" (built in)" if row["built_in"] else "")
+        if row["problem"]:
+            table.add_row(Text(row["job"]), Text(row["problem"], style="red"), "-", "-")
+        else:
+            table.add_row(Text(row["job"]), Text(title), str(row["steps"]), row["at_most"])
+    cli.console.print(table)
+
+
+@jobs.command()
+@click.argument("name", metavar="JOB")
+@click.pass_obj
+def show(cli: Cli, name: str) -> None:
+    """Print JOB as it would run: its steps with those of the jobs it uses."""
+    from orchestrator.domain import budget
+
+    files = cli.workspace().jobs
+    job = files.get(name)
+    minutes = budget.worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
+    if cli.json:
+        cli.emit({**job.model_dump(mode="json"), "file": str(files.path(name)), "worst_case_minutes": minutes})
+        return
+    for line in _described(job, str(files.path(name)), minutes):
+        click.echo(line)
+
+
+@jobs.command()
+@click.argument("names", nargs=-1, metavar="[JOB|FILE]...")
+@click.pass_obj
+def validate(cli: Cli, names: tuple[str, ...]) -> int:
+    """Check job files, by name or by path; all of them if none is named. Exit code 3 if one is wrong."""
+    from orchestrator.errors import ConfigError
+
+    files = cli.workspace().jobs
+    paths = [_path(files, name) for name in names] or [files.path(name) for name in files.names()]
+    found: dict[Path, list[Problem]] = {path: files.check(path) for path in paths}
+    problems = [problem for several in found.values() for problem in several]
+    if cli.json:
+        listed = [{"where": p.where, "message": p.message, "hint": p.hint} for p in problems]
+        cli.emit({"files": [str(path) for path in paths], "valid": not problems, "problems": listed})
+        return ConfigError.exit_code if problems else 0
+    for problem in dict.fromkeys(problems):
+        click.echo(problem.in_full())
+    wrong = sum(bool(several) for several in found.values())
+    cli.note(f"{len(paths) - wrong} of {len(paths)} jobs are valid")
+    return ConfigError.exit_code if problems else 0
+
+
+def _path(files: JobFiles, name: str) -> Path:
+    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else files.path(name)
+
+
+def _row(files: JobFiles, name: str) -> dict[str, Any]:
+    from orchestrator.domain import budget, duration
+    from orchestrator.domain.job import InvalidJob
+
+    row: dict[str, Any] = {"job": name, "title": "", "steps": 0, "built_in": files.is_built_in(name), "problem": None}
+    try:
+        job = files.get(name)
+    except InvalidJob as error:
+        return {**row, "at_most": None, "problem": error.problems[0].in_full()}
+    minutes = budget.worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
+    return {**row, "title": job.title, "steps": len(job.steps), "at_most": duration.text(minutes * 60)}
+
+
+def _described(job: Job, file: str, minutes: float) -> list[str]:
+    from orchestrator.domain import duration
+
+    lines = [f"{job.job}: {job.title}" if job.title else job.job, f"  file     {file}"]
+    if job.uses:
+        lines.append(f"  uses     {', '.join(job.uses)}")
+    if needs := _needs(job.needs):
+        lines.append(f"  needs    {needs}")
+    lines.append(f"  lock     {job.lock}")
+    lines.append(f"  at most  {duration.text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else ""))
+    lines.extend(f"  env      {key}={value}" for key, value in job.env.items())
+    for step in job.steps:
+        lines.extend(_step(step))
+    return lines
+
+
+def _step(step: Step) -> list[str]:
+    from orchestrator.domain import duration
+
+    facts = [f"at most {duration.text(step.timeout)}", step.activity]
+    facts += ["on the controller"] if step.where == "controller" else []
+    facts += ["optional"] if step.optional else []
+    facts += [f"{step.retries} retries"] if step.retries else []
+    facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
+    lines = ["", f"  {step.id}  ({', '.join(facts)})"]
+    lines.extend(f"    $ {line}" for line in step.run.strip().splitlines())
+    lines.extend(f"    env {key}={value}" for key, value in step.env.items())
+    lines.extend(f"    collect {c.file} with {c.reader}" for c in step.collect)
+    lines.extend(f"    gate {g.expr}" + (f"  when {g.when}" if g.when else "") for g in step.gates)
+    return lines
+
+
+def _needs(needs: Needs) -> str:
+    parts = ["a GPU"] if needs.gpu else []
+    parts += [f"compute capability {needs.compute_capability}"] if needs.compute_capability else []
+    return ", ".join([*parts, *needs.tools])

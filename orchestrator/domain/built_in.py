@@ -1,0 +1,3 @@
+"""Jobs of the wheel that work in any workspace. Its others belong to FlashCore's kernels."""
+
+BUILT_IN = ("preflight",)

@@ -1,0 +1,213 @@
+"""A first fcctl.toml and a first job, fitted to what a repository holds. Text only: nothing is read or written."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+#: Written to the results folder's .gitignore: runs are data of this machine.
+RESULTS_IGNORE = "runs/\nactive/\nindex.sqlite*\n"
+
+_TEST_TARGETS = ("test", "check", "tests")
+_BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
+_BUILD_TARGETS = ("all", "build")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What ``fcctl init`` saw in a folder. Paths are relative to it."""
+
+    name: str
+    make_targets: tuple[str, ...] | None = None  # None: no Makefile
+    cmake: bool = False
+    cmake_tests: bool = False
+    python_build: str | None = None  # setup.py or pyproject.toml
+    python_tests: bool = False
+    uses_nvcc: bool = False  # the build above calls it
+    cuda_sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    id: str
+    run: str
+    timeout: str
+    comment: str = ""
+    needs: tuple[str, ...] = ()
+    env: str | None = None
+    collect: tuple[tuple[str, str], ...] = ()
+    gates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+_REACHED = "# Your GPU machine; fcctl doctor --on gpu says whether it can be reached."
+_EXAMPLE = "# A GPU machine reached over SSH: take the marks away and name yours."
+
+
+def config_text(name: str, host: str | None = None) -> str:
+    """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
+    mark = "" if host else "# "
+    return f"""\
+# fcctl: where kernels run. Every key: docs/configuration.md; what is in force: fcctl config show --origin
+
+[project]
+name = "{name}"            # names the copy of the source on the GPU machine
+# jobs = "jobs"             # folder of the job files
+# results = "results"       # folder the results come home to
+
+# The target "local" is this machine and always exists: fcctl run first --on local
+{_REACHED if host else _EXAMPLE}
+{mark}[targets.gpu]
+{mark}kind = "ssh"
+{mark}host = "{host or "gpu-box"}"            # a name, an address, or an alias of ~/.ssh/config
+# user = "me"
+# port = 22
+# usd_per_hour = 0.75       # what an hour of it costs you, for the reports
+
+# [budget]
+# per_run_usd = 2.0         # a run that could cost more is refused
+"""
+
+
+def job_text(found: Findings, job: str = "first") -> str:
+    """A job that builds, tests and times what was found, with ptxas's resources where nvcc compiles."""
+    steps = _steps(found)
+    head = f"""\
+# A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
+# or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
+job: {job}
+title: {_title(steps)}
+
+steps:
+"""
+    return head + "\n".join(_step_text(step) for step in steps)
+
+
+def _title(steps: list[_Step]) -> str:
+    return f"{', '.join(step.id for step in steps)} of this repository".capitalize()
+
+
+def _steps(found: Findings) -> list[_Step]:
+    if found.make_targets is not None:
+        return _make_steps(found, found.make_targets)
+    if found.cmake:
+        return _cmake_steps(found)
+    if found.python_build:
+        return _python_steps(found)
+    if found.cuda_sources:
+        return [_nvcc_step(found.cuda_sources)]
+    return [_Step("hello", "uname -a", "1m", "Nothing to build was found here: put your own commands in its place.")]
+
+
+def _build(found: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
+    if not found.uses_nvcc:
+        return _Step("build", run, "10m", comment, needs=tools)
+    return _Step(
+        "build",
+        run,
+        "10m",
+        comment,
+        needs=(*tools, "nvcc"),
+        env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas says what each kernel uses',
+        collect=(("ptxas", "@log"),),
+        notes=_RESOURCE_GATES,
+    )
+
+
+_RESOURCE_GATES = (
+    "gates:                     # take the marks away to hold the kernels to this",
+    "  - max(build.kernels[*].registers) <= 128",
+    "  - sum(build.kernels[*].spill_store_bytes) == 0",
+)
+
+
+def _make_steps(found: Findings, targets: tuple[str, ...]) -> list[_Step]:
+    build = next((target for target in _BUILD_TARGETS if target in targets), None)
+    line = f"make -j4 {build}" if build else "make -j4"
+    steps = [_build(found, line, "", ("make",))]
+    if test := next((target for target in _TEST_TARGETS if target in targets), None):
+        steps.append(_test(f"make {test}"))
+    if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
+        steps.append(_bench(f"make {bench}"))
+    return steps
+
+
+def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str, ...] = ()) -> _Step:
+    return _Step("test", run, "10m", collect=collect, gates=gates, notes=_GPU_NOTE)
+
+
+_GPU_NOTE = ("needs: {gpu: true}         # to be told 'unavailable' where the machine has no GPU",)
+
+
+def _bench(run: str) -> _Step:
+    return _Step("bench", run, "10m", notes=_NUMBERS_NOTE)
+
+
+_NUMBERS_NOTE = (
+    'collect:                   # numbers to compare and to gate on: a flat JSON file, {"p50_us": 12.5}',
+    "  - {reader: metrics, file: bench.json}",
+    "gates:",
+    "  - metrics.metrics.p50_us < 50",
+)
+
+
+def _cmake_steps(found: Findings) -> list[_Step]:
+    configure = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release\ncmake --build build --parallel 4"
+    steps = [_build(found, configure, "", ("cmake",))]
+    if found.cmake_tests:
+        run = 'ctest --test-dir build --output-on-failure --output-junit "$PWD/build/junit.xml"'
+        gate = ("correctness.summary.failed == 0",)
+        steps.append(_test(run, (("junit", "build/junit.xml"),), gate))
+    return steps
+
+
+def _python_steps(found: Findings) -> list[_Step]:
+    if found.python_build == "setup.py":
+        line = '"$FCCTL_PYTHON" setup.py build_ext --inplace'
+        comment = "FCCTL_PYTHON is a Python of the target that has torch, if one has it."
+    else:
+        line = '"$FCCTL_PYTHON" -m venv --system-site-packages build/venv\nbuild/venv/bin/python -m pip install .'
+        comment = "A virtual environment of the run's own; it sees the target's torch."
+    steps = [_build(found, line, comment, ())]
+    if found.python_tests:
+        python = '"$FCCTL_PYTHON"' if found.python_build == "setup.py" else "build/venv/bin/python"
+        gate = ("correctness.summary.failed == 0",)
+        steps.append(_test(f"{python} -m pytest --junitxml=junit.xml", (("junit", "junit.xml"),), gate))
+    return steps
+
+
+def _nvcc_step(sources: tuple[str, ...]) -> _Step:
+    objects = [
+        f'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v -c {shlex.quote(source)}'
+        f" -o build/{shlex.quote(source.removesuffix('.cu').replace('/', '_') + '.o')}"
+        for source in sources
+    ]
+    return _Step(
+        "build",
+        "\n".join(["mkdir -p build", *objects]),
+        "10m",
+        "FCCTL_CUDA_ARCH is the target's GPU (89 where there is none): compiling needs no GPU.",
+        needs=("nvcc",),
+        collect=(("ptxas", "@log"),),
+        notes=_RESOURCE_GATES,
+    )
+
+
+def _step_text(step: _Step) -> str:
+    lines = [f"# {step.comment}"] if step.comment else []
+    lines.append(f"- id: {step.id}")
+    lines.append(f"  timeout: {step.timeout}")
+    if step.needs:
+        lines.append(f"  needs: {{tools: [{', '.join(step.needs)}]}}   # without them the step is 'unavailable'")
+    if step.env:
+        lines.append(f"  env: {step.env}")
+    lines.append("  run: |")
+    lines.extend(f"    {line}" for line in step.run.splitlines())
+    if step.collect:
+        lines.append("  collect:")
+        lines.extend(f'    - {{reader: {reader}, file: "{file}"}}' for reader, file in step.collect)
+    if step.gates:
+        lines.append("  gates:")
+        lines.extend(f"    - {gate}" for gate in step.gates)
+    lines.extend(f"  # {note}" for note in step.notes)
+    return "".join(f"  {line}\n" for line in lines)

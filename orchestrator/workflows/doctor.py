@@ -1,0 +1,182 @@
+"""``fcctl doctor``: what is missing on this machine, in the workspace and on the way to a target; each with one fix."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.domain.target import LocalTarget, SshTarget, Target
+from orchestrator.errors import FcctlError
+from orchestrator.ports import HostConnector
+
+Status = Literal["ok", "warn", "fail"]
+
+_LOW_DISK_BYTES = 2 * 1024**3
+_CLOCK_SKEW_S = 30.0
+_PROBE_TIMEOUT_S = 10.0
+_INSTALLERS = (
+    ("apt-get", "sudo apt-get install -y"),
+    ("dnf", "sudo dnf install -y"),
+    ("pacman", "sudo pacman -S"),
+    ("zypper", "sudo zypper install"),
+    ("brew", "brew install"),
+)
+_PACKAGES = {"ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    section: str
+    id: str
+    status: Status
+    message: str
+    fix: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def install_command(program: str) -> str:
+    """The command that installs ``program`` on this machine."""
+    package = _PACKAGES.get(program, program)
+    for installer, command in _INSTALLERS:
+        if shutil.which(installer):
+            return f"{command} {'openssh' if installer == 'brew' and package == 'openssh-client' else package}"
+    return f"install {package}"
+
+
+def check_programs(*, runs_here: bool) -> Iterator[Finding]:
+    """What this machine needs. ``runs_here``: runs are to go to ``local``, which makes tmux a must."""
+    python = platform.python_version()
+    fix = "install Python 3.11 or newer, then fcctl again with it"
+    ok = sys.version_info >= (3, 11)
+    yield Finding("this machine", "python", "ok" if ok else "fail", f"Python {python}", None if ok else fix)
+    yield _program("git", ("--version",), missing="fail", why="the source is what git tracks")
+    yield _program("ssh", ("-V",), missing="warn", why="fcctl attach --tmux needs it")
+    yield _rsync()
+    yield _program(
+        "tmux", ("-V",), missing="fail" if runs_here else "warn", why="runs on the target 'local' live in it"
+    )
+
+
+def _program(name: str, arguments: Sequence[str], *, missing: Status, why: str) -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return Finding("this machine", name, missing, f"{name} is not installed: {why}", install_command(name))
+    text = _output([path, *arguments])
+    if text is None:
+        return Finding("this machine", name, missing, f"{path} does not start", install_command(name))
+    return Finding("this machine", name, "ok", _first_line(text))
+
+
+def _rsync() -> Finding:
+    path = shutil.which("rsync")
+    text = _output([path, "--version"]) if path else None
+    if text is None:
+        why = "rsync is not installed: whole files are sent instead, through tar"
+        return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
+    kind = "openrsync" if "openrsync" in text else "GNU rsync"
+    version = re.search(r"version\s+v?(\S+)", text)
+    return Finding("this machine", "rsync", "ok", f"{kind} {version[1] if version else ''}".rstrip())
+
+
+def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
+    """``problems``: job name -> what is wrong with its file, each with its line."""
+    for name, found in problems.items():
+        for problem in found:
+            yield Finding("workspace", f"job {name}", "fail", problem, f"fcctl jobs validate {name}")
+    wrong = sum(bool(found) for found in problems.values())
+    if not wrong:
+        yield Finding("workspace", "jobs", "ok", f"{len(problems)} jobs, all valid")
+
+
+def check_git(root: Path) -> Finding:
+    """Whether git knows the workspace, so that ignored files stay at home."""
+    if not shutil.which("git") or _output(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]) is None:
+        why = "the workspace is not in a git repository: nothing says which files to leave out"
+        return Finding("workspace", "git", "warn", why, f"git -C {root} init")
+    return Finding("workspace", "git", "ok", "the workspace is in a git repository")
+
+
+def check_known_hosts(targets: Iterable[Target]) -> Iterator[Finding]:
+    """Whether the host key of each ssh target is known, so that the first run does not stop to ask."""
+    for target in targets:
+        if isinstance(target, SshTarget) and shutil.which("ssh") and shutil.which("ssh-keygen"):
+            yield _known_host(target)
+
+
+def _known_host(target: SshTarget) -> Finding:
+    config = ["-F", os.path.expanduser(target.ssh_config)] if target.ssh_config else []  # noqa: PTH111
+    port = ["-p", str(target.port)] if target.port else []
+    resolved = _output(["ssh", *config, *port, "-G", "--", target.host]) or ""
+    settings = dict(line.split(" ", 1) for line in resolved.splitlines() if " " in line)
+    name, number = settings.get("hostkeyalias") or settings.get("hostname", target.host), settings.get("port", "22")
+    entry = name if number == "22" or "hostkeyalias" in settings else f"[{name}]:{number}"
+    own = (
+        [target.known_hosts] if target.known_hosts else settings.get("userknownhostsfile", "~/.ssh/known_hosts").split()
+    )
+    for file in (Path(text).expanduser() for text in own):
+        if file.is_file() and _output(["ssh-keygen", "-F", entry, "-f", str(file)]):
+            return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
+    reach = " ".join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
+    why = f"the host key of {entry} is not known yet: log in once and compare its fingerprint"
+    return Finding("targets", target.name, "warn", why, reach)
+
+
+def check_target(target: Target, hosts: HostConnector, now: Callable[[], float]) -> Iterator[Finding]:
+    """Log in, start the host program, and look at what it says of the machine."""
+    section = f"target {target.name}"
+    try:
+        session = hosts.connect(target)
+    except FcctlError as error:
+        message = f"{error.message}: {error.cause}" if error.cause else error.message
+        yield Finding(section, "reachable", "fail", message, error.hint)
+        return
+    try:
+        hello, here = session.hello, now()
+    finally:
+        session.close()
+    yield Finding(section, "reachable", "ok", f"{hello.user}@{hello.hostname}, {hello.platform}, Python {hello.python}")
+    for tool in ("tmux", "bash"):
+        if not hello.tools.get(tool):
+            fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
+            yield Finding(section, tool, "fail", f"no {tool} there: runs live in it", fix)
+    if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
+        why = "no rsync there: whole files are sent instead, through tar"
+        yield Finding(section, "rsync", "warn", why, "install rsync there")
+    gib = hello.free_bytes / 1024**3
+    full = hello.free_bytes < _LOW_DISK_BYTES
+    fix = f"free some space below {hello.root} there"
+    yield Finding(section, "disk", "warn" if full else "ok", f"{gib:.1f} GiB free", fix if full else None)
+    skew = hello.time - here
+    if abs(skew) > _CLOCK_SKEW_S:
+        fix = "set its clock: sudo timedatectl set-ntp true"
+        yield Finding(section, "clock", "warn", f"its clock is {skew:+.0f} s off this one", fix)
+
+
+def _output(argv: Sequence[str]) -> str | None:
+    """What a program prints, on either stream; None if it cannot be run, fails, or hangs."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,131 @@
+"""``fcctl init``: look at a folder, write a configuration and a first job that fit it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.domain import starter
+from orchestrator.domain.run_id import slug
+from orchestrator.errors import ConflictError, NotFoundError
+
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+_TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
+#: A name that needs no thought in a shell line or a YAML file.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+_MAX_SOURCES = 20
+_MAX_READ = 256 * 1024
+_NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "venv"}
+
+
+@dataclass
+class Written:
+    """What ``init`` did. Paths are absolute."""
+
+    root: Path
+    written: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+    backups: list[Path] = field(default_factory=list)
+    job: str = "first"
+    found: starter.Findings | None = None
+
+
+def init(folder: Path, *, host: str | None = None, force: bool = False) -> Written:
+    """Make ``folder`` a workspace. Nothing that is there is lost: with ``force`` the old files are kept as ``*.bak``.
+
+    Raises:
+        NotFoundError: there is no such folder.
+        ConflictError: there is a fcctl.toml already, or a folder cannot be written.
+    """
+    folder = folder.absolute()
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
+    if (folder / "fcctl.toml").exists() and not force:
+        raise ConflictError(
+            f"{folder / 'fcctl.toml'} exists",
+            cause="this is a workspace already",
+            hint="fcctl doctor checks it; fcctl init --force begins anew and keeps the old files as *.bak",
+        )
+    done = Written(folder, found=look(folder))
+    try:
+        _write_all(done, host, force)
+    except OSError as error:
+        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+    return done
+
+
+def _write_all(done: Written, host: str | None, force: bool) -> None:
+    found = done.found or look(done.root)
+    _write(done, done.root / "fcctl.toml", starter.config_text(found.name, host), replace=force)
+    _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(found, done.job), replace=force)
+    _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
+
+
+def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() or path.is_symlink():
+        if not replace:
+            done.kept.append(path)
+            return
+        backup = _free_backup(path)
+        path.rename(backup)
+        done.backups.append(backup)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    done.written.append(path)
+
+
+def _free_backup(path: Path) -> Path:
+    number = 1
+    while (backup := path.with_name(f"{path.name}.bak{number if number > 1 else ''}")).exists():
+        number += 1
+    return backup
+
+
+def look(folder: Path) -> starter.Findings:
+    """What there is to build in ``folder``."""
+    name = slug(folder.resolve().name)[:48].strip("-")
+    sources = tuple(_cuda_sources(folder))
+    tests = any((folder / place).is_dir() for place in ("tests", "test"))
+    if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
+        text = _read(makefile)
+        targets = tuple(dict.fromkeys(_TARGET.findall(text)))
+        return starter.Findings(name, make_targets=targets, uses_nvcc="nvcc" in text.lower(), cuda_sources=sources)
+    if (folder / "CMakeLists.txt").is_file():
+        text = _read(folder / "CMakeLists.txt")
+        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", text) is not None
+        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc="CUDA" in text, cuda_sources=sources)
+    for build in ("setup.py", "pyproject.toml"):
+        if (folder / build).is_file():
+            return starter.Findings(
+                name, python_build=build, python_tests=tests, uses_nvcc=bool(sources), cuda_sources=sources
+            )
+    return starter.Findings(name, uses_nvcc=bool(sources), cuda_sources=sources)
+
+
+def _cuda_sources(folder: Path) -> Iterator[str]:
+    """The first .cu files that define kernels, in order of their names; hidden and built folders are left out."""
+    count = 0
+    for place, folders, files in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_SOURCES) if depth < 4 else []
+        for name in sorted(files):
+            path = Path(place, name)
+            shown = path.relative_to(folder).as_posix()
+            if not name.endswith(".cu") or not _PLAIN_PATH.fullmatch(shown) or "__global__" not in _read(path):
+                continue
+            yield shown
+            count += 1
+            if count == _MAX_SOURCES:
+                return
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_READ).decode(errors="replace")
+    except OSError:
+        return ""
