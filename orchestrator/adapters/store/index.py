@@ -13,9 +13,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -34,8 +33,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 _SETTLED_NS = 2_000_000_000
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A folder of ``runs/`` that is no complete run, and why."""
 
     run_id: str

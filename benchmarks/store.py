@@ -1,0 +1,179 @@
+"""The store with ten thousand runs: what `results ls` and its kin cost.
+
+    python benchmarks/store.py [--runs 10000] [--json FILE]
+
+Times are of whole processes, interpreter start and imports included, as a person waits for them: the best and the
+median of several. Limits are those of the project's goals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+
+from orchestrator.domain import run_id as run_ids  # noqa: E402
+from orchestrator.domain.records import (  # noqa: E402
+    CostRecord,
+    DocumentRecord,
+    GateRecord,
+    RunRecord,
+    SourceRecord,
+    StepRecord,
+    iso,
+)
+
+JOBS = ("preflight", "build", "test", "bench", "phase0", "phase1")
+TARGETS = ("local", "l4", "box")
+STEPS = ("preflight", "build", "ptxas", "test", "bench", "profile")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    limit_s: float
+    program: str
+
+
+#: Each is run by `python -c`, with the results folder as its argument.
+CASES = (
+    Case("results ls (newest 20)", 0.3, "rows = store.rows(limit=20); sys.stdout.write(run_list.plain(rows))"),
+    Case("results ls --job bench", 0.3, "rows = store.rows(limit=20, job='bench'); assert rows"),
+    Case("results ls --limit 0 (all)", 2.0, "assert len(store.rows()) >= int(sys.argv[2])"),
+    Case("active runs (ps, no host asked)", 0.3, "assert all([store.plan_of(i) for i in store.active()])"),
+    Case("resolve 'last' and a suffix", 0.3, "assert store.resolve(store.resolve('last')[-6:])"),
+    Case("ls after a run was added by hand", 0.5, "mark = store.root / 'runs' / '.mark'; mark.mkdir(); mark.rmdir(); assert store.rows(limit=1)"),
+    Case("reindex", 20.0, "count, skipped = store.reindex(); assert count and not skipped"),
+)  # fmt: skip
+PRELUDE = """
+import sys, time
+from pathlib import Path
+from orchestrator.adapters.store import FileStore
+from orchestrator.reports import run_list
+class Clock:
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+store = FileStore(Path(sys.argv[1]), Clock())
+"""
+
+
+def make_runs(root: Path, n: int, active: int = 3, seed: int = 0) -> list[str]:
+    """Fill the results folder ``root`` with ``n`` complete runs of six steps each, and some active ones."""
+    rng = random.Random(seed)
+    now = time.time()
+    made = []
+    (root / "runs").mkdir(parents=True, exist_ok=True)
+    for i in range(n):
+        record = make_record(rng, now - 300.0 * (n - i))
+        folder = root / "runs" / record.run_id
+        folder.mkdir()
+        (folder / "run.json").write_text(record.model_dump_json())
+        made.append(record.run_id)
+    for i in range(active):
+        run_id = run_ids.new("phase1", "l4", now - i, f"{i:06x}")
+        folder = root / "active" / run_id
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps({"plan": {"run_id": run_id, "job": "phase1"}}))
+        (folder / "journal.jsonl").touch()
+    return made
+
+
+def make_record(rng: random.Random, created: float) -> RunRecord:
+    """A run as phase1 leaves it."""
+    job, target, status = rng.choice(JOBS), rng.choice(TARGETS), rng.choice(("passed",) * 4 + ("failed",))
+    steps = [_step(name, created + 60 * i, rng) for i, name in enumerate(STEPS)]
+    return RunRecord(
+        run_id=run_ids.new(job, target, created, f"{rng.getrandbits(24):06x}"),
+        job=job,
+        title=f"{job} of the attention kernels",
+        target=target,
+        status=status,
+        exit_code=0 if status == "passed" else 100,
+        created=iso(created) or "",
+        started=iso(created + 2.5),
+        finished=iso(created + 62.75 + rng.random() * 900) or "",
+        source=SourceRecord(tree_sha256=f"{rng.getrandbits(256):064x}", git_commit=f"{rng.getrandbits(160):040x}"),
+        host={"hostname": "gpu-host", "gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "arch": "sm_89"}, "cpus": 4},
+        steps=steps,
+        cost=CostRecord(usd=round(rng.random(), 4), usd_per_hour=0.75, billed_s=600),
+    )
+
+
+def _step(name: str, started: float, rng: random.Random) -> StepRecord:
+    gates = [
+        GateRecord(expr="correctness.summary.passed == 20", value=20, verdict="pass"),
+        GateRecord(
+            expr="max(build.kernels[*].registers) <= 120",
+            value=rng.randrange(40, 120),
+            verdict="pass",
+            hint="fewer registers: a smaller tile, or __launch_bounds__",
+        ),
+    ]
+    return StepRecord(
+        id=name,
+        status="passed",
+        exit_code=0,
+        started=iso(started),
+        finished=iso(started + 55),
+        duration_s=55.0,
+        attempts=1,
+        activity=name,
+        log=f"steps/{name}/log.txt",
+        gates=gates,
+        documents=[DocumentRecord(kind="metrics", path=f"steps/{name}/out/metrics.json")],
+    )
+
+
+def measure(case: Case, root: Path, runs: int, times: int) -> list[float]:
+    """Wall-clock seconds of each process."""
+    command = [sys.executable, "-c", PRELUDE + case.program, str(root), str(runs)]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", "PATH": "/usr/bin:/bin"}
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="fcctl-store-") as folder:
+        root = Path(folder) / "results"
+        began = time.perf_counter()
+        make_runs(root, options.runs)
+        print(f"{options.runs} runs made in {time.perf_counter() - began:.1f} s")
+        first = measure(CASES[0], root, options.runs, 1)[0]
+        print(f"first listing, which builds the index: {first:.2f} s\n")
+        print(f"{'':36}{'best s':>8}{'median s':>10}{'limit s':>9}")
+        for case in CASES:
+            taken = measure(case, root, options.runs, options.times if case.limit_s < 5 else 2)
+            best, median = min(taken), statistics.median(taken)
+            ok = "ok" if median <= case.limit_s else "TOO SLOW"
+            print(f"{case.name:36}{best:8.3f}{median:10.3f}{case.limit_s:9.1f}  {ok}")
+            figures.append(
+                {"name": case.name, "best_s": best, "median_s": median, "limit_s": case.limit_s, "ok": ok == "ok"}
+            )
+    if options.json:
+        options.json.write_text(json.dumps({"schema_version": 1, "runs": options.runs, "figures": figures}, indent=1))
+    return 0 if all(f["ok"] for f in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

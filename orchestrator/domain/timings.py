@@ -1,0 +1,123 @@
+"""A benchmark document read as timings: what was measured, on which shape, by our kernel or by the reference.
+
+The documents come from a host, so that nothing in them need be there or have the right type.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+#: Names by which benchmarks call PyTorch's scaled_dot_product_attention.
+_REFERENCE = re.compile(r"(?:^|[^a-z0-9])(?:sdpa|pytorch|torch)(?:$|[^a-z0-9])", re.IGNORECASE)
+_SEPARATOR = re.compile(r"[/:\[ ]|(?<=[a-z0-9])\.(?=[a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One entry of ``benchmarks``; times in microseconds unless ``unit`` says otherwise."""
+
+    name: str
+    case: str  # what was timed, ``mission``: the same for our kernel and the reference
+    variant: str
+    mode: str  # hot, cold, eager; empty if the document knows none
+    unit: str
+    shape: dict[str, int] | None
+    stats: dict[str, float]  # finite numbers only: n, p50, p90, p99, min, max, mean, stddev
+    is_reference: bool
+
+    @property
+    def p50(self) -> float | None:
+        return self.stats.get("p50")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time over the reference's time: below 1 is faster. ``paired`` ones carry a measured interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    paired: bool = False
+
+
+def timings(document: dict[str, Any]) -> list[Timing]:
+    """Every entry that has a median, in the document's order."""
+    found = [_timing(entry) for entry in _objects(document.get("benchmarks"))]
+    return [t for t in found if t.p50 is not None and t.p50 > 0]
+
+
+def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
+    """The reference timed on the same case in the same mode; the fastest, if several backends were."""
+    if timing.is_reference:
+        return None
+    peers = [
+        t
+        for t in all_timings
+        if t.is_reference and t.case == timing.case and t.mode == timing.mode and t.unit == timing.unit
+    ]
+    return min(peers, key=lambda t: t.p50 or math.inf, default=None)
+
+
+def ratio_of(timing: Timing, reference: Timing, document: dict[str, Any]) -> Ratio | None:
+    """What the document says of the two, measured in pairs; else the quotient of the medians."""
+    for entry in _objects(document.get("comparisons")):
+        if entry.get("benchmark") == timing.name and entry.get("against") == reference.name:
+            value = number(entry.get("ratio"))
+            if value is not None and value > 0:
+                return Ratio(value, number(entry.get("ci_low")), number(entry.get("ci_high")), paired=True)
+    if timing.p50 and reference.p50:
+        return Ratio(timing.p50 / reference.p50)
+    return None
+
+
+def number(value: object) -> float | None:
+    """``value`` if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        converted = float(value)
+    except OverflowError:
+        return None
+    return converted if math.isfinite(converted) else None
+
+
+def shape_of(value: object) -> dict[str, int] | None:
+    """``{B, H, S, D}`` if ``value`` is that."""
+    if not isinstance(value, dict):
+        return None
+    found = {k: value[k] for k in "BHSD" if type(value.get(k)) is int}
+    return found if len(found) == 4 else None
+
+
+def _timing(entry: dict[str, Any]) -> Timing:
+    name = str(entry.get("name") or "?")
+    variant = str(entry.get("variant") or "")
+    stats = entry.get("stats")
+    stats = stats if isinstance(stats, dict) else {}
+    role = entry.get("role")
+    return Timing(
+        name=name,
+        case=_case(name, variant, entry.get("case")),
+        variant=variant,
+        mode=str(entry.get("mode") or ""),
+        unit=str(entry.get("unit") or "us"),
+        shape=shape_of(entry.get("shape")),
+        stats={k: v for k, v in ((k, number(v)) for k, v in stats.items()) if v is not None},
+        is_reference=role == "reference" or any(_REFERENCE.search(text) for text in (name, variant)),
+    )
+
+
+def _case(name: str, variant: str, given: object) -> str:
+    """``mission`` of ``mission/sdpa/hot``, ``mission.sdpa`` or ``sdpa/mission``."""
+    if isinstance(given, str) and given:
+        return given
+    parts = [p.strip("]) ") for p in _SEPARATOR.split(name)]
+    named = [p for p in parts if p and p != variant and not _REFERENCE.search(p)]
+    return named[0] if named else name
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

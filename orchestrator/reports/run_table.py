@@ -1,0 +1,212 @@
+"""What a person sees of a finished run: how it ended, its steps, what they found, the gates, where the files are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
+from orchestrator.reports.document_tables import section
+from orchestrator.reports.figures import ascii_only, mark, plural
+from orchestrator.reports.live import duration
+from orchestrator.reports.run_list import COLOURS
+from orchestrator.reports.sanitize import clean
+from orchestrator.workflows.documents import Documents, load
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+#: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
+MAX_WIDTH = 100
+_OMITTED = 20
+_INDENT = 2
+
+
+def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None:
+    """Print the report that ends ``fcctl run`` and that ``fcctl results show`` prints; legible from 80 columns.
+
+    ``folder`` is where the run's files are; documents that cannot be read are named, never an error.
+    """
+    documents = load(record, folder)
+    width = min(console.width, MAX_WIDTH)
+    unicode = "utf" in console.encoding.lower()
+    for piece in _pieces(record, folder, documents):
+        if unicode:
+            console.print(piece, width=width, markup=False, highlight=False, emoji=False)
+        else:
+            with console.capture() as captured:
+                console.print(piece, width=width, markup=False, highlight=False, emoji=False)
+            console.out(ascii_only(captured.get()), end="", highlight=False)
+
+
+def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
+    from rich.padding import Padding
+
+    def indented(content: RenderableType) -> Padding:
+        return Padding(content, (0, 0, 0, _INDENT))
+
+    yield from _header(record)
+    if record.steps:
+        yield _heading("Steps")
+        yield indented(_steps(record))
+    for document in documents.items:
+        found = section(document)
+        if found:
+            title, content = found
+            several = len(documents.of(document.kind)) > 1
+            yield _heading(title, clean(document.step, 40) if several else "")
+            yield from map(indented, content)
+    if any(step.gates for step in record.steps):
+        yield _heading("Gates")
+        yield indented(_gates(record))
+    if record.omitted:
+        yield _heading("Left on the host")
+        yield indented(_omitted(record))
+    yield from _footer(record, folder, documents)
+
+
+def _heading(title: str, detail: str = "") -> Text:
+    from rich.text import Text
+
+    heading = Text(f"\n{title}", "bold")
+    return heading.append(f"  {detail}", "dim not bold") if detail else heading
+
+
+# ------------------------------------------------------------------------------------------------ head and foot
+def _header(record: RunRecord) -> Iterator[Text]:
+    from rich.text import Text
+
+    line = Text("\n")
+    line.append(clean(record.job, 60), "bold").append(" on ").append(clean(record.target, 40), "bold").append("  ")
+    line.append_text(mark(record.status))
+    line.stylize(f"bold {COLOURS.get(record.status, 'yellow')}", len(line) - len(mark(record.status)))
+    seconds = _wall_clock_s(record)
+    if seconds is not None:
+        line.append(f" in {duration(seconds)}")
+    yield line
+    yield Text("  ".join(_identity(record)), "dim")
+    for text, style in ((record.message, ""), (record.hint and f"hint: {record.hint}", "cyan")):
+        if text:
+            yield Text(clean(text, 600), style)
+
+
+def _identity(record: RunRecord) -> Iterator[str]:
+    yield clean(record.run_id, 63)
+    commit = record.source.git_commit
+    if commit:
+        yield f"commit {clean(commit, 9).rstrip('…')}" + (" + changes" if record.source.dirty else "")
+    if record.cost.usd:
+        yield f"${record.cost.usd:.2f}"
+
+
+def _wall_clock_s(record: RunRecord) -> float | None:
+    from datetime import datetime
+
+    try:
+        began = datetime.fromisoformat(record.started or record.created)
+        return max(0.0, (datetime.fromisoformat(record.finished) - began).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _footer(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for problem in documents.problems:
+        yield Text(f"\nnot shown: {clean(problem, 300)}", "yellow")
+    yield Text("\nResults  ", "bold").append(_short(folder), "default not bold")
+    for step in record.steps:
+        if step.log and step.status in ("failed", "timed_out"):
+            where = f"{_short(folder)}/{clean(step.log, 200)}"
+            yield Text(f"Log of {clean(step.id, 40)}  ", "bold").append(where, "default not bold")
+
+
+def _short(folder: Path) -> str:
+    """Relative to the current folder if it lies below, so that it can be copied from an 80 column line."""
+    try:
+        return clean(folder.relative_to(Path.cwd()), 500)
+    except ValueError:
+        return clean(folder, 500)
+
+
+# ------------------------------------------------------------------------------------------------ steps and gates
+def _steps(record: RunRecord) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold", max_width=28)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    for step in record.steps:
+        table.add_row(
+            Text(clean(step.id, 60)), mark(step.status), Text(duration(max(0.0, step.duration_s))), _step_note(step)
+        )
+    return table
+
+
+def _step_note(step: StepRecord) -> Text:
+    from rich.text import Text
+
+    said = Text()
+    judged = [g for g in step.gates if g.verdict != "not_applicable"]
+    if judged:
+        passed = sum(g.verdict == "pass" for g in judged)
+        said.append(f"{passed} of {plural(len(judged), 'gate')}", "" if passed == len(judged) else "red")
+    if step.attempts > 1:
+        said.append(f"{', ' if said else ''}attempt {step.attempts}")
+    if step.message and step.status not in ("passed", "skipped"):
+        said.append(("\n" if said else "") + clean(step.message, 240), "dim")
+    if step.hint and step.status != "passed":
+        said.append(("\n" if said else "") + f"hint: {clean(step.hint, 300)}", "cyan")
+    return said
+
+
+def _gates(record: RunRecord) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for step in record.steps:
+        for gate in step.gates:
+            said = Text(clean(gate.expr, 300))
+            said.append(_gate_value(gate), "dim")
+            if gate.hint and gate.verdict in ("fail", "unavailable"):
+                said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
+            table.add_row(_verdict(gate), said)
+    return table
+
+
+def _verdict(gate: GateRecord) -> Text:
+    if gate.verdict == "unavailable":  # the sign of a step that could not run, in the colour of a gate that failed
+        found = mark("unavailable")
+        found.stylize("red")
+        return found
+    return mark(gate.verdict)
+
+
+def _gate_value(gate: GateRecord) -> str:
+    if gate.verdict == "not_applicable":
+        return f"  only when {clean(gate.when, 120)}" if gate.when else ""
+    if gate.value is None or isinstance(gate.value, bool):
+        return ""
+    value = f"{gate.value:g}" if isinstance(gate.value, float) else gate.value
+    return f"  is {clean(value, 80)}"
+
+
+def _omitted(record: RunRecord) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for entry in record.omitted[:_OMITTED]:
+        table.add_row(Text(clean(entry.reason.replace("_", " "), 30), "yellow"), Text(clean(entry.path, 200)))
+    if len(record.omitted) > _OMITTED:
+        table.add_row("", Text(f"... and {len(record.omitted) - _OMITTED} more", "dim"))
+    return table

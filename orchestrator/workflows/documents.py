@@ -1,0 +1,85 @@
+"""The documents of a complete run, read back. Names and content came from a host and are not trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.domain import paths
+from orchestrator.domain.records import RunRecord
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Document:
+    """One JSON document a step wrote. ``path`` is relative to the run's folder."""
+
+    step: str
+    kind: str
+    path: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What could be read, in the order of the steps, and a line for each that could not."""
+
+    items: tuple[Document, ...]
+    problems: tuple[str, ...] = ()
+
+    def of(self, kind: str) -> list[Document]:
+        return [d for d in self.items if d.kind == kind]
+
+
+def load(record: RunRecord, folder: Path) -> Documents:
+    """Read the documents that ``record`` names from the run's ``folder``."""
+    items, problems = [], []
+    for step in record.steps:
+        for ref in step.documents:
+            try:
+                items.append(Document(step.id, ref.kind, ref.path, _read(folder, ref.path)))
+            except (OSError, ValueError) as exc:
+                problems.append(f"{step.id}: {ref.path}: {exc.strerror if isinstance(exc, OSError) else exc}")
+    return Documents(tuple(items), tuple(problems))
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; nothing, if it is no list."""
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def part(value: object, *keys: str) -> Any:
+    """``value[key][key]...``, None where the way ends early."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _read(folder: Path, path: str) -> dict[str, Any]:
+    if paths.fault(path):
+        raise ValueError("its name is not acceptable")
+    at = folder
+    for name in path.split("/"):
+        at /= name
+        if at.is_symlink():
+            raise ValueError("a link is in the way, and fcctl makes none")
+    fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise ValueError(f"not a plain file of at most {MAX_BYTES} bytes")
+        content = stream.read()
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise ValueError("not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004  one kind of error for everything a host can get wrong
+    return value

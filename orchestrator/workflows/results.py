@@ -1,0 +1,67 @@
+"""Looking at runs that are home: list, show, and build the index anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.domain.records import SCHEMA_VERSION, RunRecord, RunRow
+from orchestrator.errors import RunNotFound
+from orchestrator.workflows.documents import Documents, load
+
+
+class Library(Protocol):
+    """What these workflows need of :class:`orchestrator.ports.Store`."""
+
+    def get(self, run_id: str) -> RunRecord: ...
+    def resolve(self, name: str) -> str: ...
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+    def folder(self, run_id: str) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A complete run with all that is worth showing of it."""
+
+    record: RunRecord
+    folder: Path
+    documents: Documents
+
+    def as_json(self) -> dict[str, Any]:
+        """One document: the record, the documents' content, and where the files are."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run": self.record.model_dump(mode="json"),
+            "documents": [
+                {"step": d.step, "kind": d.kind, "path": d.path, "content": d.content} for d in self.documents.items
+            ],
+            "problems": list(self.documents.problems),
+            "folder": str(self.folder),
+        }
+
+
+def show(store: Library, name: str = "last") -> Shown:
+    """The run called ``name``; here ``last`` and ``last:<job>`` mean the newest *complete* one.
+
+    Raises:
+        RunNotFound, RunNotFinished: as the store does.
+    """
+    run_id = find(store, name)
+    record, folder = store.get(run_id), store.folder(run_id)
+    return Shown(record, folder, load(record, folder))
+
+
+def find(store: Library, name: str) -> str:
+    """The id of a run to look at; ``last`` passes over runs that are not complete."""
+    if name != "last" and not name.startswith("last:"):
+        return store.resolve(name)
+    job = name.partition(":")[2] or None
+    rows = store.rows(limit=1, job=job)
+    if not rows:
+        what = f" of job {job!r}" if job else ""
+        raise RunNotFound(
+            f"there is no complete run{what} yet",
+            hint=f"start one: fcctl run {job or 'JOB'}; fcctl ps lists those that go on",
+        )
+    return rows[0].run_id
