@@ -1,0 +1,179 @@
+"""Compile one variant into a shared library, once per content: an unchanged variant is found in the cache.
+
+The cache (``$FLASHCORE_CACHE``, else ``~/.cache/flashcore``) is keyed by a hash of the source, the headers beside it,
+the command line, the compiler's version and, for processor code, the processor. It may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashcore import documents, readers, toolchain
+from flashcore.errors import BuildFailed
+from flashcore.registry import CSRC, Configuration, Variant
+
+HEADERS = ("*.h", "*.hpp", "*.cuh")
+LIBRARY, LOG, RECORD = "kernel.so", "build.log", "build.json"
+
+
+@dataclass(frozen=True)
+class Built:
+    variant: Variant
+    configuration: Configuration
+    library: Path
+    log: Path  # the compiler's output, ptxas resource lines included
+    document: dict[str, Any]  # kind ``build``
+
+    @property
+    def cached(self) -> bool:
+        return bool(self.document["cached"])
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("FLASHCORE_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flashcore"
+
+
+def build(
+    variant: Variant,
+    overrides: Mapping[str, int] | None = None,
+    *,
+    debug: bool = False,
+    archs: str | None = None,
+    native: bool = True,
+) -> Built:
+    """Compile ``variant`` with ``overrides``, or take it from the cache.
+
+    Raises:
+        UsageError: illegal parameters.
+        Unavailable: no compiler for this variant here.
+        BuildFailed: the compiler refused; the cause is the start of what it said.
+    """
+    started = time.perf_counter()
+    configuration = variant.configure(overrides)
+    command = _command(variant, configuration, debug, toolchain.archs(archs), native)
+    home = cache_folder() / f"{variant.name}-{_key(variant, command)}"
+    cached = (home / RECORD).exists()
+    if not cached:
+        home = _compile(variant, configuration, command, home, debug)
+        if home is None:  # an old compiler or an unusual processor: portable code still works
+            return build(variant, overrides, debug=debug, archs=archs, native=False)
+    record = json.loads((home / RECORD).read_text(encoding="utf-8"))
+    if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
+        record.update(_resources(variant, home))
+    record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(home / LIBRARY)])
+    return Built(variant, configuration, home / LIBRARY, home / LOG, record)
+
+
+def save(built: Built, out: Path) -> Path:
+    """Write the build document and the compiler's log into ``out``."""
+    shutil.copyfile(built.log, out / f"build-{built.variant.name}.log")
+    return documents.write_json(out / f"build-{built.variant.name}.json", built.document)
+
+
+def _command(
+    variant: Variant, configuration: Configuration, debug: bool, archs: list[str], native: bool
+) -> tuple[str, ...]:
+    """The compile command without source and output, whose paths must not change the cache's key."""
+    defines = tuple(f"-D{name}={value}" for name, value in sorted(configuration.items()))
+    if variant.device == "cuda":
+        code = tuple(f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs)
+        how = ("-G", "-g") if debug else ("-O3", "-lineinfo")
+        host = ("-shared", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden", "--threads=0")
+        return (toolchain.nvcc(), *host, *how, "-Xptxas=-v,-warn-spills,-warn-lmem-usage", *code, *defines)
+    how = ("-O0", "-g") if debug else ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+    tuned = ("-march=native",) if native else ()
+    return (
+        toolchain.cxx(),
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-std=c++17",
+        "-fvisibility=hidden",
+        *how,
+        *tuned,
+        *defines,
+    )
+
+
+def _key(variant: Variant, command: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    folders = dict.fromkeys((variant.source.parent, CSRC))
+    headers = sorted(h for folder in folders for pattern in HEADERS for h in folder.glob(pattern))
+    for path in (variant.source, *headers):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    digest.update("\0".join((*command, toolchain.version(command[0]))).encode())
+    if variant.device == "cpu":
+        digest.update(toolchain.processor().encode())
+    return digest.hexdigest()[:20]
+
+
+def _compile(
+    variant: Variant, configuration: Configuration, command: tuple[str, ...], home: Path, debug: bool
+) -> Path | None:
+    """Build into a new folder and move it to ``home`` as a whole; None if only ``-march=native`` was refused."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
+    try:
+        argv = [*command, f"-I{CSRC}", str(variant.source), "-o", str(work / LIBRARY)]
+        started = time.perf_counter()
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        seconds = time.perf_counter() - started
+        (work / LOG).write_text(done.stdout, encoding="utf-8")
+        if done.returncode != 0:
+            if "-march=native" in command and "march" in done.stdout:
+                return None
+            raise BuildFailed(
+                f"{variant.name} did not compile", cause=_first_errors(done.stdout), hint="command: " + " ".join(argv)
+            )
+        record = documents.document(
+            "build",
+            variant=variant.name,
+            configuration=configuration,
+            debug=debug,
+            tool=toolchain.version(command[0]),
+            command=" ".join(argv[:-2]),
+            archs=[a.rsplit("code=", 1)[1] for a in command if "code=" in a],
+            compile_s=round(seconds, 3),
+        )
+        documents.write_json(work / RECORD, record)
+        try:
+            work.rename(home)
+        except OSError:  # another process built the same content first, or left a half-made folder behind
+            if not (home / RECORD).exists():
+                shutil.rmtree(home)
+                work.rename(home)
+        return home
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _resources(variant: Variant, home: Path) -> dict[str, Any]:
+    """``kernels``: registers, stack, spills and shared memory per kernel and architecture; or why they are not known.
+
+    What was read is kept in the cache.
+    """
+    try:
+        kernels = readers.read("ptxas", home / LOG)["kernels"] if variant.device == "cuda" else []
+    except readers.Unreadable as e:
+        return {"kernels": [], "resources_unread": str(e)}
+    record = json.loads((home / RECORD).read_text(encoding="utf-8"))
+    documents.write_json(home / RECORD, {**record, "kernels": kernels})
+    return {"kernels": kernels}
+
+
+def _first_errors(output: str) -> str:
+    lines = [line for line in output.splitlines() if "error" in line.lower()] or output.splitlines()
+    return "\n".join(lines[:8]) or "the compiler said nothing"

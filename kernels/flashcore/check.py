@@ -1,0 +1,242 @@
+"""Is a kernel right? 5 shapes x 3 fresh seeds, and 5 summary cases that each gather one way of being wrong.
+
+========  =========================================================================================================
+edges     lengths around and between tile sizes, one row, one key, 4095, queries and keys of different length
+causal    the causal mask, square and not (a variant without it must refuse, not ignore the flag)
+values    hostile values, and scales other than D ** -0.5
+layout    [B,S,H,D] and sliced inputs and outputs without copies, nothing written outside the output, inputs untouched
+repeat    the same bits for the same inputs; new results when the same memory holds new inputs; another stream
+========  =========================================================================================================
+
+Every output starts as NaN between guard zones. The reference is float64, the tolerances are :mod:`flashcore.compare`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from flashcore import documents, inputs
+from flashcore.compare import Error, Tolerance, measure, tolerance
+from flashcore.errors import FlashcoreError, Unsupported
+from flashcore.launch import Kernel
+from flashcore.reference import attention64, sdpa
+from flashcore.shapes import Shape
+
+SEEDS = 3
+GUARD = 2048  # elements before and after each output that must stay as they are
+#: Bits of an FP16 NaN that arithmetic does not produce.
+POISON = 0x7E5A
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One launch and how it went; ``fault`` is None for a pass."""
+
+    label: str
+    shape: Shape
+    error: Error | None = None
+    tolerance: Tolerance | None = None
+    fault: str | None = None
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """Orders trials: failures first, then by how much of the tolerance is used."""
+        used = self.error.max_err / self.tolerance.max_err if self.error and self.tolerance else math.inf
+        return (self.fault is not None, used)
+
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def run(
+    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int] | None = None, report: Report | None = None
+) -> dict[str, Any]:
+    """Run all cases; returns the ``correctness`` document. ``report`` hears each finished case."""
+    seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
+    cases: list[dict[str, Any]] = []
+    for name, seed, trials in _cases(kernel, shapes, seeds):
+        cases.append(_case(name, seed, trials))
+        if report:
+            report(cases[-1])
+    passed = sum(c["passed"] for c in cases)
+    errors = [c["max_err"] for c in cases if c["max_err"] is not None]
+    means = [c["mean_err"] for c in cases if c["mean_err"] is not None]
+    summary = {
+        "total": len(cases),
+        "passed": passed,
+        "failed": len(cases) - passed,
+        "skipped": 0,
+        "max_err": max(errors, default=None),
+        "mean_err": sum(means) / len(means) if means else None,
+    }
+    built = kernel.built.document
+    return documents.document(
+        "correctness",
+        variant=kernel.variant.name,
+        configuration=built["configuration"],
+        device=_device_name(kernel),
+        seeds=seeds,
+        cases=cases,
+        summary=summary,
+    )
+
+
+def _cases(
+    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]
+) -> Iterator[tuple[str, int, Iterator[Trial]]]:
+    for name, shape in shapes.items():
+        for number, seed in enumerate(seeds, start=1):
+            yield f"{name}/{number}", seed, iter([_trial(kernel, shape, seed, "plain")])
+    for name, trials in (
+        ("edges", _edges), ("causal", _causal), ("values", _values), ("layout", _layout), ("repeat", _repeat)
+    ):  # fmt: skip
+        yield name, seeds[0], trials(kernel, seeds[0])
+
+
+def _case(name: str, seed: int, trials: Iterator[Trial]) -> dict[str, Any]:
+    worst = max(trials, key=lambda t: t.badness)
+    error = asdict(worst.error) if worst.error else dict.fromkeys(("max_err", "mean_err", "rel_rms", "nan", "inf"))
+    error = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in error.items()}
+    where = f"{worst.label}, shape {worst.shape}"
+    return {
+        "name": name,
+        "shape": worst.shape.as_dict(),
+        "seed": seed,
+        "passed": worst.fault is None,
+        **error,
+        "tolerance": worst.tolerance.as_dict() if worst.tolerance else None,
+        "message": f"worst: {where}" if worst.fault is None else f"{where}: {worst.fault}",
+    }
+
+
+# ------------------------------------------------------------------------------------------------ one launch
+class Guarded:
+    """An output full of poison, inside a larger buffer full of poison."""
+
+    def __init__(self, shape: Shape, device: str, heads_last: bool = False) -> None:
+        B, H, S, D = shape.B, shape.H, shape.S, shape.D
+        self._buffer = torch.full((B * H * S * D + 2 * GUARD,), POISON, dtype=torch.int16, device=device)
+        inner = self._buffer[GUARD:-GUARD].view(torch.float16)
+        self.out = inner.view(B, S, H, D).transpose(1, 2) if heads_last else inner.view(B, H, S, D)
+
+    def intact(self) -> bool:
+        """Whether the guard zones are as they were."""
+        return bool((self._buffer[:GUARD] == POISON).all() and (self._buffer[-GUARD:] == POISON).all())
+
+
+def _trial(kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
+    tensors = inputs.draw(shape, seed, kernel.variant.device, values)
+    return _judge(kernel, values, shape, tensors, Guarded(shape, kernel.variant.device), **options)
+
+
+def _judge(kernel: Kernel, label: str, shape: Shape, tensors: inputs.Tensors, target: Guarded, **options: Any) -> Trial:
+    """Launch once and compare with float64. ``options`` are causal and scale."""
+    label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
+    try:
+        kernel(*tensors, out=target.out, **options)
+        _synchronize(kernel)
+        out = target.out.clone()
+        right = attention64(*tensors, **options)
+        allowed = tolerance(sdpa(*tensors, **options), right)
+        error = measure(out, right)
+    except (FlashcoreError, RuntimeError) as e:  # torch reports a failed kernel as a RuntimeError at the next sync
+        return Trial(label, shape, fault=str(e).strip().splitlines()[0])
+    fault = allowed.refusal(error)
+    if fault is None and not target.intact():
+        fault = "wrote outside its output"
+    return Trial(label, shape, error, allowed, fault)
+
+
+def _synchronize(kernel: Kernel) -> None:
+    if kernel.variant.device == "cuda":
+        torch.cuda.synchronize()
+
+
+# ------------------------------------------------------------------------------------------------ the summary cases
+def _head_dim(kernel: Kernel) -> int:
+    return kernel.variant.head_dims[0]
+
+
+def _edges(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    D = _head_dim(kernel)
+    for S in (1, 2, 17, 31, 63, 65, 127, 129, 511):
+        yield _trial(kernel, Shape(2, 3, S, D), seed, "plain")
+    for S_q, S_kv in ((1, 129), (130, 1), (77, 300), (300, 77)):
+        yield _trial(kernel, Shape(1, 3, S_q, D, S_kv), seed, "plain")
+    yield _trial(kernel, Shape(1, 1, 4095, D), seed, "plain")
+
+
+def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    D = _head_dim(kernel)
+    if not kernel.variant.causal:
+        yield _refused(kernel, Shape(1, 2, 64, D), seed)
+        return
+    for shape in (Shape(1, 8, 512, D), Shape(2, 3, 129, D), Shape(1, 3, 200, D, 77), Shape(1, 3, 77, D, 200)):
+        yield _trial(kernel, shape, seed, "plain", causal=True)
+    yield _trial(kernel, Shape(1, 2, 193, D), seed, "hot_row", causal=True)
+
+
+def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
+    try:
+        kernel(*inputs.draw(shape, seed, kernel.variant.device), causal=True)
+    except Unsupported:
+        exact = Error(0.0, 0.0, 0.0, 0, 0)
+        return Trial("causal refused, as declared", shape, exact, Tolerance(1.0, 1.0))
+    return Trial("causal", shape, fault="declared as without a causal mask, yet it did not refuse one")
+
+
+def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    shape = Shape(1, 4, 320, _head_dim(kernel))
+    for values in inputs.HOSTILE:
+        yield _trial(kernel, shape, seed, values)
+    for scale in (0.03, 0.3):
+        yield _trial(kernel, shape, seed, "plain", scale=scale)
+
+
+def _layout(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    device = kernel.variant.device
+    shape = Shape(2, 4, 130, _head_dim(kernel))
+    B, H, S, D = shape.B, shape.H, shape.S, shape.D
+    heads_last = tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in inputs.draw(shape, seed, device))
+    packed = torch.stack(inputs.draw(shape, seed + 1, device), dim=2).permute(2, 0, 1, 3, 4)  # one tensor for q, k, v
+    longer = tuple(t[:, :, 5 : 5 + S] for t in inputs.draw(Shape(B, H, S + 9, D), seed + 2, device))
+    for label, (q, k, v), last in (
+        ("[B,S,H,D]", heads_last, True), ("packed q, k, v", packed.unbind(0), False), ("sliced", longer, True)
+    ):  # fmt: skip
+        before = [t.clone() for t in (q, k, v)]
+        trial = _judge(kernel, label, shape, (q, k, v), Guarded(shape, device, heads_last=last))
+        if trial.fault is None and not all(map(torch.equal, (q, k, v), before)):
+            trial = Trial(label, shape, trial.error, trial.tolerance, "changed its inputs")
+        yield trial
+
+
+def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
+    device = kernel.variant.device
+    shape = Shape(1, 8, 192, _head_dim(kernel))
+    tensors = inputs.draw(shape, seed, device)
+    first, second = Guarded(shape, device), Guarded(shape, device)
+    trial = _judge(kernel, "first run", shape, tensors, first)
+    yield trial
+    if trial.fault is not None:
+        return
+    again = _judge(kernel, "second run", shape, tensors, second)
+    if again.fault is None and not torch.equal(first.out, second.out):
+        again = Trial("second run", shape, again.error, again.tolerance, "other bits for the same inputs")
+    yield again
+    for old, new in zip(tensors, inputs.draw(shape, seed + 1, device)):  # noqa: B905 (Python 3.9)
+        old.copy_(new)
+    second.out.fill_(math.nan)
+    yield _judge(kernel, "same memory, new inputs", shape, tensors, second)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            yield _judge(kernel, "another stream", shape, tensors, Guarded(shape, device))
+
+
+def _device_name(kernel: Kernel) -> str:
+    return torch.cuda.get_device_name() if kernel.variant.device == "cuda" else "cpu"

@@ -1,0 +1,41 @@
+// The one interface every kernel of this folder has, on the GPU and on the CPU: no framework headers, no C++ names.
+//
+//   O = softmax(scale * Q K^T [+ causal mask]) V      for each batch and head
+//
+// Tensors are FP16, [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal`, key j
+// is seen by query i where j <= i, as torch's is_causal has it. The Python mirror of this struct is launch.Args; a
+// library built from another version of this file is refused when it is loaded (flashcore_args_bytes).
+#ifndef FLASHCORE_H
+#define FLASHCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+#define FLASHCORE_API extern "C" __attribute__((visibility("default")))
+#else
+#define FLASHCORE_API __attribute__((visibility("default")))
+#endif
+
+typedef struct flashcore_strides {
+  int64_t batch, head, row;
+} flashcore_strides;
+
+typedef struct flashcore_args {
+  const void *q, *k, *v;
+  void *o;
+  flashcore_strides q_stride, k_stride, v_stride, o_stride;
+  int32_t B, H, S_q, S_kv, D;
+  float scale;
+  int32_t causal;
+  int32_t threads;  // CPU kernels: how many to use, 0 for all; GPU kernels ignore it
+  void *stream;     // GPU kernels: the cudaStream_t to launch on; CPU kernels ignore it and return when done
+} flashcore_args;
+
+// 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).
+FLASHCORE_API int flashcore_forward(const flashcore_args *args);
+// The error's name, for messages.
+FLASHCORE_API const char *flashcore_error(int code);
+FLASHCORE_API size_t flashcore_args_bytes(void);
+
+#endif

@@ -1,0 +1,37 @@
+"""Where results go: one JSON file per document, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def folder(out: str | None) -> Path:
+    """The folder for documents: ``out``, else the job step's ``$FCCTL_OUT``, else ``build/flashcore``."""
+    path = Path(out or os.environ.get("FCCTL_OUT") or "build/flashcore")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Replace ``path`` in one step, so that a reader never sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="." + path.name)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def document(kind: str, **content: Any) -> dict[str, Any]:
+    """A document of one of fcctl's kinds: build, correctness, benchmark, profile."""
+    return {"kind": kind, "schema_version": SCHEMA_VERSION, **content}

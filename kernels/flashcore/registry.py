@@ -1,0 +1,121 @@
+"""Every kernel variant: its source, the inputs it takes, and its compile-time parameters with their legal values.
+
+To add a kernel: put its file in ``csrc/``, and a :class:`Variant` in ``VARIANTS``. Build, check, bench, profile and
+the search over ``Variant.space()`` need nothing more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashcore.errors import UsageError, nearest
+
+CSRC = Path(__file__).resolve().parent / "csrc"
+
+#: A full set of compile-time parameters, name -> value; each becomes ``-DNAME=VALUE``.
+Configuration = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    values: tuple[int, ...]
+    default: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule across parameters, ``text`` for people."""
+
+    text: str
+    holds: Callable[[Mapping[str, int]], bool]
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    device: str  # cuda or cpu
+    source: Path
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    dtypes: tuple[str, ...] = ("float16",)
+    head_dims: tuple[int, ...] = (64,)
+    causal: bool = True
+    alignment: int = 2  # bytes that pointers and row starts must be a multiple of
+
+    def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
+        """The defaults with ``overrides`` applied.
+
+        Raises:
+            UsageError: an unknown parameter, an illegal value, or a combination that breaks a constraint.
+        """
+        chosen = {p.name: p.default for p in self.parameters}
+        for name, value in (overrides or {}).items():
+            parameter = next((p for p in self.parameters if p.name == name), None)
+            if parameter is None:
+                hint = nearest(name, chosen) if chosen else f"{self.name} has no parameters"
+                raise UsageError(f"{self.name} has no parameter {name}", hint=hint)
+            if value not in parameter.values:
+                legal = ", ".join(map(str, parameter.values))
+                raise UsageError(f"{name}={value} is not legal for {self.name}", hint=f"legal values: {legal}")
+            chosen[name] = value
+        for constraint in self.constraints:
+            if not constraint.holds(chosen):
+                raise UsageError(f"{self.name} cannot be built so: {constraint.text}", cause=f"asked for {chosen}")
+        return chosen
+
+    def space(self) -> Iterator[Configuration]:
+        """Every legal configuration, the defaults first."""
+        default = self.configure()
+        yield default
+        for values in itertools.product(*(p.values for p in self.parameters)):
+            chosen = dict(zip((p.name for p in self.parameters), values))  # noqa: B905 (Python 3.9)
+            if chosen != default and all(c.holds(chosen) for c in self.constraints):
+                yield chosen
+
+
+VARIANTS: dict[str, Variant] = {
+    v.name: v
+    for v in (
+        Variant(
+            name="baseline",
+            device="cuda",
+            source=CSRC / "baseline.cu",
+            summary="scalar, one block per query row, online softmax",
+            parameters=(Parameter("KEYS", (32, 64, 128, 256), 64, "keys per tile"),),
+            alignment=4,  # half2 loads
+        ),
+        Variant(
+            name="cpu",
+            device="cpu",
+            source=CSRC / "cpu.cpp",
+            summary="blocked online softmax over vector lanes and threads",
+            parameters=(
+                Parameter("ROWS", (32, 64, 128, 256), 128, "query rows per task"),
+                Parameter("KEYS", (32, 64, 128, 256), 128, "keys per block"),
+            ),
+        ),
+    )
+}
+
+
+def find(name: str, cuda_present: Callable[[], bool]) -> Variant:
+    """The variant called ``name``; ``auto`` is the baseline where there is a GPU, else the CPU kernel.
+
+    Raises:
+        UsageError: no such variant; the hint names the nearest and lists all.
+    """
+    if name == "auto":
+        name = "baseline" if cuda_present() else "cpu"
+    if name not in VARIANTS:
+        raise UsageError(
+            f"there is no kernel variant {name!r} in this source tree",
+            cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants and it is not among them",
+            hint=nearest(name, ["auto", *VARIANTS]),
+        )
+    return VARIANTS[name]
