@@ -13,7 +13,7 @@ _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _AGGREGATES = {"mean": "mean", "median": "p50", "stddev": "stddev", "min": "min", "max": "max"}
 #: Keys of an entry that are not counters the benchmark set itself.
 _OWN = frozenset(
-    (
+    [
         "name",
         "family_index",
         "per_family_instance_index",
@@ -33,7 +33,7 @@ _OWN = frozenset(
         "skipped",
         "skip_message",
         "label",
-    )
+    ]
 )
 
 

@@ -1,8 +1,8 @@
 """Reader ``ncu``: Nsight Compute's figures per kernel launch.
 
-Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw`` (a header row, a row of
-units, one row per launch) or ``--page details`` (one row per metric). Metrics have other names on other chips; those
-found first in :data:`METRICS` are given one name here. A metric that was not collected is null, never 0.
+Takes a report (``.ncu-rep``, imported by the machine's own ``ncu``) or the CSV of ``--page raw`` (a header row, a row
+of units, one row per launch) or ``--page details`` (one row per metric). Metrics have other names on other chips;
+:data:`METRICS` gives them one name. A metric that was not collected is null, never 0.
 
 ``duration_ns`` is the profiler's replayed launch, at whatever clock: it explains a profile and is no benchmark.
 """
@@ -30,7 +30,7 @@ _TENSOR = ("sm__pipe_tensor_op_hmma_cycles_active_v2", "sm__pipe_tensor_op_hmma_
 _TENSOR_ANY = ("sm__pipe_tensor_cycles_active_v2", "sm__pipe_tensor_cycles_active")
 _IMMA = ("sm__pipe_tensor_op_imma_cycles_active_v2", "sm__pipe_tensor_op_imma_cycles_active")
 
-#: Name in the document -> names of the metric, the first present one counts. ``Section/Label`` are those of --page details.
+#: Name in the document -> names of the metric: the first present one counts. ``Section/Label`` is --page details.
 METRICS: Dict[str, Tuple[str, ...]] = {
     "tensor_active_pct": tuple(n + _ACTIVE for n in _TENSOR + _TENSOR_ANY),
     "tensor_elapsed_pct": tuple(n + _ELAPSED for n in _TENSOR + _TENSOR_ANY),
@@ -62,8 +62,23 @@ METRICS: Dict[str, Tuple[str, ...]] = {
 _WHOLE = ("registers", "smem_static", "smem_dynamic", "dram_bytes_read", "dram_bytes_written", "tensor_instructions")
 _DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
-_IDENTITY = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size")
-_IDENTITY += ("Grid Size", "Device", "CC", "Section Name", "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type")
+_IDENTITY = frozenset(
+    [
+        "ID",
+        "Process ID",
+        "Process Name",
+        "Host Name",
+        "Kernel Name",
+        "Context",
+        "Stream",
+        "Block Size",
+        "Grid Size",
+        "Device",
+        "CC",
+        "Section Name",
+        "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type",
+    ]
+)
 
 _COUNTERS_HINT = (
     "counters are for administrators only on this machine: set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia "

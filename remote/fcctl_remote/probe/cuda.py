@@ -1,0 +1,134 @@
+"""Finding the CUDA toolkit, Nsight Compute and nvidia-smi, also where PATH lacks them.
+
+A command run over SSH has not the PATH of a login shell, so "nvcc: not found" mostly means "not on this PATH".
+"""
+
+import glob
+import os
+import re
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+
+from fcctl_remote.probe.programs import which
+
+_TOOLKITS = (
+    "/usr/local/cuda",
+    "/usr/local/cuda-*",
+    "/opt/cuda",
+    "/opt/cuda-*",
+    "/opt/nvidia/hpc_sdk/*/*/cuda",
+    "/usr/lib/nvidia-cuda-toolkit",
+    "/usr/lib/cuda",
+)
+_NSIGHT = (
+    "/opt/nvidia/nsight-compute/*",
+    "/usr/local/NVIDIA-Nsight-Compute*",
+    "/opt/cuda/nsight_compute",
+    "/usr/local/cuda*/nsight-compute*",
+    "/usr/lib/nsight-compute",
+)
+_SMI = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib", "/opt/bin", "/opt/nvidia/bin")
+_ROOTS = ("/usr/local", "/opt", "/opt/nvidia", "/opt/nvidia/nsight-compute")  # whose change may bring a new toolkit
+
+
+def nvcc(env: Mapping[str, str]) -> Optional[str]:
+    """PATH, then ``CUDA_HOME``, then the usual folders (newest first), then pip's nvidia packages."""
+    found = which("nvcc", env)
+    if found:
+        return found
+    for home in _homes(env):
+        path = os.path.join(home, "bin", "nvcc")
+        if _executable(path):
+            return path
+    return None
+
+
+def _homes(env: Mapping[str, str]) -> Iterator[str]:
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if env.get(variable):
+            yield env[variable]
+    yield from _newest(_TOOLKITS)
+
+
+def pip_nvcc(torch_file: Optional[str]) -> Optional[str]:
+    """The last resort: ``nvidia-cuda-nvcc`` beside torch in site-packages, if it holds the compiler's driver."""
+    if not torch_file:
+        return None
+    site = os.path.dirname(os.path.dirname(torch_file))
+    places = [*_newest((os.path.join(glob.escape(site), "nvidia", "cu[0-9]*"),)), site + "/nvidia/cuda_nvcc"]
+    paths = [os.path.join(place, "bin", "nvcc") for place in places]
+    return next((path for path in paths if _executable(path)), None)
+
+
+def home_of(nvcc_path: str, env: Mapping[str, str]) -> Optional[str]:
+    """``CUDA_HOME`` that goes with an nvcc: the user's own if it has one, else two folders above the program.
+
+    A wrapper script (``/usr/local/bin/nvcc``) is no toolkit; then the newest usual folder counts.
+    """
+    own = env.get("CUDA_HOME")
+    if own and _executable(os.path.join(own, "bin", "nvcc")):
+        return own
+    for path in (nvcc_path, os.path.realpath(nvcc_path)):
+        home = os.path.dirname(os.path.dirname(path))
+        if _is_toolkit(home):
+            return home
+    return next((home for home in _newest(_TOOLKITS) if _is_toolkit(home)), None)
+
+
+def _is_toolkit(home: str) -> bool:
+    return _executable(os.path.join(home, "bin", "nvcc")) and (
+        os.path.isfile(os.path.join(home, "bin", "nvcc.profile")) or os.path.isdir(os.path.join(home, "nvvm"))
+    )
+
+
+def ncu(env: Mapping[str, str]) -> Optional[str]:
+    found = which("ncu", env)
+    if found:
+        return found
+    paths = [os.path.join(home, "bin", "ncu") for home in _homes(env)]
+    paths += [os.path.join(folder, "ncu") for folder in _newest(_NSIGHT)]
+    return next((path for path in paths if _executable(path)), None)
+
+
+def nvidia_smi(env: Mapping[str, str]) -> Optional[str]:
+    found = which("nvidia-smi", env)
+    if found:
+        return found
+    return next((p for p in (os.path.join(d, "nvidia-smi") for d in _SMI) if _executable(p)), None)
+
+
+def libraries(home: Optional[str], smi: Optional[str]) -> List[str]:
+    """Folders for LD_LIBRARY_PATH: the toolkit's, and the driver's where it lies beside a bare nvidia-smi."""
+    kept = []
+    if home:
+        kept += [f for f in (os.path.join(home, "lib64"), os.path.join(home, "lib")) if os.path.isdir(f)][:1]
+    if smi and os.path.dirname(smi) == "/usr/local/nvidia/bin" and os.path.isdir("/usr/local/nvidia/lib64"):
+        kept.append("/usr/local/nvidia/lib64")
+    return kept
+
+
+def watched(env: Mapping[str, str]) -> List[str]:
+    """Paths whose change may change any answer above: for the cache."""
+    path = [p for p in (env.get("PATH") or os.defpath).split(":") if p]
+    return [*path[:50], *_ROOTS, *(env[v] for v in ("CUDA_HOME", "CUDA_PATH") if env.get(v))]
+
+
+def _executable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _newest(patterns: Tuple[str, ...]) -> Iterator[str]:
+    """Folders that match, in the order of the patterns, and of one pattern the highest version first."""
+    for pattern in patterns:
+        yield from sorted(glob.glob(pattern), key=_version, reverse=True)
+
+
+def _version(path: str) -> Tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"[0-9]{1,6}", os.path.basename(path)))
+
+
+def capability_of_name(name: str) -> Optional[str]:
+    """Compute capability of common data-centre cards, for drivers too old to be asked for it."""
+    known: Dict[str, str] = {"L4": "8.9", "L40": "8.9", "L40S": "8.9", "A100": "8.0", "A10G": "8.6", "A10": "8.6"}
+    known.update({"H100": "9.0", "H200": "9.0", "T4": "7.5", "V100": "7.0", "A30": "8.0", "A40": "8.6", "P100": "6.0"})
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    return next((known[word] for word in words if word in known), None)

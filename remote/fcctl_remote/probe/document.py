@@ -1,0 +1,89 @@
+"""The ``environment`` document: the facts of a machine, and what to think of them."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Mapping, Optional
+
+from fcctl_remote.probe import checks, cuda, gpu, host, torch_facts
+from fcctl_remote.probe.environment import apply_facts, boot_id, find_facts
+from fcctl_remote.probe.programs import which
+from fcctl_remote.wire import SCHEMA_VERSION
+
+REQUIRE = ("auto", "gpu", "none")
+#: The variables that matter to CUDA work. Others are left out: an environment holds secrets.
+VARIABLES = (
+    "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "PATH", "LD_LIBRARY_PATH", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "TORCH_CUDA_ARCH_LIST", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_CACHE_PATH",
+    "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CC", "CXX", "CUDACXX",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL", "FCCTL_PYTHON", "FCCTL_CUDA_ARCH",
+)  # fmt: skip
+
+
+def collect(env: Optional[Mapping[str, str]] = None, require: str = "auto") -> Dict[str, Any]:
+    """Probe this machine. Takes as long as importing torch does; never hangs on a program that does.
+
+    ``require`` is ``gpu`` (a machine without one fails), ``none`` (nothing about GPUs counts), or ``auto``: ``gpu`` if
+    one is visible to nvidia-smi, as a device file, or on the PCI bus, so that a GPU whose driver died is a failure.
+    """
+    env = dict(os.environ if env is None else env)
+    started = time.time()
+    smi = cuda.nvidia_smi(env)
+    answer = gpu.query(smi, env) if smi else None
+    facts = find_facts(env, answer)
+    resolved = apply_facts(env, facts)
+    document: Dict[str, Any] = {"kind": "environment", "schema_version": SCHEMA_VERSION, "time": started}
+    document.update(_ask_programs({**env, **resolved}, facts, answer))
+    document["cuda"]["on_path"] = which("nvcc", env) is not None
+    document.update(
+        os=host.operating_system(),
+        cpu=host.processor(),
+        disk=host.disk(env.get("HOME") or "/"),
+        tools=host.tools({**env, **resolved}),
+        boot_id=boot_id(),
+        env={name: env[name] for name in VARIABLES if name in env},
+        resolved_env=resolved,
+    )
+    expect = _expectation(document["gpu"], require)
+    document["require"] = require
+    document["checks"] = checks.judge(document, expect)
+    document["summary"] = checks.summary(document["checks"])
+    document["duration_s"] = round(time.time() - started, 3)
+    return document
+
+
+def _expectation(found: Mapping[str, Any], require: str) -> str:
+    if require != "auto":
+        return require
+    return "gpu" if found["present"] or found["installed"] else "absent"
+
+
+def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: Optional[gpu.Answer]) -> Dict[str, Any]:
+    """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
+    compiler = host.cxx(env)
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        torch = pool.submit(torch_facts.ask, facts["python"], env) if facts["torch_file"] else None
+        nvcc = pool.submit(_nvcc_version, facts["nvcc"], env)
+        ncu = pool.submit(_ncu_version, facts["ncu"], env)
+        cxx = pool.submit(host.version_line, [compiler, "--version"], env) if compiler else None
+        rows = answer.rows if answer else []
+        newest = pool.submit(gpu.cuda_version, facts["nvidia_smi"], env) if rows else None
+    found = gpu.describe(rows, newest.result() if newest else None, env)
+    found["installed"] = [*gpu.pci_devices(), *gpu.device_files()]
+    found["complaint"] = answer.complaint if answer else None
+    no_torch = {"python": facts["python"], "version": None, "cuda_version": None, "cuda_available": False}
+    return {
+        "gpu": found,
+        "cuda": {"home": facts["cuda_home"], "nvcc": facts["nvcc"], "version": nvcc.result()},
+        "ncu": {"path": facts["ncu"], "version": ncu.result(), "counters": gpu.counters()},
+        "torch": torch.result() if torch else no_torch,
+        "compiler": {"cxx": compiler, "version": cxx.result() if cxx else None},
+    }
+
+
+def _nvcc_version(nvcc: Optional[str], env: Mapping[str, str]) -> Optional[str]:
+    return host.version_number([nvcc, "--version"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env) if nvcc else None
+
+
+def _ncu_version(ncu: Optional[str], env: Mapping[str, str]) -> Optional[str]:
+    return host.version_number([ncu, "--version"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env) if ncu else None

@@ -1,0 +1,183 @@
+"""The environment a step runs in, completed: CUDA off PATH, a Python with torch, the GPU's architecture.
+
+Finding these out takes up to seconds, so the answer is kept in ``facts.json``. It holds as long as the machine has not
+booted again, the variables it depends on are the same, and no file or folder it was found in (or not found in) changed.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from fcctl_remote.probe import cuda, gpu, pythons
+
+FACTS_VERSION = 1
+DEFAULT_ARCH = "89"
+#: After this long an nvidia-smi that failed although a GPU is there is asked again.
+RETRY_S = 30.0
+_INPUTS = (
+    "PATH",
+    "HOME",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "FCCTL_PYTHON",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "CUDA_VISIBLE_DEVICES",
+)
+_SYSTEM_FOLDERS = ("/usr/bin", "/bin")
+_ALLOC = "expandable_segments:True"
+
+
+def resolve_environment(base_env: Mapping[str, str], root: str) -> Dict[str, str]:
+    """Additions and overrides for a step's environment; ``base_env`` is not changed.
+
+    Applying it twice changes nothing more. A variable the user has set is kept, except that paths are appended to PATH
+    and LD_LIBRARY_PATH. ``root`` is the host folder whose ``facts.json`` keeps what was found (a few stats when valid).
+    """
+    facts = load_facts(base_env, root)
+    return apply_facts(base_env, facts)
+
+
+def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> Dict[str, str]:
+    found: Dict[str, str] = {}
+    nvcc, ncu, smi, home = (facts.get(k) for k in ("nvcc", "ncu", "nvidia_smi", "cuda_home"))
+    if home and base_env.get("CUDA_HOME") != home:
+        found["CUDA_HOME"] = home
+    programs = [os.path.dirname(p) for p in (nvcc, ncu, smi) if p]
+    _extend(found, base_env, "PATH", [p for p in programs if p not in _SYSTEM_FOLDERS])
+    _extend(found, base_env, "LD_LIBRARY_PATH", cuda.libraries(home, smi))
+    if not base_env.get("PYTORCH_CUDA_ALLOC_CONF") and not base_env.get("PYTORCH_ALLOC_CONF"):
+        found["PYTORCH_CUDA_ALLOC_CONF"] = _ALLOC
+    found["FCCTL_PYTHON"] = base_env.get("FCCTL_PYTHON") or facts.get("python") or sys.executable
+    capability = facts.get("compute_capability")
+    arch = base_env.get("FCCTL_CUDA_ARCH") or (capability.replace(".", "") if capability else DEFAULT_ARCH)
+    found["FCCTL_CUDA_ARCH"] = arch
+    found["TORCH_CUDA_ARCH_LIST"] = base_env.get("TORCH_CUDA_ARCH_LIST") or dotted(arch)
+    return found
+
+
+def dotted(arch: str) -> str:
+    """``89`` -> ``8.9``, ``120`` -> ``12.0``, ``90a`` -> ``9.0a``; anything else as it is."""
+    suffix = arch[-1] if arch[-1:].isalpha() else ""
+    digits = arch[: len(arch) - len(suffix)]
+    return "%s.%s%s" % (digits[:-1], digits[-1], suffix) if digits.isdigit() and len(digits) > 1 else arch
+
+
+def _extend(found: Dict[str, str], base_env: Mapping[str, str], name: str, folders: List[str]) -> None:
+    old = base_env.get(name, "")
+    # A bash without PATH still finds programs by its own default; setting PATH to CUDA alone would take those away.
+    parts = old.split(":") if old else (os.defpath.split(":") if name == "PATH" else [])
+    added = [f for i, f in enumerate(folders) if f not in parts and f not in folders[:i]]
+    if added:
+        found[name] = ":".join([*parts, *added])
+
+
+# ------------------------------------------------------------------------------------------------ facts
+def load_facts(env: Mapping[str, str], root: str) -> Dict[str, Any]:
+    """Facts from the cache if they hold, else found out anew and kept (unless ``root`` cannot be written)."""
+    path = os.path.join(root, "facts.json")
+    env = {**env, "PATH": _lasting(env.get("PATH", ""), root)}
+    key = _key(env)
+    cached = _read(path, key)
+    if cached is not None:
+        return cached
+    facts = find_facts(env)
+    _write(path, key, facts)
+    return facts
+
+
+def _lasting(path: str, root: str) -> str:
+    """PATH without the folders of single runs, which would make each run's facts its own."""
+    inside = os.path.join(root, "")
+    return ":".join(p for p in path.split(":") if not p.startswith(inside))
+
+
+def find_facts(env: Mapping[str, str], answer: Optional[gpu.Answer] = None) -> Dict[str, Any]:
+    """Look everything up; takes as long as nvidia-smi and a few Pythons take to answer.
+
+    ``answer`` is what nvidia-smi said, where that is known already.
+    """
+    present = gpu.visible()
+    smi = cuda.nvidia_smi(env)
+    if smi and answer is None:
+        answer = gpu.query(smi, env)
+    capability = gpu.capability(answer.rows, env) if answer else None
+    python = pythons.best(env, want_cuda=present)
+    nvcc = cuda.nvcc(env) or cuda.pip_nvcc(python["torch_file"])
+    facts: Dict[str, Any] = {
+        "nvcc": nvcc,
+        "ncu": cuda.ncu(env),
+        "nvidia_smi": smi,
+        "cuda_home": cuda.home_of(nvcc, env) if nvcc else None,
+        "python": python["python"],
+        "torch_file": python["torch_file"],
+        "torch_cuda": python["torch_cuda"],
+        "compute_capability": capability,
+        "retry_after": time.time() + RETRY_S if (present or smi) and capability is None else None,
+    }
+    files = [facts[k] for k in ("nvcc", "ncu", "nvidia_smi") if facts[k]]
+    watched = sorted({*files, *python["watched"], *cuda.watched(env), *gpu.device_files(), "/dev/nvidia0"})
+    facts["watched"] = {p: _stat(p) for p in watched}
+    return facts
+
+
+def boot_id() -> str:
+    """Changes with every boot; empty where the system has none to show."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read(64).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _key(env: Mapping[str, str]) -> str:
+    inputs = [FACTS_VERSION, boot_id(), sys.version_info[:2], [env.get(name) for name in _INPUTS]]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+
+
+def _stat(path: str) -> Optional[List[int]]:
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISCHR(info.st_mode):
+        return [info.st_ino, info.st_rdev]  # a device's times change with use
+    return [info.st_ino, 0 if stat.S_ISDIR(info.st_mode) else info.st_size, info.st_mtime_ns]
+
+
+def _read(path: str, key: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            facts = json.loads(stream.read(1_000_000)).get(key)
+        if not isinstance(facts, dict) or any(_stat(p) != s for p, s in facts["watched"].items()):
+            return None
+        retry = facts.get("retry_after")
+        return None if retry is not None and not 0 <= retry - time.time() <= RETRY_S else facts
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _write(path: str, key: str, facts: Dict[str, Any]) -> None:
+    """Atomically, keeping the entries of a few other environments. Losing a race or a full disk costs only time."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            kept = json.loads(stream.read(1_000_000))
+        others = {k: v for k, v in list(kept.items())[-7:] if k != key}
+    except (OSError, ValueError, AttributeError):
+        others = {}
+    temporary = None
+    try:
+        fd, temporary = tempfile.mkstemp(prefix=".facts-", dir=os.path.dirname(path))
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            json.dump({**others, key: facts}, stream)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)

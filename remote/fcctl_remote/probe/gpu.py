@@ -1,0 +1,186 @@
+"""What the GPU says of itself: nvidia-smi, the kernel module's parameters, and the PCI bus behind both."""
+
+import glob
+import os
+import re
+from typing import Any, Dict, List, Mapping, Optional
+
+from fcctl_remote.probe.cuda import capability_of_name
+from fcctl_remote.probe.programs import Ran, run
+
+SMI_TIMEOUT_S = 15.0
+_PCI = "/sys/bus/pci/devices"
+_NVIDIA = "0x10de"
+_FIELDS = (
+    "index", "name", "uuid", "pci.bus_id", "driver_version", "compute_cap", "memory.total", "memory.used",
+    "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.limit", "power.draw", "temperature.gpu",
+    "utilization.gpu", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
+    "persistence_mode", "compute_mode", "clocks_event_reasons.active", "clocks_throttle_reasons.active",
+)  # fmt: skip
+#: Bits of the reasons why clocks are not at their highest (nvml.h, nvmlClocksEventReasons).
+THROTTLE_BITS = {
+    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}  # fmt: skip
+
+
+def pci_devices(root: str = _PCI) -> List[str]:
+    """PCI addresses of installed NVIDIA display and compute controllers (class 0x03), whether or not a driver lives."""
+    folders = sorted(glob.glob(os.path.join(glob.escape(root), "*")))
+    return [os.path.basename(f) for f in folders if _line(f + "/vendor") == _NVIDIA and _is_display(f)]
+
+
+def _is_display(folder: str) -> bool:
+    return _line(os.path.join(folder, "class")).startswith("0x03")
+
+
+def device_files() -> List[str]:
+    return [*sorted(glob.glob("/dev/nvidia[0-9]*")), *(["/dev/dxg"] if os.path.exists("/dev/dxg") else [])]
+
+
+def visible() -> bool:
+    """Whether a GPU is installed, as far as can be told without its driver's help."""
+    return bool(device_files() or pci_devices())
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            return stream.readline(200).strip()
+    except OSError:
+        return ""
+
+
+# ------------------------------------------------------------------------------------------------ nvidia-smi
+def query(smi: str, env: Mapping[str, str]) -> "Answer":
+    """Ask for all fields, less those this driver does not know."""
+    fields = list(_FIELDS)
+    for _attempt in range(8):
+        done = run([smi, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"], SMI_TIMEOUT_S, env)
+        unknown = re.search(r'Field "([^"]{1,80})" is not a valid field', done.out + done.err)
+        if not unknown or unknown.group(1) not in fields:
+            break
+        fields.remove(unknown.group(1))
+    rows = []
+    for line in done.out.splitlines() if done.ok else []:
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(fields):
+            rows.append({f: v for f, v in zip(fields, values) if not v.startswith("[")})  # noqa: B905
+    return Answer(done, rows)
+
+
+class Answer:
+    def __init__(self, ran: Ran, rows: List[Dict[str, str]]) -> None:
+        self.ran = ran
+        self.rows = rows
+
+    @property
+    def complaint(self) -> Optional[str]:
+        """Why there is no GPU in the answer; None if there is one."""
+        if self.rows:
+            return None
+        if self.ran.timed_out:
+            return "nvidia-smi did not answer within %d s" % SMI_TIMEOUT_S
+        said = (self.ran.out + " " + self.ran.err).strip().splitlines()
+        return "nvidia-smi failed: %s" % (said[0][:200] if said else "exit code %s" % self.ran.code)
+
+
+def cuda_version(smi: str, env: Mapping[str, str]) -> Optional[str]:
+    """The newest CUDA the driver supports, from the head of nvidia-smi's table."""
+    done = run([smi], SMI_TIMEOUT_S, env)
+    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*([0-9]{1,3}\.[0-9]{1,3})", done.out)
+    return match.group(1) if match else None
+
+
+def chosen(rows: List[Dict[str, str]], env: Mapping[str, str]) -> Dict[str, str]:
+    """The row of the first GPU a CUDA program would see."""
+    first = env.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    for row in rows:
+        if first and (first == row.get("index") or row.get("uuid", "").startswith(first)):
+            return row
+    return rows[0]
+
+
+def describe(rows: List[Dict[str, str]], version: Optional[str], env: Mapping[str, str]) -> Dict[str, Any]:
+    """The ``gpu`` object of the environment document. Memory in MiB, clocks in MHz, power in W."""
+    if not rows:
+        return {"present": False, "count": 0}
+    row = chosen(rows, env)
+    cc = row.get("compute_cap") or capability_of_name(row.get("name", ""))
+    reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
+    return {
+        "present": True,
+        "name": row.get("name"),
+        "count": len(rows),
+        "uuid": row.get("uuid"),
+        "pci": row.get("pci.bus_id"),
+        "compute_capability": cc,
+        "arch": "sm_" + cc.replace(".", "") if cc else None,
+        "memory_mb": _number(row, "memory.total"),
+        "memory_used_mb": _number(row, "memory.used"),
+        "driver": row.get("driver_version"),
+        "cuda_version": version,
+        "clocks": {
+            "sm_mhz": _number(row, "clocks.sm"),
+            "mem_mhz": _number(row, "clocks.mem"),
+            "max_sm_mhz": _number(row, "clocks.max.sm"),
+            "max_mem_mhz": _number(row, "clocks.max.mem"),
+        },
+        "power_limit_w": _number(row, "power.limit"),
+        "power_w": _number(row, "power.draw"),
+        "temperature_c": _number(row, "temperature.gpu"),
+        "utilization_pct": _number(row, "utilization.gpu"),
+        "ecc": _switch(row.get("ecc.mode.current")),
+        "ecc_uncorrected": _number(row, "ecc.errors.uncorrected.volatile.total"),
+        "mig": _switch(row.get("mig.mode.current")),
+        "persistence": _switch(row.get("persistence_mode")),
+        "compute_mode": row.get("compute_mode"),
+        "throttle_reasons": throttle_reasons(reasons),
+    }
+
+
+def throttle_reasons(mask: Optional[str]) -> Optional[List[str]]:
+    if not mask or not re.match(r"0x[0-9a-fA-F]{1,16}\Z", mask):
+        return None
+    bits = int(mask, 16)
+    return [name for bit, name in THROTTLE_BITS.items() if bits & bit]
+
+
+def _number(row: Mapping[str, str], field: str) -> Optional[float]:
+    text = row.get(field, "")
+    if not re.match(r"-?[0-9]{1,12}(\.[0-9]{1,6})?\Z", text):
+        return None
+    return float(text) if "." in text else int(text)
+
+
+def _switch(text: Optional[str]) -> Optional[bool]:
+    return {"Enabled": True, "Disabled": False}.get(text or "")
+
+
+# ------------------------------------------------------------------------------------------------ counters
+def counters(params: str = "/proc/driver/nvidia/params", status: str = "/proc/self/status") -> str:
+    """Whether this user may read performance counters: allowed, restricted or unknown."""
+    try:
+        with open(params, encoding="ascii", errors="replace") as stream:
+            match = re.search(r"^RmProfilingAdminOnly:\s*([01])", stream.read(100_000), re.MULTILINE)
+    except OSError:
+        return "unknown"
+    if not match:
+        return "unknown"
+    return "allowed" if match.group(1) == "0" or _administrator(status) else "restricted"
+
+
+def _administrator(status: str) -> bool:
+    """CAP_SYS_ADMIN or CAP_PERFMON: root of a container may lack both."""
+    try:
+        with open(status, encoding="ascii", errors="replace") as stream:
+            match = re.search(r"^CapEff:\s*([0-9a-f]{1,16})", stream.read(100_000), re.MULTILINE)
+    except OSError:
+        return os.geteuid() == 0
+    return bool(match and int(match.group(1), 16) & (1 << 21 | 1 << 38))
+
+
+def capability(rows: List[Dict[str, str]], env: Mapping[str, str]) -> Optional[str]:
+    found = describe(rows, None, env).get("compute_capability")
+    return found if isinstance(found, str) else None

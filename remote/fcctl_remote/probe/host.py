@@ -1,0 +1,88 @@
+"""The machine itself: operating system, processor, memory, disk, tools, compiler."""
+
+import os
+import platform
+import re
+import shutil
+from typing import Any, Dict, Mapping, Optional
+
+from fcctl_remote.probe.programs import run, which
+
+TOOLS = ("bash", "tmux", "rsync", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")
+COMPILERS = ("c++", "g++", "clang++")
+VERSION_TIMEOUT_S = 10.0
+
+
+def operating_system() -> Dict[str, Any]:
+    found: Dict[str, Any] = {
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "name": None,
+    }
+    text = _read("/etc/os-release")
+    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', text, re.MULTILINE)
+    found["name"] = match.group(1) if match else "%s %s" % (platform.system(), platform.mac_ver()[0] or "")
+    found["virtualization"] = _container()
+    return found
+
+
+def _container() -> Optional[str]:
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
+        return "container"
+    return "wsl" if "microsoft" in platform.release().lower() else None
+
+
+def processor() -> Dict[str, Any]:
+    """Model, cores this process may use, and memory in MiB."""
+    match = re.search(r"^model name\s*:\s*(.{1,120})$", _read("/proc/cpuinfo"), re.MULTILINE)
+    model = match.group(1).strip() if match else None
+    if model is None and platform.system() == "Darwin":
+        model = run(["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], 5.0).out.strip() or None
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable else os.cpu_count()
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
+    except (ValueError, OSError):
+        memory = 0
+    return {"model": model or platform.machine(), "cores": cores, "memory_mb": memory or None}
+
+
+def disk(folder: str) -> Dict[str, Any]:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return {"path": folder, "free_mb": None, "total_mb": None}
+    return {"path": folder, "free_mb": usage.free >> 20, "total_mb": usage.total >> 20}
+
+
+def tools(env: Mapping[str, str]) -> Dict[str, Optional[str]]:
+    return {name: which(name, env) for name in TOOLS}
+
+
+def cxx(env: Mapping[str, str]) -> Optional[str]:
+    """The C++ compiler: ``$CXX`` if that is a program, else the first of c++, g++, clang++ on PATH."""
+    wanted = env.get("CXX", "").split()
+    names = (wanted[0], *COMPILERS) if wanted else COMPILERS
+    return next((found for found in (which(name, env) for name in names) if found), None)
+
+
+def version_line(argv: "list[str]", env: Mapping[str, str]) -> Optional[str]:
+    """First line of what a program prints as its version."""
+    done = run(argv, VERSION_TIMEOUT_S, env)
+    lines = [line.strip() for line in done.out.splitlines() if line.strip()]
+    return lines[0][:200] if done.ok and lines else None
+
+
+def version_number(argv: "list[str]", pattern: str, env: Mapping[str, str]) -> Optional[str]:
+    done = run(argv, VERSION_TIMEOUT_S, env)
+    match = re.search(pattern, done.out) if done.ok else None
+    return match.group(1) if match else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(100_000)
+    except OSError:
+        return ""

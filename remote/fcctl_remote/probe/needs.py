@@ -1,0 +1,62 @@
+"""Whether a step's needs are met, asked just before it starts."""
+
+from typing import Mapping, Optional, Tuple
+
+from fcctl_remote.probe import cuda, gpu, host, pythons
+from fcctl_remote.probe.checks import version_of
+from fcctl_remote.probe.programs import which
+from fcctl_remote.wire import Needs
+
+Unmet = Tuple[str, str]  # message, hint
+
+_HINTS = {
+    "nvcc": "install the CUDA toolkit (Ubuntu: sudo apt install cuda-toolkit-12-9), or set CUDA_HOME",
+    "ncu": "install Nsight Compute (Ubuntu: sudo apt install cuda-nsight-compute-12-9)",
+    "torch": "python3 -m pip install torch, or set FCCTL_PYTHON to a Python that has it",
+    "cxx": "install a C++ compiler (Ubuntu: sudo apt install g++; macOS: xcode-select --install)",
+    "compute-sanitizer": "it is part of the CUDA toolkit (Ubuntu: sudo apt install cuda-sanitizer-12-9)",
+    "cuobjdump": "it is part of the CUDA toolkit (Ubuntu: sudo apt install cuda-cuobjdump-12-9)",
+}
+
+
+def check_needs(needs: Needs, env: Mapping[str, str]) -> Optional[Unmet]:
+    """None if the machine has what is needed, else what is missing and how to get it.
+
+    ``env`` is the step's environment, completed by ``resolve_environment``.
+    """
+    for tool in needs.tools:
+        if not _has(tool, env):
+            hint = _HINTS.get(tool, "install it: sudo apt install %s (macOS: brew install %s)" % (tool, tool))
+            return "this machine has no %s" % ("C++ compiler" if tool == "cxx" else tool), hint
+    if needs.gpu or needs.compute_capability:
+        return _gpu(needs, env)
+    return None
+
+
+def _has(tool: str, env: Mapping[str, str]) -> bool:
+    if tool == "torch":
+        answer = pythons.ask(env.get("FCCTL_PYTHON") or "python3", env)
+        return answer is not None and isinstance(answer.get("torch"), str)
+    if tool == "cxx":
+        return host.cxx(env) is not None
+    return which(tool, env) is not None
+
+
+def _gpu(needs: Needs, env: Mapping[str, str]) -> Optional[Unmet]:
+    smi = cuda.nvidia_smi(env)
+    answer = gpu.query(smi, env) if smi else None
+    if answer is None or not answer.rows:
+        if gpu.visible():
+            complaint = answer.complaint if answer else "nvidia-smi is not installed"
+            return "the GPU cannot be used: %s" % complaint, "fcctl preflight says what is wrong with it"
+        return "this machine has no NVIDIA GPU", "run it on a GPU target: --on NAME"
+    if not needs.compute_capability:
+        return None
+    found = gpu.capability(answer.rows, env)
+    wanted = version_of(needs.compute_capability)
+    if not wanted:
+        return "compute_capability '%s' is not a version" % needs.compute_capability, 'write it as "8.9"'
+    if version_of(found) < wanted:
+        message = "the GPU has compute capability %s, %s or higher is needed" % (found, needs.compute_capability)
+        return message, "run it on a newer GPU: --on NAME"
+    return None

@@ -1,0 +1,67 @@
+"""Running other programs for facts: always bounded in time and output, never raising."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import List, Mapping, Optional
+
+MAX_OUTPUT = 256 * 1024
+
+
+@dataclass
+class Ran:
+    """What came of a program. ``code`` is None if it could not be started or did not end in time."""
+
+    code: Optional[int]
+    out: str = ""
+    err: str = ""
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+def run(argv: List[str], timeout_s: float, env: Optional[Mapping[str, str]] = None) -> Ran:
+    """Run ``argv`` in ``/`` with no input. A program that outlives ``timeout_s`` is killed, and left behind if the
+    kernel will not let it die (nvidia-smi on a hung driver): waiting for it would hang the probe as well."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd="/", start_new_session=True,
+                env=None if env is None else dict(env),
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            return Ran(None, err=str(error))
+        code = _wait(process, timeout_s)
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read(MAX_OUTPUT).decode("utf-8", "replace"))
+    return Ran(code, texts[0], texts[1], timed_out=code is None)
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> Optional[int]:
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    deadline = time.monotonic() + 1.0
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if process.returncode is None:
+        process.returncode = -signal.SIGKILL  # or its finaliser would warn of a process that nobody can end
+    return None
+
+
+def which(program: str, env: Mapping[str, str]) -> Optional[str]:
+    """Where ``env``'s PATH has an executable ``program``."""
+    return shutil.which(program, path=env.get("PATH") or os.defpath)

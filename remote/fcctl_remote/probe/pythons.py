@@ -1,0 +1,122 @@
+"""Finding a Python that has torch without importing torch, which takes seconds."""
+
+import glob
+import json
+import os
+import re
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+from fcctl_remote.probe.programs import run, which
+
+MAX_CANDIDATES = 16
+CANDIDATE_TIMEOUT_S = 3.0
+#: Under these, a folder per environment: ``/opt/NAME/bin/python3``, ``/opt/NAME/.venv/bin/python3``.
+_FOLDERS = ("/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv")
+_CONDAS = ("/opt/conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/.conda", "~/micromamba")
+
+# What a candidate says of itself. An empty entry of sys.path is its working folder: not part of the installation.
+_ASK = """
+import sys, json
+sys.path[:] = [p for p in sys.path if p]
+try:
+    from importlib.util import find_spec
+    spec = find_spec("torch")
+except Exception:
+    spec = None
+origin = getattr(spec, "origin", None)
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "torch": origin, "path": sys.path[:40]}))
+"""
+
+
+def candidates(env: Mapping[str, str]) -> Iterator[str]:
+    """Python programs in order of preference, each once (by what it is linked to and where it lies)."""
+    seen = set()
+    for path in _places(env):
+        # A venv's python is a link to the system's: the folder it stands in is what makes it another Python.
+        key = (os.path.realpath(os.path.dirname(path)), os.path.basename(os.path.realpath(path)))
+        if key not in seen and os.path.isfile(path) and os.access(path, os.X_OK):
+            seen.add(key)
+            yield path
+        if len(seen) >= MAX_CANDIDATES:
+            return
+
+
+def _places(env: Mapping[str, str]) -> Iterator[str]:
+    if env.get("FCCTL_PYTHON"):
+        yield env["FCCTL_PYTHON"]
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if env.get(variable):
+            yield os.path.join(env[variable], "bin", "python3")
+    yield from filter(None, (which(program, env) for program in ("python3", "python")))
+    yield sys.executable
+    yield from _numbered(env)
+    home = env.get("HOME", "")
+    for pattern in _FOLDERS + _CONDAS + tuple(c + "/envs/*" for c in _CONDAS):
+        if home or not pattern.startswith("~"):
+            for folder in sorted(glob.glob(pattern.replace("~", glob.escape(home), 1)))[:MAX_CANDIDATES]:
+                yield os.path.join(folder, "bin", "python3")
+
+
+def _numbered(env: Mapping[str, str]) -> Iterator[str]:
+    """``python3.N`` on PATH, of each folder the newest first."""
+    for folder in (env.get("PATH") or os.defpath).split(":")[:50]:
+        if folder:
+            found = [p for p in glob.glob(os.path.join(glob.escape(folder), "python3.*")) if _minor(p)]
+            yield from sorted(found, key=_minor, reverse=True)
+
+
+def _minor(path: str) -> int:
+    match = re.match(r"python3\.([0-9]{1,2})\Z", os.path.basename(path))
+    return int(match.group(1)) if match else 0
+
+
+def ask(python: str, env: Mapping[str, str]) -> Optional[Dict[str, Any]]:
+    """``{version, torch, path}`` of one candidate (``torch``: the file it would import), or None if it does not run."""
+    done = run([python, "-c", _ASK], CANDIDATE_TIMEOUT_S, env)
+    try:
+        answer = json.loads(done.out.strip().splitlines()[-1]) if done.ok else None
+    except (ValueError, IndexError):
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("path"), list):
+        return None
+    return answer
+
+
+def best(env: Mapping[str, str], want_cuda: bool) -> Dict[str, Any]:
+    """The Python for kernels' checks and benches: ``{python, torch_file, torch_cuda, watched}``.
+
+    The first with torch; where there is a GPU, the first whose torch was built for CUDA. Without torch anywhere, the
+    first Python that runs. ``watched`` are the paths whose change makes the answer stale.
+    """
+    watched: List[str] = []
+    first: Optional[str] = None
+    with_torch: List[Dict[str, Any]] = []
+    for python in candidates(env):
+        answer = ask(python, env)
+        watched.append(python)
+        if answer is None:
+            continue
+        watched.extend(str(p) for p in answer["path"] if "site-packages" in str(p) or "dist-packages" in str(p))
+        first = first or python
+        if isinstance(answer.get("torch"), str):
+            cuda = _torch_cuda(answer["torch"])
+            with_torch.append({"python": python, "torch_file": answer["torch"], "torch_cuda": cuda})
+            if cuda or not want_cuda:
+                break
+    if not with_torch:
+        watched += [env["HOME"], os.path.join(env["HOME"], ".local", "lib")] if env.get("HOME") else []
+        return {"python": first or sys.executable, "torch_file": None, "torch_cuda": None, "watched": watched}
+    chosen = next((t for t in with_torch if t["torch_cuda"]), with_torch[0]) if want_cuda else with_torch[0]
+    return {**chosen, "watched": [*watched, chosen["torch_file"]]}
+
+
+def _torch_cuda(torch_file: str) -> Optional[str]:
+    """The CUDA version torch was built for, from its ``version.py``: ``cuda: Optional[str] = '12.9'``."""
+    try:
+        with open(os.path.join(os.path.dirname(torch_file), "version.py"), encoding="utf-8") as stream:
+            text = stream.read(10_000)
+    except (OSError, ValueError):
+        return None
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]{1,12})['\"]", text, re.MULTILINE)
+    return match.group(1) if match else None
