@@ -109,7 +109,7 @@ def resolve(
             hint="try: ssh -G " + destination.name,
         ) from None
     identities = [identity_file] if identity_file else _but_none(found.get("identityfile", []))
-    files = [known_hosts] if known_hosts else shlex.split(found.get("userknownhostsfile", "~/.ssh/known_hosts"))
+    files = [known_hosts] if known_hosts else _of_home(found.get("userknownhostsfile", "~/.ssh/known_hosts"))
     files += shlex.split(found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
     command = found.get("proxycommand")
     jump = proxy_jump if proxy_jump is not None else found.get("proxyjump", "none")
@@ -169,6 +169,12 @@ def _config(destination: Destination, config_file: str | None) -> SSHConfig:
 def _but_none(values: str | list[str]) -> list[str]:
     values = [values] if isinstance(values, str) else values
     return [value for value in values if value.lower() != "none"]
+
+
+def _of_home(files: str) -> list[str]:
+    """OpenSSH has already replaced ``~`` with the password file's home; where ``HOME`` differs, HOME is meant."""
+    theirs = pwd.getpwuid(os.getuid()).pw_dir + "/.ssh/"
+    return [f"~/.ssh/{file.removeprefix(theirs)}" if file.startswith(theirs) else file for file in shlex.split(files)]
 
 
 def _identity_agent(value: str | None) -> str | None:
