@@ -171,8 +171,25 @@ class RunCancelled(FcctlError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like ``name``, if one is near enough to suggest."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    names = sorted(known)
+    near = set(difflib.get_close_matches(name, names, n=5, cutoff=0.6))
+    distances = {other: _edits(name, other) for other in names if abs(len(other) - len(name)) <= 2 or other in near}
+    close = {other for other, edits in distances.items() if edits <= max(1, len(name) // 4) and edits < len(name)}
+    return min(near | close, key=lambda other: (distances[other], other), default=None)
+
+
+def _edits(one: str, other: str) -> int:
+    """How many letters to add, drop, replace or swap with their neighbour to turn one name into the other."""
+    one, other = one[:64], other[:64]
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b)))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                row[j] = min(row[j], last[j - 2] + 1)
+    return row[-1]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

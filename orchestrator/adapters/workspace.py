@@ -85,7 +85,7 @@ def find_workspace(
     root = find_root(start)
     environ = os.environ if environ is None else environ
     files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
-    targets = {"local", *(name for layer in files for name in _target_names(layer))}
+    targets = {"local", *(name for layer in files for name in config.target_names(layer))}
     layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
     return Workspace(root, config.combine(layers, default_name=slug(root.name)[:48].strip("-")))
 
@@ -113,8 +113,3 @@ def _read(path: Path, root: Path) -> config.Layer | None:
         raise ConfigError(f"{name}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"cannot read {name}", cause=error.strerror, hint=f"ls -l {path}") from error
-
-
-def _target_names(layer: config.Layer) -> list[str]:
-    targets = layer.data.get("targets")
-    return list(targets) if isinstance(targets, dict) else []

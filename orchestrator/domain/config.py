@@ -157,6 +157,12 @@ def read_layer(text: str, name: str) -> Layer:
     return Layer(data, {path: f"{name}:{line}" for path, line in lines.items()})
 
 
+def target_names(layer: Layer) -> list[str]:
+    """The targets a layer speaks of."""
+    targets = layer.data.get("targets")
+    return list(targets) if isinstance(targets, dict) else []
+
+
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
     """Values given on the command line, by dotted key."""
     data: dict[str, Any] = {}

@@ -84,7 +84,8 @@ steps:
 
 
 def _title(steps: list[_Step]) -> str:
-    return f"{', '.join(step.id for step in steps)} of this repository".capitalize()
+    ids = [step.id for step in steps]
+    return f"{', '.join(ids[:-1])} and {ids[-1]}".capitalize() if len(ids) > 1 else ids[0].capitalize()
 
 
 def _steps(found: Findings) -> list[_Step]:

@@ -120,7 +120,7 @@ class _Builder:
     def _content(self, event: Any, path: Path, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
             self.result.raw[path] = event.value
-            return _scalar(event.value) if event.style is None else event.value
+            return _scalar(event.value) if event.implicit[0] else event.value
         if isinstance(event, yaml.SequenceStartEvent):
             return self._sequence(path, depth)
         return self._mapping(path, depth)
@@ -159,7 +159,7 @@ class _Builder:
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise YamlError(_line(event), "a key must be plain text")
             key = event.value
-            if key == "<<" and event.style is None:
+            if key == "<<" and event.implicit[0]:
                 raise YamlError(_line(event), "merge keys ('<<') are not allowed")
             if key in seen:
                 raise YamlError(_line(event), f"the key '{_shown(key)}' is already on line {seen[key]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -95,14 +96,14 @@ def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
             yield Finding("workspace", f"job {name}", "fail", problem, f"fcctl jobs validate {name}")
     wrong = sum(bool(found) for found in problems.values())
     if not wrong:
-        yield Finding("workspace", "jobs", "ok", f"{len(problems)} jobs, all valid")
+        yield Finding("workspace", "jobs", "ok", f"{len(problems)} checked, all valid")
 
 
 def check_git(root: Path) -> Finding:
     """Whether git knows the workspace, so that ignored files stay at home."""
     if not shutil.which("git") or _output(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]) is None:
         why = "the workspace is not in a git repository: nothing says which files to leave out"
-        return Finding("workspace", "git", "warn", why, f"git -C {root} init")
+        return Finding("workspace", "git", "warn", why, shlex.join(["git", "-C", str(root), "init"]))
     return Finding("workspace", "git", "ok", "the workspace is in a git repository")
 
 
@@ -126,7 +127,7 @@ def _known_host(target: SshTarget) -> Finding:
     for file in (Path(text).expanduser() for text in own):
         if file.is_file() and _output(["ssh-keygen", "-F", entry, "-f", str(file)]):
             return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
-    reach = " ".join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
+    reach = shlex.join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
     why = f"the host key of {entry} is not known yet: log in once and compare its fingerprint"
     return Finding("targets", target.name, "warn", why, reach)
 
