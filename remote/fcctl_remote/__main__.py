@@ -1,0 +1,138 @@
+"""The host program's command line; started as ``python3 <sha256>.pyz COMMAND`` or ``fcctl-host COMMAND``.
+
+agent                    answer the controller's calls on stdin and stdout
+supervise RUN            carry out a run (window ``run`` of its tmux session)
+telemetry RUN            measure beside a run (window ``gpu``)
+receive WORKSPACE        unpack a tar stream from stdin into a workspace's tree
+probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
+read READER FILE         print the document a reader makes of a file
+version                  print the wire's version and this program's sha256
+"""
+
+import hashlib
+import os
+import sys
+from typing import Callable, Dict, List, Optional
+
+USAGE_ERROR = 2
+
+
+def main(argv: Optional[List[str]] = None, archive: Optional[str] = None) -> int:
+    """Run one command; returns the exit code. ``archive`` is the .pyz this code came in."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    root = None
+    if words[:1] == ["--root"] and len(words) > 1:
+        root, words = os.path.abspath(words[1]), words[2:]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(__doc__)
+        return 0 if words else USAGE_ERROR
+    program = Program(root, archive)
+    command = program.commands.get(words[0])
+    if command is None:
+        print("fcctl-host: no command %r; try --help" % words[0], file=sys.stderr)
+        return USAGE_ERROR
+    return command(words[1:])
+
+
+class Program:
+    """The commands, and how to start this program once more. Imports happen in the command that needs them."""
+
+    def __init__(self, root: Optional[str], archive: Optional[str]) -> None:
+        from fcctl_remote.layout import Layout, default_root
+
+        self.layout = Layout(root or default_root())
+        self.archive = archive
+        self.commands: Dict[str, Callable[[List[str]], int]] = {
+            "agent": self.agent,
+            "supervise": self.supervise,
+            "telemetry": self.telemetry,
+            "receive": self.receive,
+            "probe": self.probe,
+            "read": self.read,
+            "version": self.version,
+        }
+
+    def runner(self) -> List[str]:
+        """argv that starts this program. Isolated: the user's PYTHONPATH and site packages are none of its business."""
+        place = self.archive or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        unpacked = place[: -len(".pyz")] + ".d" if place.endswith(".pyz") else place
+        if os.path.isfile(os.path.join(unpacked, "__main__.py")):
+            place = unpacked  # starts faster than the archive
+        return [sys.executable, "-I", "-S", place]
+
+    def sha256(self) -> str:
+        if self.archive is None:
+            return ""
+        stem = os.path.basename(self.archive)[: -len(".pyz")]
+        if len(stem) == 64:
+            return stem
+        with open(self.archive, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+
+    def agent(self, words: List[str]) -> int:
+        if words:
+            return _usage("agent takes no arguments")
+        from fcctl_remote.agent import serve
+
+        return serve(self.layout, self.runner(), self.sha256())
+
+    def supervise(self, words: List[str]) -> int:
+        if len(words) != 1:
+            return _usage("supervise RUN")
+        from fcctl_remote.supervisor import supervise
+
+        return supervise(self.layout, words[0], self.runner())
+
+    def telemetry(self, words: List[str]) -> int:
+        if len(words) != 1:
+            return _usage("telemetry RUN")
+        from fcctl_remote.telemetry import telemetry
+
+        return telemetry(self.layout, words[0])
+
+    def receive(self, words: List[str]) -> int:
+        if len(words) != 1:
+            return _usage("receive WORKSPACE")
+        from fcctl_remote import receive
+
+        self.layout.ensure()
+        return receive.main(self.layout, words[0])
+
+    def probe(self, words: List[str]) -> int:
+        from fcctl_remote import probe
+
+        return int(probe.main(words))
+
+    def read(self, words: List[str]) -> int:
+        if len(words) != 2:
+            return _usage("read READER FILE")
+        import json
+
+        from fcctl_remote import readers
+
+        try:
+            document = readers.read(words[0], words[1], dict(os.environ))
+        except readers.ReaderError as error:
+            print("fcctl-host: %s" % error.message, file=sys.stderr)
+            if error.hint:
+                print("hint: %s" % error.hint, file=sys.stderr)
+            return 69 if error.unavailable else 1
+        print(json.dumps(document, indent=1))
+        return 0
+
+    def version(self, words: List[str]) -> int:
+        if words:
+            return _usage("version takes no arguments")
+        from fcctl_remote.wire import WIRE_VERSION
+
+        print("fcctl host program, wire %d, %s" % (WIRE_VERSION, self.sha256() or "from source"))
+        return 0
+
+
+def _usage(text: str) -> int:
+    print("usage: fcctl-host %s" % text, file=sys.stderr)
+    return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Known failures and their cures: from the last lines of a log, or from a gate that failed, to a hint."""
+
+import re
+from typing import Optional, Tuple
+
+MISSING_PROGRAM = (
+    "a program is missing on the host: install it there or give its full path; name it under needs.tools to be told "
+    "before the step runs"
+)
+
+#: First match wins, so the specific stand before the general.
+KNOWN: Tuple[Tuple[str, str], ...] = (
+    (
+        r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters",
+        (
+            "allow GPU performance counters on the host: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+            "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot it (or run ncu with sudo)"
+        ),
+    ),
+    (
+        r"nvcc: (command )?not found|nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc.*not found",
+        (
+            "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
+            "toolkit; fcctl preflight shows what was found"
+        ),
+    ),
+    (
+        r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
+        (
+            "the GPU's memory is full: see who holds it with nvidia-smi, use a smaller shape or batch, or set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        ),
+    ),
+    (
+        r"no kernel image is available|cudaErrorNoKernelImageForDevice|Unsupported gpu arch|invalid device function",
+        (
+            "the binary was built for another GPU: compile for this one with -arch=sm_$FCCTL_CUDA_ARCH (fcctl "
+            "preflight names it), and check that the toolkit knows that architecture"
+        ),
+    ),
+    (
+        r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
+        "the driver is older than the CUDA toolkit: update the driver, or build with an older toolkit",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded|ENOSPC",
+        "the host's disk is full: df -h there; fcctl pull-results frees what finished runs hold",
+    ),
+    (
+        r"No module named '?torch\b|No module named '?numpy\b",
+        'this Python lacks torch: use "$FCCTL_PYTHON" in the step (the Python there that has it), or install it',
+    ),
+    (
+        r"[1-9]\d* bytes spill (stores|loads)",
+        (
+            "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
+            "__launch_bounds__"
+        ),
+    ),
+    (
+        r"command not found|: not found$|No such file or directory: '[^/']+'",
+        MISSING_PROGRAM,
+    ),
+    (
+        r"Permission denied",
+        (
+            "something is not readable, writable or executable for this user: a script needs chmod +x before it is "
+            "sent, or call it with bash"
+        ),
+    ),
+)
+_COMPILED = tuple((re.compile(pattern, re.MULTILINE), hint) for pattern, hint in KNOWN)
+
+#: What a failed gate's expression is about -> hint.
+GATES: Tuple[Tuple[str, str], ...] = (
+    ("spill", "registers spill to local memory: unroll less, use smaller tiles, or relax __launch_bounds__"),
+    ("registers", "fewer live values: unroll less, smaller tiles, or cap them with -maxrregcount and watch for spills"),
+    ("smem", "smaller tiles or fewer stages use less shared memory"),
+    ("occupancy", "low occupancy: fewer registers or less shared memory per block lets more blocks run at once"),
+    ("tensor", "tensor cores idle: a scalar fallback may be left in; check the toggles, and the SASS for HMMA"),
+    ("nan", "a NaN came out: keep running sums in FP32 and rescale by the row's maximum"),
+)
+
+EXIT_CODES = {
+    126: "the script or a program in it is not executable: chmod +x, or call it with bash",
+    127: MISSING_PROGRAM,
+    137: "killed (SIGKILL): most often the host ran out of memory; see dmesg there, and try a smaller shape",
+    139: "a segmentation fault: run the step under compute-sanitizer (GPU) or with -fsanitize=address (CPU)",
+}
+
+
+def for_log(text: str, exit_code: Optional[int]) -> Optional[str]:
+    """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure."""
+    for pattern, hint in _COMPILED:
+        if pattern.search(text):
+            return hint
+    return EXIT_CODES.get(exit_code) if exit_code is not None else None
+
+
+def for_gate(expr: str) -> Optional[str]:
+    """A hint for a failed gate that its job gave none for."""
+    lowered = expr.lower()
+    for word, hint in GATES:
+        if word in lowered:
+            return hint
+    return None

@@ -1,0 +1,77 @@
+"""Facts about this machine that need no program to be run, and where its programs are."""
+
+import os
+import sys
+from typing import Any, Dict, Mapping, Optional
+
+#: Searched after PATH: the PATH of an SSH command is not that of a login shell.
+EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/homebrew/bin")
+TOOLS = ("tmux", "rsync", "bash", "nvidia-smi")
+
+IS_LINUX = sys.platform.startswith("linux")
+
+
+def which(name: str, environ: Optional[Mapping[str, str]] = None) -> Optional[str]:
+    """The absolute path of a program, on PATH or in one of the usual folders."""
+    path = (os.environ if environ is None else environ).get("PATH", "")
+    for folder in path.split(os.pathsep) + list(EXTRA_PATH):
+        candidate = os.path.join(folder, name)
+        if os.path.isabs(candidate) and os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+            return candidate
+    return None
+
+
+def boot_id() -> str:
+    """What changes when the machine restarts; empty where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return _boot_id_from_sysctl()
+
+
+def _boot_id_from_sysctl() -> str:
+    import subprocess
+
+    try:
+        found = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    return found.stdout.decode("ascii", "replace").strip()
+
+
+def user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def free_bytes(path: str) -> int:
+    """Bytes this user may still write on the file system of ``path``; 0 if that cannot be told."""
+    try:
+        facts = os.statvfs(path)
+    except OSError:
+        return 0
+    return facts.f_bavail * facts.f_frsize
+
+
+def brief() -> Dict[str, Any]:
+    """What every run records of its host, whether or not it probed the machine."""
+    names = os.uname()
+    return {
+        "hostname": names.nodename,
+        "platform": sys.platform,
+        "release": names.release,
+        "machine": names.machine,
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "cpus": os.cpu_count() or 1,
+        "boot_id": boot_id(),
+    }

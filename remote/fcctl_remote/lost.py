@@ -1,0 +1,123 @@
+"""Finishing the story of a run whose supervisor died: done by the agent or the telemetry, whoever notices first."""
+
+import os
+import time
+from typing import Optional
+
+from fcctl_remote import files, process, progress, runs, wire
+from fcctl_remote.events import EventLog
+from fcctl_remote.hostfacts import boot_id
+from fcctl_remote.layout import RunLayout
+
+#: A submitted run that no supervisor took up within this time never will be, seconds.
+START_PATIENCE_S = 30.0
+
+
+def settle(run: RunLayout) -> bool:
+    """Write the outcome of a run that began and has no supervisor any more; whether the run is finished."""
+    if runs.is_finished(run):
+        return True
+    if not runs.has_begun(run):
+        return False
+    fd = files.try_lock(run.supervisor_lock)
+    if fd is None:
+        return False
+    try:
+        if not runs.is_finished(run):
+            finalise(run)
+    finally:
+        os.close(fd)
+    return True
+
+
+def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
+    """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
+    plan = runs.load_plan(run)
+    if plan is None or runs.has_begun(run) or runs.is_finished(run):
+        return False
+    fd = files.try_lock(run.supervisor_lock)
+    if fd is None:
+        return False
+    try:
+        if runs.has_begun(run) or runs.is_finished(run):
+            return False
+        if cancelled is not None:
+            status, message = cancelled, "cancelled before it began"
+        elif _too_late(run):
+            status, message = "lost", "the host program never began this run: the machine restarted or tmux was ended"
+        else:
+            return False
+        _conclude(run, runs.unstarted_outcome(plan, status, message))
+    finally:
+        os.close(fd)
+    return True
+
+
+def _too_late(run: RunLayout) -> bool:
+    submission = files.read_json(run.submission) or {}
+    if submission.get("boot_id") != boot_id():
+        return True
+    return time.time() - os.stat(run.plan).st_mtime > START_PATIENCE_S
+
+
+def finalise(run: RunLayout) -> None:
+    """Write the outcome ``lost``, after ending the orphans. The caller holds the supervisor's lock."""
+    plan = runs.load_plan(run)
+    state = progress.load(run)
+    if plan is None:
+        return
+    restarted = state is not None and state.boot_id != boot_id()
+    if restarted:
+        message = "the machine restarted while the run was on it"
+    else:
+        message = "the host program died while the run was on it"
+        session = state.session if state is not None else None
+        killed = process.end_orphans(run.run_id, session)
+        if killed:
+            message += "; %d process%s it left behind %s killed" % (
+                killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
+            )  # fmt: skip
+    _conclude(run, _outcome(plan, state, message, restarted))
+
+
+def _outcome(plan: wire.RunPlan, state: Optional[progress.State], message: str, restarted: bool) -> wire.Outcome:
+    outcome = runs.unstarted_outcome(plan, "lost", message)
+    if state is None:
+        return outcome
+    outcome.started = state.started or outcome.started
+    outcome.host = state.host
+    steps = list(state.steps)
+    if len(steps) < len(plan.steps) and state.summary.step == plan.steps[len(steps)].id:
+        steps.append(_interrupted(plan.steps[len(steps)], state, restarted))
+    outcome.steps = steps + runs.skipped(plan.steps[len(steps) :])
+    return outcome
+
+
+def _interrupted(spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
+    started = state.summary.step_started
+    seen = state.summary.heartbeat or started
+    return wire.StepResult(
+        id=spec.id,
+        status="failed",
+        started=started,
+        finished=seen,
+        duration_s=max(0.0, seen - started) if seen is not None and started is not None else 0.0,
+        attempts=state.attempts,
+        activity=spec.activity,
+        message="the machine restarted" if restarted else "the host program died",
+        hint="run the job again; fcctl logs shows how far this step came",
+        log="steps/%s/log.txt" % spec.id,
+    )
+
+
+def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
+    reserve = files.Reserve(run.reserve)
+    try:
+        EventLog(run.events, reserve).append(
+            "run_finished",
+            {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
+        )
+    except files.DiskFull:
+        pass  # the outcome itself says it all
+    runs.write_outcome(run, outcome, reserve)
+    reserve.give_back()

@@ -1,0 +1,24 @@
+"""A call the host program declines, with what the caller should know."""
+
+from typing import Any, Dict, Optional
+
+from fcctl_remote.wire import CallError
+
+
+class Refusal(Exception):
+    """``code`` is one of the wire's: bad_request, not_found, tree_mismatch, conflict, no_tmux, disk_full, denied."""
+
+    def __init__(
+        self, code: str, message: str, hint: Optional[str] = None, data: Optional[Dict[str, Any]] = None
+    ) -> None:
+        super().__init__(message)
+        self.error = CallError(code, message, hint, data or {})
+
+
+def disk_full(path: str) -> Refusal:
+    """The one wording for a full disk."""
+    return Refusal(
+        "disk_full",
+        "the host's disk is full: no room left for %s" % path,
+        "free some space there: df -h ~/.fcctl, then fcctl ps and fcctl pull-results",
+    )

@@ -1,0 +1,53 @@
+"""Text from a step, made safe to show: no escape sequence, no control character, valid UTF-8."""
+
+import os
+import re
+from typing import List
+
+#: CSI, OSC (ended by BEL or ST), other string sequences, and two-character escapes.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
+#: Controls other than tab and newline, and the marks that reverse how a line reads.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+def sanitise(data: bytes) -> str:
+    """``data`` as text for people: invalid bytes become U+FFFD, carriage returns newlines, the rest is dropped."""
+    text = data.decode("utf-8", "replace")
+    text = _ESCAPES.sub("", text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROLS.sub("", text)
+
+
+def one_line(text: str, longest: int = 500) -> str:
+    """``text`` on one line of at most ``longest`` characters."""
+    flat = " ".join(sanitise(text.encode("utf-8", "replace")).split())
+    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+def tail(path: str, most_bytes: int) -> bytes:
+    """The last ``most_bytes`` of a file, starting at a line's beginning if there is one; empty if it is absent."""
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            start = max(0, size - most_bytes)
+            stream.seek(start)
+            data = stream.read(most_bytes)
+    except OSError:
+        return b""
+    if start:
+        cut = data.find(b"\n")
+        if 0 <= cut < len(data) - 1:
+            data = data[cut + 1 :]
+    return data
+
+
+def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
+    """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end."""
+    kept: List[str] = []
+    for line in reversed(sanitise(data).split("\n")):
+        stripped = line.strip()
+        if stripped:
+            kept.append(stripped if len(stripped) <= width else "…" + stripped[-width:])
+        if len(kept) == lines:
+            break
+    return "\n".join(reversed(kept))

@@ -1,0 +1,59 @@
+"""The tmux session of a run: window ``run`` holds the supervisor, window ``gpu`` the telemetry."""
+
+import os
+import shlex
+import subprocess
+from typing import Dict, List, Sequence
+
+from fcctl_remote.hostfacts import which
+from fcctl_remote.refusal import Refusal
+from fcctl_remote.text import one_line
+
+
+def session_name(run_id: str) -> str:
+    return "fcctl-" + run_id
+
+
+def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: str) -> bool:
+    """Start both windows with one call; False if there is a session of that name, which is left as it is.
+
+    Raises:
+        Refusal: no_tmux, with tmux's own words.
+    """
+    program = which("tmux")
+    if program is None:
+        raise Refusal("no_tmux", "tmux is not installed on the host", "install it there: sudo apt-get install -y tmux")
+    name = session_name(run_id)
+    command = [program, "-u", "new-session", "-d", "-s", name, "-n", "run", "-x", "160", "-y", "48", "-c", cwd]
+    command += [_shell(supervise), ";", "new-window", "-d", "-t", "=%s:" % name, "-n", "gpu", "-c", cwd]
+    # A user's own configuration may ask tmux to end sessions nobody looks at.
+    command += [_shell(telemetry), ";", "set-option", "-t", "=%s:" % name, "destroy-unattached", "off"]
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_env()
+    )
+    said = one_line(done.stderr.decode("utf-8", "replace"))
+    if "duplicate session" in said:
+        return False
+    # A supervisor that finishes at once ends the session under the later commands' feet: the run has been started.
+    if done.returncode != 0 and not any(text in said for text in ("can't find", "no such")):
+        raise Refusal(
+            "no_tmux",
+            "tmux could not start the run: %s" % (said or "exit code %d" % done.returncode),
+            "try on the host: tmux new-session -d -s check && tmux kill-session -t check",
+        )
+    return True
+
+
+def _shell(argv: Sequence[str]) -> str:
+    """tmux hands this to a shell; ``exec`` so that the window's process is ours."""
+    return "exec " + " ".join(shlex.quote(word) for word in argv)
+
+
+def _env() -> Dict[str, str]:
+    """Without TMUX: started from within tmux, the session must still go to the user's default server."""
+    return {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
+
+
+def command_line(runner: Sequence[str], layout_root: str, *words: str) -> List[str]:
+    """How this host program is started again."""
+    return [*runner, "--root", layout_root, *words]

@@ -1,0 +1,236 @@
+"""A controller in miniature: talks to a real agent over a pipe, in a home of its own with a tmux server of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fcctl_remote import tree, wire
+from orchestrator.adapters.runner_archive import build_runner
+
+OLDEST_PYTHON = "/root/.pyenv/versions/3.8.18/bin/python"
+
+
+def host_python() -> str:
+    """The oldest supported Python where there is one, else this one."""
+    found = shutil.which("python3.8")
+    for candidate in (OLDEST_PYTHON, found, sys.executable):
+        if candidate and os.access(candidate, os.X_OK) and _works(candidate):
+            return candidate
+    raise AssertionError("no Python")
+
+
+def _works(python: str) -> bool:
+    return subprocess.run([python, "-c", "pass"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+class CallFailed(Exception):
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error['code']}: {error['message']}")
+        self.code = error["code"]
+        self.error = error
+
+
+class Host:
+    """A host: its home folder, its environment, its agents."""
+
+    def __init__(self, base: Path, root: Path | None = None) -> None:
+        self.home = base / "home"
+        self.root = root or self.home / ".fcctl"
+        (self.root / "runner").mkdir(parents=True)
+        built = build_runner(base / "cache")
+        self.runner = self.root / "runner" / f"{built.sha256}.pyz"
+        shutil.copy(built.path, self.runner)
+        self.tmux_dir = base / "t"
+        self.tmux_dir.mkdir()
+        self.env = {
+            "HOME": str(self.home),
+            "TMUX_TMPDIR": str(self.tmux_dir),
+            "PATH": os.environ["PATH"],
+            "SHELL": "/bin/sh",
+            "LANG": "C.UTF-8",
+        }
+        self.agents: list[Agent] = []
+
+    def agent(self, **env: str) -> Agent:
+        agent = Agent(self, {**self.env, **env})
+        self.agents.append(agent)
+        return agent
+
+    def run_dir(self, run_id: str) -> Path:
+        return self.root / "runs" / run_id
+
+    def tmux(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["tmux", *words], env=self.env, capture_output=True, text=True)
+
+    def program(self, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        """Run another command of the host program to its end."""
+        return subprocess.run([host_python(), str(self.runner), *words], env=self.env, capture_output=True, **options)
+
+    def processes(self, marker: str) -> list[int]:
+        """Living processes with ``marker`` in their environment."""
+        found = []
+        for place in Path("/proc").iterdir():
+            try:
+                if place.name.isdigit() and marker.encode() in (place / "environ").read_bytes().split(b"\0"):
+                    state = (place / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state not in "ZX":
+                        found.append(int(place.name))
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.close()
+        for pid in self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):
+            try:
+                os.kill(pid, 9)
+            except OSError:
+                continue
+
+
+class Agent:
+    """One connection."""
+
+    def __init__(self, host: Host, env: dict[str, str]) -> None:
+        self.host = host
+        self.stderr = (host.home / f"agent-{secrets.token_hex(3)}.err").open("wb+")
+        self.process = subprocess.Popen(
+            [host_python(), str(host.runner), "agent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            env=env,
+        )
+        self.ticks = 0
+        self._next = 0
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().decode().strip() == wire.READY
+
+    def send(self, method: str, params: dict[str, Any] | None = None, blob: bytes = b"") -> int:
+        self._next += 1
+        frame = {"id": self._next, "method": method, "params": params or {}}
+        if blob:
+            frame["blob"] = len(blob)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(frame).encode() + b"\n" + blob)
+        self.process.stdin.flush()
+        return self._next
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        assert self.process.stdout is not None
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                raise EOFError("the agent is gone")
+            frame = json.loads(line)
+            if "tick" in frame:
+                self.ticks += 1
+                continue
+            return frame, self.process.stdout.read(frame.get("blob", 0))
+
+    def call(self, method: str, params: dict[str, Any] | None = None, blob: bytes = b"") -> Any:
+        return self.call_blob(method, params, blob)[0]
+
+    def call_blob(self, method: str, params: dict[str, Any] | None = None, blob: bytes = b"") -> tuple[Any, bytes]:
+        number = self.send(method, params, blob)
+        frame, data = self.receive()
+        assert frame["id"] == number
+        if "error" in frame:
+            raise CallFailed(frame["error"])
+        return frame["result"], data
+
+    # ---------------------------------------------------------------------------------------- whole errands
+    def snapshot(self, run_id: str, contents: dict[str, bytes], workspace: str = "ws") -> wire.Snapshot:
+        """Put ``contents`` into the tree as rsync would, and take the run's snapshot of it."""
+        entries = [wire.TreeEntry(path, hashlib.sha256(data).hexdigest(), len(data)) for path, data in contents.items()]
+        blob = json.dumps(wire.encode(entries)).encode()
+        diff = self.call("tree_diff", {"workspace": workspace}, blob)
+        for path in diff["changed"]:
+            target = Path(diff["root"]) / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(contents[path])
+        digest = tree.tree_digest(entries)
+        params = {"workspace": workspace, "run_id": run_id, "tree_sha256": digest}
+        return wire.decode(wire.Snapshot, self.call("snapshot", params, blob))
+
+    def submit(self, *steps: wire.StepSpec, contents: dict[str, bytes] | None = None, **fields: Any) -> str:
+        """Submit a run of ``steps``; its id."""
+        run_id = fields.pop("run_id", None) or new_run_id()
+        made = self.snapshot(run_id, contents or {"hello.txt": b"hello\n"})
+        plan = plan_of(run_id, *steps, tree_sha256=made.tree_sha256, **fields)
+        self.call("submit", {"plan": wire.encode(plan)})
+        return run_id
+
+    def outcome(self, run_id: str, within: float = 30.0) -> wire.Outcome:
+        """Watch the run to its end."""
+        self.follow(run_id, within)
+        return wire.decode(wire.Outcome, json.loads((self.host.run_dir(run_id) / "outcome.json").read_bytes()))
+
+    def follow(self, run_id: str, within: float = 30.0, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
+        """All events, and one step's log, until the run has ended and nothing is left to read."""
+        events: list[wire.Event] = []
+        log = bytearray()
+        offset = 0
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            request = wire.WatchRequest(run_id, offset, log_step, len(log), wait_s=5.0)
+            result, blob = self.call_blob("watch", wire.encode(request))
+            reply = wire.decode(wire.WatchReply, result)
+            events += reply.events
+            offset = reply.events_offset
+            log += blob
+            if reply.summary.status in wire.RUN_ENDINGS and not reply.events and len(log) >= reply.log_size:
+                return events, bytes(log)
+        raise AssertionError(f"run {run_id} has not ended: {result['summary']}")
+
+    def wait_for(self, run_id: str, kind: str, within: float = 10.0) -> wire.Event:
+        """Wait until an event of this kind was written."""
+        offset = 0
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            reply = wire.decode(
+                wire.WatchReply, self.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))
+            )
+            offset = reply.events_offset
+            for event in reply.events:
+                if event.type == kind:
+                    return event
+        raise AssertionError(f"no event {kind}")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.stderr.close()
+
+
+def new_run_id(job: str = "job") -> str:
+    return f"20261121t081530z-{job}-box-{secrets.token_hex(3)}"
+
+
+def plan_of(run_id: str, *steps: wire.StepSpec, **fields: Any) -> wire.RunPlan:
+    given = {"job": "job", "target": "box", "workspace": "ws", "tree_sha256": "0" * 64, "created": 1.0, **fields}
+    return wire.RunPlan(run_id=run_id, steps=list(steps), **given)
+
+
+def step(name: str, script: str, **fields: Any) -> wire.StepSpec:
+    return wire.StepSpec(id=name, run=script, **fields)
