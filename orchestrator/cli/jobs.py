@@ -10,7 +10,7 @@ import click
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.job_files import JobFiles
+    from orchestrator.adapters.workspace import Workspace
     from orchestrator.domain.job import Job, Needs, Step
     from orchestrator.domain.problems import Problem
 
@@ -24,8 +24,8 @@ def jobs() -> None:
 @click.pass_obj
 def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
-    files = cli.workspace().jobs
-    rows = [_row(files, name) for name in files.names()]
+    workspace = cli.workspace()
+    rows = [_row(workspace, name) for name in workspace.jobs.names()]
     if cli.json:
         cli.emit({"jobs": rows})
         return
@@ -66,8 +66,9 @@ def validate(cli: Cli, names: tuple[str, ...]) -> int:
     """Check job files, by name or by path; all of them if none is named. Exit code 3 if one is wrong."""
     from orchestrator.errors import ConfigError
 
-    files = cli.workspace().jobs
-    paths = [_path(files, name) for name in names] or [files.path(name) for name in files.names()]
+    workspace = cli.workspace()
+    files = workspace.jobs
+    paths = [_path(workspace, name) for name in names] or [files.path(name) for name in files.names()]
     found: dict[Path, list[Problem]] = {path: files.check(path) for path in paths}
     problems = [problem for several in found.values() for problem in several]
     if cli.json:
@@ -81,14 +82,15 @@ def validate(cli: Cli, names: tuple[str, ...]) -> int:
     return ConfigError.exit_code if problems else 0
 
 
-def _path(files: JobFiles, name: str) -> Path:
-    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else files.path(name)
+def _path(workspace: Workspace, name: str) -> Path:
+    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else workspace.jobs.path(name)
 
 
-def _row(files: JobFiles, name: str) -> dict[str, Any]:
+def _row(workspace: Workspace, name: str) -> dict[str, Any]:
     from orchestrator.domain import budget, duration
     from orchestrator.domain.job import InvalidJob
 
+    files = workspace.jobs
     row: dict[str, Any] = {"job": name, "title": "", "steps": 0, "built_in": files.is_built_in(name), "problem": None}
     try:
         job = files.get(name)
