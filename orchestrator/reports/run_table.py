@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
 from orchestrator.reports.document_tables import section
-from orchestrator.reports.figures import ascii_only, mark, plural
+from orchestrator.reports.figures import ascii_only, mark
 from orchestrator.reports.live import duration
 from orchestrator.reports.run_list import COLOURS
 from orchestrator.reports.sanitize import clean
@@ -46,7 +46,7 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     from rich.padding import Padding
 
     def indented(content: RenderableType) -> Padding:
-        return Padding(content, (0, 0, 0, _INDENT))
+        return Padding(content, (0, 0, 0, _INDENT), expand=False)
 
     yield from _header(record)
     if record.steps:
@@ -97,7 +97,7 @@ def _identity(record: RunRecord) -> Iterator[str]:
     yield clean(record.run_id, 63)
     commit = record.source.git_commit
     if commit:
-        yield f"commit {clean(commit, 9).rstrip('…')}" + (" + changes" if record.source.dirty else "")
+        yield f"commit {clean(commit[:9])}" + (" + changes" if record.source.dirty else "")
     if record.cost.usd:
         yield f"${record.cost.usd:.2f}"
 
@@ -143,9 +143,9 @@ def _steps(record: RunRecord) -> Table:
     table.add_column(no_wrap=True, justify="right")
     table.add_column(overflow="fold")
     for step in record.steps:
-        table.add_row(
-            Text(clean(step.id, 60)), mark(step.status), Text(duration(max(0.0, step.duration_s))), _step_note(step)
-        )
+        ran = step.attempts > 0 or step.duration_s > 0
+        taken = duration(max(0.0, step.duration_s)) if ran and step.status != "unavailable" else ""
+        table.add_row(Text(clean(step.id, 60)), mark(step.status), Text(taken), _step_note(step))
     return table
 
 
@@ -156,7 +156,7 @@ def _step_note(step: StepRecord) -> Text:
     judged = [g for g in step.gates if g.verdict != "not_applicable"]
     if judged:
         passed = sum(g.verdict == "pass" for g in judged)
-        said.append(f"{passed} of {plural(len(judged), 'gate')}", "" if passed == len(judged) else "red")
+        said.append(f"gates {passed}/{len(judged)}", "" if passed == len(judged) else "red")
     if step.attempts > 1:
         said.append(f"{', ' if said else ''}attempt {step.attempts}")
     if step.message and step.status not in ("passed", "skipped"):
