@@ -1,0 +1,75 @@
+"""Many processes complete runs at once, while others list, rebuild and destroy the index: nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from orchestrator.adapters.store import FileStore
+
+ROOT = Path(__file__).resolve().parents[3]
+EACH = 12
+WRITER = f"""
+import sys
+from pathlib import Path
+from orchestrator.adapters.store import FileStore
+from tests.support.stores import RealClock, completed
+store = FileStore(Path(sys.argv[1]), RealClock(), note=lambda _: None)
+for _ in range({EACH}):
+    run_id = completed(store)
+    assert run_id in {{row.run_id for row in store.rows()}}
+"""
+VANDAL = """
+import sys, time
+from pathlib import Path
+from orchestrator.adapters.store import FileStore
+from tests.support.stores import RealClock
+root = Path(sys.argv[1])
+store = FileStore(root, RealClock(), note=lambda _: None)
+for turn in range(12):
+    time.sleep(0.05)
+    if turn % 3 == 0:
+        store.reindex()
+    elif turn % 3 == 1 and (root / "index.sqlite").exists():
+        (root / "index.sqlite").write_bytes(b"scribbled over " * 2000)
+    store.rows()
+"""
+
+
+def start(program: str, root: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(root)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+
+
+def test_concurrent_writers_lose_nothing(store: FileStore, notes: list[str]) -> None:
+    finish([start(WRITER, store.root) for _ in range(6)])
+    on_disk = sorted(os.listdir(store.root / "runs"))
+    assert len(on_disk) == 6 * EACH
+    assert sorted(row.run_id for row in store.rows()) == on_disk
+    assert notes == []
+
+
+def test_rebuilding_beside_writers_loses_nothing(store: FileStore) -> None:
+    rebuild = VANDAL.replace('(root / "index.sqlite").write_bytes(b"scribbled over " * 2000)', "store.reindex()")
+    finish([*(start(WRITER, store.root) for _ in range(4)), start(rebuild, store.root)])
+    assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
+
+
+def test_scribbling_over_the_index_is_survived_by_the_runs(store: FileStore) -> None:
+    """Nobody can answer rightly while the file is being destroyed under them, but the runs come to no harm."""
+    writer = WRITER.replace("    assert run_id in {row.run_id for row in store.rows()}\n", "")
+    finish([*(start(writer, store.root) for _ in range(3))])
+    vandal = start(VANDAL, store.root)
+    finish([vandal])
+    assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
+    assert len(store.rows()) == 3 * EACH
