@@ -83,13 +83,13 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
 
 def start_script(sha256: str, root: str, python: str | None) -> str:
     """POSIX shell, on one line: become the agent, or say by the exit status why not."""
-    archive = _under(root, f"runner/{sha256}.pyz")
+    home = _shell_path(root)
     pythons = shlex.quote(python) if python else " ".join(PYTHONS)
     # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
     return (
-        f'p={archive}; [ -f "$p" ] || exit {NO_RUNNER}; for y in {pythons}; do '
+        f'r={home}; p="$r/runner/{sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; for y in {pythons}; do '
         'case "$("$y" -V 2>/dev/null </dev/null)" in "Python 3."[89]*|"Python 3."[1-9][0-9]*) '
-        f'exec "$y" -I -S "$p" agent;; esac; done; exit {NO_PYTHON}'
+        f'exec "$y" -I -S "$p" --root "$r" agent;; esac; done; exit {NO_PYTHON}'
     )
 
 
@@ -101,7 +101,7 @@ def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s:
     """
     data = runner.path.read_bytes()
     script = (
-        f'umask 077; d={_under(root, "runner")}; t="$d/.{runner.sha256}.$$"; mkdir -p "$d" && cat >"$t" && '
+        f'umask 077; d={_shell_path(root)}/runner; t="$d/.{runner.sha256}.$$"; mkdir -p "$d" && cat >"$t" && '
         f'[ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$d/{runner.sha256}.pyz" && exit 0; '
         f'rm -f "$t"; exit {NO_ROOM}'
     )
@@ -138,12 +138,11 @@ def _no_python(python: str | None) -> NoReturn:
     )
 
 
-def _under(root: str, name: str) -> str:
-    """``root/name`` as a word of shell; a leading ``~`` is the home of whoever logs in."""
+def _shell_path(root: str) -> str:
+    """``root`` as a word of shell; a leading ``~`` is the home of whoever logs in."""
     if any(c in root for c in "\n\r\0"):
         raise HostUnusable(f"cannot use {root!r} as `root`", cause="it holds a control character")
-    if root == "~":
-        root = "~/"
-    if root.startswith("~/"):
-        return '"$HOME"/' + shlex.quote(f"{root[2:].rstrip('/')}/{name}".lstrip("/"))
-    return shlex.quote(f"{root.rstrip('/')}/{name}")
+    root = root.rstrip("/")
+    if root == "~" or root.startswith("~/"):
+        return '"$HOME"' + shlex.quote(root[1:])
+    return shlex.quote(root)

@@ -49,7 +49,13 @@ class SshProcess:
             self.channel.shutdown_write()
 
     def wait(self, timeout_s: float) -> int | None:
-        self.channel.status_event.wait(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while not self.channel.status_event.wait(min(STDERR_EVERY_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return None
+            self._drain_errors()  # a full window would keep it from ending
+            while self.channel.recv_ready():
+                self.channel.recv(64 * 1024)
         if not self.channel.exit_status_ready():
             return None
         status = self.channel.recv_exit_status()

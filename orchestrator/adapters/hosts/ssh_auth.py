@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import getpass
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
@@ -21,7 +21,6 @@ from orchestrator.errors import HostUnreachable
 #: An agent may ask its owner to confirm, seconds.
 AGENT_TIMEOUT_S = 60
 PASSPHRASE_TRIES = 3
-KEY_CLASSES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 
 class SocketAgent(AgentSSH):
@@ -108,7 +107,7 @@ class KeyLogin:
             for _ in range(PASSPHRASE_TRIES):
                 phrase = getpass.getpass(f"Passphrase of {file}: ", stream=sys.stderr)
                 with contextlib.suppress(ValueError, paramiko.SSHException):
-                    return cast("paramiko.PKey", _load(file, phrase))
+                    return _load(file, phrase)
         self._tried.append(f"{file} (needs its passphrase)")
         return None
 
@@ -160,26 +159,47 @@ class KeyLogin:
         ) from None
 
 
-def _load(file: Path, passphrase: str | None) -> Any:
-    problem: Exception | None = None
-    for key_class in KEY_CLASSES:
-        try:
-            key = key_class.from_private_key_file(str(file), passphrase)
-        except paramiko.PasswordRequiredException:
-            raise
-        except (paramiko.SSHException, ValueError, IndexError) as error:
-            problem = problem or error
-        else:
-            certificate = Path(f"{file}-cert.pub")
-            if certificate.is_file():
-                key.load_certificate(str(certificate))
-            return key
-    raise problem or paramiko.SSHException("unknown kind of key")
+def _load(file: Path, passphrase: str | None) -> paramiko.PKey:
+    """The private key in ``file``, with its certificate if one lies beside it.
+
+    Raises:
+        PasswordRequiredException: it is encrypted and no passphrase was given.
+        SSHException, OSError: it cannot be read.
+    """
+    try:
+        key: paramiko.PKey = paramiko.Ed25519Key.from_private_key_file(str(file), passphrase)
+    except paramiko.PasswordRequiredException:
+        raise
+    except (paramiko.SSHException, ValueError, IndexError):
+        key = _load_other(file, passphrase)
+    certificate = Path(f"{file}-cert.pub")
+    if certificate.is_file():
+        key.load_certificate(str(certificate))
+    return key
+
+
+def _load_other(file: Path, passphrase: str | None) -> paramiko.PKey:
+    """RSA and ECDSA, read by cryptography: Paramiko's own reader fails on some keys without a comment."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+    data = file.read_bytes()
+    load = load_ssh_private_key if b"BEGIN OPENSSH" in data[:200] else load_pem_private_key
+    try:
+        found = load(data, passphrase.encode() if passphrase is not None else None)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        if passphrase is None and b"ENCRYPTED" in data[:200]:
+            raise paramiko.PasswordRequiredException("it is encrypted") from None
+        raise paramiko.SSHException(printable(str(error), 200)) from None
+    if isinstance(found, rsa.RSAPrivateKey):
+        return paramiko.RSAKey(key=found)
+    if isinstance(found, ec.EllipticCurvePrivateKey):
+        return paramiko.ECDSAKey(vals=(found, found.public_key()))
+    raise paramiko.SSHException("a kind of key that is not supported")
 
 
 def _public_blob(file: Path) -> bytes | None:
-    import base64
-
     try:
         return base64.b64decode(Path(f"{file}.pub").read_text().split()[1])
     except (OSError, ValueError, IndexError):

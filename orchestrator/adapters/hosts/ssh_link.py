@@ -105,7 +105,7 @@ class Dialer:
         """Raises HostUnreachable, with the reason."""
         if depth > MAX_HOPS:
             raise HostUnreachable(
-                f"the way to {settings} goes over more than {MAX_HOPS} jump hosts", reason="config",
+                f"the way to {settings} has no end", reason="config", cause=f"more than {MAX_HOPS} jump hosts in a row",
                 hint="look for a loop of ProxyJump in the SSH configuration",
             )  # fmt: skip
         below: Link | None = None

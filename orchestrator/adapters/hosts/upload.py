@@ -51,7 +51,8 @@ class Uploader:
 
     def _tar(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> str:
         archive = f"{hello.root}/runner/{hello.runner_sha256}.pyz"
-        process = self._transport.run(command([hello.python, "-I", "-S", archive, "receive", shipment.workspace]))
+        words = [hello.python, "-I", "-S", archive, "--root", hello.root, "receive", shipment.workspace]
+        process = self._transport.run(command(words))
         try:
             whole = _stream(process, shipment)
             status = _finish(process, watch)

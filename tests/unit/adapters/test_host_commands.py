@@ -81,7 +81,8 @@ def test_start_script(tmp_path: Path) -> None:
     assert start("~/.fcctl", None, home)[0] == NO_RUNNER
     (runner / "cafe.pyz").write_text("import sys; print(sys.argv[1:], sys.flags.isolated, sys.flags.no_site)")
     for root in ("~/.fcctl", "~/.fcctl/", str(home / ".fcctl")):
-        assert start(root, sys.executable, home) == (0, "['agent'] 1 1\n")
+        words = ["--root", str(home / ".fcctl"), "agent"]
+        assert start(root, sys.executable, home) == (0, f"{words} 1 1\n")
     old = tmp_path / "old python"
     for version in ("2.7.18", "3.6.8", "3.7.0", "4.0.0"):
         old.write_text(f"#!/bin/sh\necho Python {version}\n")

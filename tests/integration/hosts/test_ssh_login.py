@@ -1,0 +1,475 @@
+"""Getting in over SSH, or being told what stands in the way. Real sshd, real keys; the agent is a script."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from orchestrator.adapters.hosts import Connector
+from orchestrator.adapters.hosts.ssh_auth import KeyLogin, _load
+from orchestrator.adapters.hosts.ssh_config import Destination, resolve
+from orchestrator.domain.target import SshTarget
+from orchestrator.errors import HostFault, HostUnreachable, HostUnusable
+from tests.support.agents import fake_runner, scripted_python
+from tests.support.link import LinkProxy
+from tests.support.sshd import LoopbackSshd, free_port, generate_key
+
+pytestmark = pytest.mark.usefixtures("private_home")
+
+SERVE = """
+hello()
+while True:
+    request = receive()
+    send({"id": request["id"], "result": {"runs": []}})
+"""
+
+
+class Client:
+    """Connects with a scripted agent on the far side."""
+
+    def __init__(self, folder: Path) -> None:
+        self.connector = Connector(lambda: fake_runner(folder))
+        self.python = scripted_python(folder, SERVE)
+
+    def works(self, target: SshTarget) -> bool:
+        session = self.connector.connect(target.model_copy(update={"python": self.python}))
+        try:
+            return session.status() == []
+        finally:
+            session.close()
+
+    def refused(self, target: SshTarget) -> HostUnreachable:
+        with pytest.raises(HostUnreachable) as caught:
+            self.works(target)
+        assert caught.value.cause
+        assert caught.value.hint
+        return caught.value
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ the way there
+def test_plain(client: Client, sshd: LoopbackSshd) -> None:
+    assert client.works(sshd.target())
+
+
+def test_alias_of_the_config_file(client: Client, sshd: LoopbackSshd) -> None:
+    target = SshTarget(name="b", host="box", ssh_config=str(sshd.ssh_config))
+    assert client.works(target)
+
+
+def test_no_such_name(client: Client, sshd: LoopbackSshd) -> None:
+    error = client.refused(sshd.target(host="no-such-host.invalid"))
+    assert error.reason == "name"
+    assert "no-such-host.invalid" in error.message
+
+
+def test_closed_port(client: Client, sshd: LoopbackSshd) -> None:
+    error = client.refused(sshd.target(port=free_port()))
+    assert error.reason == "port"
+    assert "refused" in (error.cause or "").lower()
+
+
+def test_port_of_something_else(client: Client, sshd: LoopbackSshd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        error = client.refused(sshd.target(port=port))
+    assert error.reason == "port"
+    assert "not a usable SSH server" in error.message
+
+
+def test_port_that_never_speaks(client: Client, sshd: LoopbackSshd, link: LinkProxy) -> None:
+    link.stall()
+    began = time.monotonic()
+    error = client.refused(sshd.target(port=link.port, connect_timeout_s=1.0))
+    assert error.reason == "timeout"
+    assert time.monotonic() - began < 5
+
+
+def test_link_reset_during_the_login(client: Client, sshd: LoopbackSshd, link: LinkProxy) -> None:
+    link.cut_after(1500, "down")
+    assert client.refused(sshd.target(port=link.port)).reason in ("port", "login")
+
+
+def test_proxy_command(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    relay = tmp_path / "re lay.py"
+    relay.write_text(
+        "import socket, sys, threading, os\n"
+        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "print('noise of the relay', file=sys.stderr, flush=True)\n"
+        "def up():\n"
+        "    while d := os.read(0, 65536): s.sendall(d)\n"
+        "    s.shutdown(1)\n"
+        "threading.Thread(target=up, daemon=True).start()\n"
+        "while d := s.recv(65536): os.write(1, d)\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(
+        sshd.ssh_config.read_text() + f'  ProxyCommand {sys.executable} "{relay}" %h %p\n'
+        f"Host astray\n  ProxyCommand echo astray >&2; exit 3\n"
+    )
+    assert client.works(SshTarget(name="b", host="box", ssh_config=str(config)))
+    error = client.refused(SshTarget(name="b", host="astray", ssh_config=str(config), connect_timeout_s=5))
+    assert error.reason == "proxy"
+    assert "astray" in (error.cause or "")
+
+
+@pytest.fixture
+def jump() -> Iterator[LoopbackSshd]:
+    server = LoopbackSshd()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def jump_config(sshd: LoopbackSshd, jump: LoopbackSshd, tmp_path: Path) -> str:
+    """``box`` behind ``hop``, and ``far`` behind ``hop`` and ``box``."""
+    config = tmp_path / "config"
+    hop = jump.ssh_config.read_text().replace("Host box", "Host hop")
+    box = sshd.ssh_config.read_text()
+    config.write_text(
+        f"{hop}{box}  ProxyJump hop\n{box.replace('Host box', 'Host inner')}"
+        f"{hop.replace('Host hop', 'Host far')}  ProxyJump hop,inner\n"
+        f"Host loop\n  ProxyJump loop2\nHost loop2\n  ProxyJump loop\n"
+    )
+    return str(config)
+
+
+def test_proxy_jump(client: Client, sshd: LoopbackSshd, jump: LoopbackSshd, tmp_path: Path) -> None:
+    config = jump_config(sshd, jump, tmp_path)
+    assert client.works(SshTarget(name="b", host="box", ssh_config=config))
+    assert client.works(SshTarget(name="b", host="far", ssh_config=config))
+    assert client.works(SshTarget(name="b", host="inner", ssh_config=config, proxy_jump="hop"))
+    assert "direct-tcpip" in jump.log.read_text() or "Accepted publickey" in jump.log.read_text()
+    sshd.stop()
+    error = client.refused(SshTarget(name="b", host="box", ssh_config=config))
+    assert error.reason == "proxy"
+    jump.stop()
+    error = client.refused(SshTarget(name="b", host="box", ssh_config=config))
+    assert error.reason == "proxy"
+    assert "hop" in error.message
+    assert "refused" in (error.cause or "").lower()
+    assert client.refused(SshTarget(name="b", host="loop", ssh_config=config)).reason == "config"
+
+
+def test_key_of_the_jump_host_is_checked_too(
+    client: Client, sshd: LoopbackSshd, jump: LoopbackSshd, tmp_path: Path
+) -> None:
+    config = jump_config(sshd, jump, tmp_path)
+    jump.known_hosts.write_text("")
+    error = client.refused(SshTarget(name="b", host="box", ssh_config=config))
+    assert error.reason == "key"
+    assert "hop" in error.message
+
+
+# ------------------------------------------------------------------------------------------------ the host's key
+def test_unknown_key(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    empty = tmp_path / "kh"
+    error = client.refused(sshd.target(known_hosts=str(empty)))
+    assert error.reason == "key"
+    assert "is not known" in error.message
+    said = subprocess.run(["ssh-keygen", "-lf", f"{sshd.host_keys[0]}.pub"], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[1] in (error.cause or "")
+    # The hint does what it says.
+    scan = (error.hint or "").partition("then: ")[2]
+    assert scan.startswith("ssh-keyscan")
+    subprocess.run(scan, shell=True, check=True, capture_output=True)
+    assert client.works(sshd.target(known_hosts=str(empty)))
+
+
+def test_changed_key_is_loud(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    other = generate_key(tmp_path / "other")
+    kind, blob = Path(f"{other}.pub").read_text().split()[:2]
+    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {kind} {blob}\n")
+    error = client.refused(sshd.target())
+    assert error.reason == "key"
+    assert "HAS CHANGED" in error.message
+    assert f"{sshd.known_hosts}:1" in (error.cause or "")
+    # Following the hint removes the old key.
+    command = (error.hint or "").partition(": ")[2].partition(", then")[0]
+    assert command.startswith("ssh-keygen -R")
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert "is not known" in client.refused(sshd.target()).message
+
+
+def test_revoked_key(client: Client, sshd: LoopbackSshd) -> None:
+    with sshd.known_hosts.open("a") as known:
+        known.write("@revoked * " + Path(f"{sshd.host_keys[0]}.pub").read_text())
+    error = client.refused(sshd.target())
+    assert error.reason == "key"
+    assert "revoked" in error.message
+
+
+def test_hashed_names_host_key_alias_and_portless_names(client: Client, sshd: LoopbackSshd) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(sshd.known_hosts)], check=True, capture_output=True)
+    assert "127.0.0.1" not in sshd.known_hosts.read_text()
+    assert client.works(sshd.target())
+    public = Path(f"{sshd.host_keys[0]}.pub").read_text()
+    sshd.known_hosts.write_text(f"the-alias {public}")
+    with sshd.ssh_config.open("a") as config:
+        config.write("  HostKeyAlias the-alias\n")
+    assert client.works(SshTarget(name="b", host="box", ssh_config=str(sshd.ssh_config)))
+    sshd.known_hosts.write_text(f"127.0.0.1 {public}")
+    assert client.works(sshd.target())
+
+
+@pytest.mark.parametrize("known", ["rsa", "ecdsa", "ed25519"])
+def test_the_kind_of_key_that_is_known_is_asked_for(client: Client, known: str) -> None:
+    server = LoopbackSshd(host_key_kinds=("ed25519", "ecdsa", "rsa"))
+    try:
+        server.start()
+        lines = server.known_hosts.read_text().splitlines()
+        server.known_hosts.write_text("\n".join(line for line in lines if known in line) + "\n")
+        assert client.works(server.target())
+        # With the other kinds known wrongly, a match is still a match, and a mismatch is still one.
+        server.known_hosts.write_text(f"[127.0.0.1]:{server.port} ssh-dss AAAAB3NzaC1kc3MAAAAA\n")
+        assert client.refused(server.target()).reason == "key"
+    finally:
+        server.close()
+
+
+# ------------------------------------------------------------------------------------------------ the login
+def test_wrong_user(client: Client, sshd: LoopbackSshd) -> None:
+    error = client.refused(sshd.target(user="nobody-here"))
+    assert error.reason == "login"
+    assert "nobody-here" in error.message
+    assert str(sshd.identity) in (error.cause or "")
+
+
+def test_wrong_key_names_the_keys_tried(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    stranger = generate_key(tmp_path / "stranger")
+    error = client.refused(sshd.target(identity_file=str(stranger)))
+    assert error.reason == "login"
+    assert str(stranger) in (error.cause or "")
+
+
+def test_no_key_at_all(client: Client, sshd: LoopbackSshd) -> None:
+    error = client.refused(sshd.target(identity_file=None))
+    assert error.reason == "login"
+    assert "no key to try" in (error.cause or "")
+    assert "publickey" in (error.cause or "")
+
+
+def test_broken_key_file(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("not a key")
+    error = client.refused(sshd.target(identity_file=str(broken)))
+    assert error.reason == "login"
+    assert "cannot be read" in (error.cause or "")
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+def test_other_kinds_of_keys(client: Client, sshd: LoopbackSshd, tmp_path: Path, kind: str) -> None:
+    mine = generate_key(tmp_path / "mine", kind)
+    shutil.copy(f"{mine}.pub", sshd.folder / "authorized_keys")
+    assert client.works(sshd.target(identity_file=str(mine)))
+    # The format of before 2014, without and with a passphrase.
+    subprocess.run(["ssh-keygen", "-q", "-p", "-m", "PEM", "-N", "", "-f", str(mine)], check=True, capture_output=True)
+    assert "OPENSSH" not in mine.read_text()
+    assert client.works(sshd.target(identity_file=str(mine)))
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "sesame", "-f", str(mine)], check=True, capture_output=True)
+    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"ssh-add {mine}"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-P", "sesame", "-N", "sesame", "-m", "PEM", "-f", str(mine)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    assert client.refused(sshd.target(identity_file=str(mine))).hint == f"ssh-add {mine}"
+
+
+def test_keys_of_every_length_without_a_comment(tmp_path: Path) -> None:
+    for number in range(12):  # about half of them end at a block's end, which Paramiko's reader takes for padding
+        key = _load(generate_key(tmp_path / f"k{number}", "ecdsa"), None)
+        assert key.can_sign()
+
+
+def test_server_that_wants_a_password(client: Client, tmp_path: Path) -> None:
+    server = LoopbackSshd(settings=("PubkeyAuthentication no", "KbdInteractiveAuthentication yes", "UsePAM no"))
+    try:
+        server.start()
+        error = client.refused(server.target())
+    finally:
+        server.close()
+    assert error.reason == "login"
+
+
+class Agent:
+    """A real ssh-agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = str(folder / "agent")
+        self.process = subprocess.Popen(["ssh-agent", "-D", "-a", self.socket], stdout=subprocess.DEVNULL)
+        while not os.path.exists(self.socket):
+            time.sleep(0.01)
+
+    def add(self, key: Path, **options: Any) -> None:
+        environment = {**os.environ, "SSH_AUTH_SOCK": self.socket, **options}
+        subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+@pytest.fixture
+def agent(sshd: LoopbackSshd) -> Iterator[Agent]:
+    agent = Agent(sshd.folder)
+    yield agent
+    agent.close()
+
+
+def test_agent(
+    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("other1", "other2"):
+        agent.add(generate_key(tmp_path / name))
+    agent.add(sshd.identity)
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
+    assert client.works(sshd.target(identity_file=None))
+    # Only IdentityFile's key of the agent, although its private file is gone.
+    public = tmp_path / "only"
+    shutil.copy(f"{sshd.identity}.pub", f"{public}.pub")
+    public.write_text("")
+    config = tmp_path / "config"
+    text = sshd.ssh_config.read_text().replace(str(sshd.identity), str(public))
+    config.write_text(text)
+    assert client.works(SshTarget(name="b", host="box", ssh_config=str(config)))
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    config.write_text(text + f"  IdentityAgent {agent.socket}\n")
+    assert client.works(SshTarget(name="b", host="box", ssh_config=str(config)))
+    config.write_text(text + "  IdentityAgent none\n")
+    assert client.refused(SshTarget(name="b", host="box", ssh_config=str(config))).reason == "login"
+
+
+def test_dead_agent_is_no_obstacle(client: Client, sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(sshd.folder / "gone"))
+    assert client.works(sshd.target())
+
+
+def test_agent_with_more_keys_than_the_host_allows(
+    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(8):
+        agent.add(generate_key(tmp_path / f"k{number}"))
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
+    assert client.works(sshd.target())  # the chosen file goes first
+    error = client.refused(sshd.target(identity_file=None))
+    assert error.reason == "login"
+    assert "too many" in (error.cause or "") or "hung up" in (error.cause or "")
+
+
+def test_key_with_a_passphrase(
+    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locked = generate_key(tmp_path / "locked", passphrase="sesame")
+    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
+    error = client.refused(sshd.target(identity_file=str(locked)))
+    assert error.reason == "login"
+    assert error.hint == f"ssh-add {locked}"
+    ask = tmp_path / "ask"
+    ask.write_text("#!/bin/sh\necho sesame\n")
+    ask.chmod(0o755)
+    agent.add(locked, SSH_ASKPASS=str(ask), SSH_ASKPASS_REQUIRE="force", DISPLAY="x")
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
+    assert client.works(sshd.target(identity_file=str(locked)))
+
+
+def test_passphrase_is_asked_for_on_a_terminal(
+    sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locked = generate_key(tmp_path / "locked", passphrase="sesame")
+    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
+    answers = iter(["wrong", "sesame"])
+    monkeypatch.setattr("getpass.getpass", lambda prompt, stream: next(answers))
+    settings = resolve(
+        Destination("127.0.0.1", sshd.user, sshd.port), config_file="/dev/null", identity_file=str(locked)
+    )
+    with paramiko.Transport(socket.create_connection(("127.0.0.1", sshd.port))) as transport:
+        transport.start_client(timeout=5)
+        KeyLogin(settings, None, interactive=True).authenticate(transport)
+        assert transport.is_authenticated()
+
+
+# ------------------------------------------------------------------------------------------------ on the far side
+def test_login_noise(client: Client, sshd: LoopbackSshd) -> None:
+    (sshd.home / ".bashrc").write_text("echo welcome; printf 'no newline \\033[31m'; echo oops >&2\n")
+    assert client.works(sshd.target())
+
+
+def test_endless_login_noise(client: Client, sshd: LoopbackSshd) -> None:
+    (sshd.home / ".bashrc").write_text("yes noise\n")
+    with pytest.raises(HostFault) as caught:
+        client.works(sshd.target())
+    assert caught.value.fault == "noise"
+    assert ".bashrc" in (caught.value.hint or "")
+
+
+def test_endless_noise_on_standard_error(client: Client, sshd: LoopbackSshd) -> None:
+    (sshd.home / ".bashrc").write_text("(yes noise | head -c 5000000) >&2\n")
+    assert client.works(sshd.target())
+
+
+def test_shell_that_ends_at_once(client: Client, sshd: LoopbackSshd) -> None:
+    (sshd.home / ".bashrc").write_text("echo this account is closed >&2; exit 7\n")
+    with pytest.raises(HostUnusable) as caught:
+        client.works(sshd.target())
+    assert "this account is closed" in (caught.value.cause or "")
+
+
+def test_runner_is_uploaded_once(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    assert client.works(sshd.target())
+    stored = sshd.home / ".fcctl" / "runner" / (fake_runner(tmp_path).sha256 + ".pyz")
+    first = stored.stat()
+    assert stored.read_bytes() == fake_runner(tmp_path).path.read_bytes()
+    assert client.works(sshd.target())
+    assert stored.stat().st_ino == first.st_ino
+    assert [path.name for path in stored.parent.iterdir()] == [stored.name]
+
+
+def test_root_elsewhere(client: Client, sshd: LoopbackSshd) -> None:
+    assert client.works(sshd.target(root=str(sshd.home / "odd 'root\" $x")))
+    assert client.works(sshd.target(root="~/deep/er"))
+    assert (sshd.home / "deep" / "er" / "runner").is_dir()
+
+
+def test_root_that_cannot_be_written(client: Client, sshd: LoopbackSshd) -> None:
+    (sshd.home / "file").write_text("")
+    with pytest.raises(HostUnusable) as caught:
+        client.works(sshd.target(root="~/file/root"))
+    assert "cannot be stored" in caught.value.message
+
+
+def test_no_python_there(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    with pytest.raises(HostUnusable) as caught:
+        Connector(lambda: fake_runner(tmp_path)).connect(sshd.target(python="/nowhere/python3"))
+    assert "Python 3.8" in caught.value.message
+
+
+def test_python_is_searched_for(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """The first ``python3`` is a script that speaks as the agent; it is found without being named."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    scripted_python(tools, SERVE, "python3")
+    (sshd.home / ".bashrc").write_text(f"export PATH={tools}:$PATH\n")
+    session = Connector(lambda: fake_runner(tmp_path)).connect(sshd.target(python=None))
+    assert session.hello.hostname == "h"
+    session.close()
