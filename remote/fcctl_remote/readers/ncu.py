@@ -62,6 +62,7 @@ METRICS: Dict[str, Tuple[str, ...]] = {
 _WHOLE = ("registers", "smem_static", "smem_dynamic", "dram_bytes_read", "dram_bytes_written", "tensor_instructions")
 _DURATION = ("gpu__time_duration.sum", "GPU Speed Of Light Throughput/Duration")
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!.*_not_issued)(\w+)_per_issue_active\.ratio\Z")
+_NOT_A_STALL = "selected"  # the warp that does issue
 _IDENTITY = frozenset(
     [
         "ID",
@@ -112,8 +113,8 @@ def _report(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> None:
-    """``ncu --import`` in base units, so that no digit is lost to ``1.02 Kbyte``; stderr goes into the output too."""
-    argv = [program, "--import", os.path.abspath(report), "--csv", "--page", "raw", "--print-units", "base"]
+    """``ncu --import``; stderr goes into the output too. Its own choice of units prints six decimals, base units two."""
+    argv = [program, "--import", os.path.abspath(report), "--csv", "--page", "raw"]
     environment = {**(dict(env) or os.environ), "LC_ALL": "C"}
     with open(output, "wb") as stream:
         try:
@@ -145,10 +146,8 @@ def _document(text: Iterable[str], path: str) -> Dict[str, Any]:
     details = "Metric Name" in header and "Metric Value" in header
     launches = _details(header, rows, path) if details else _raw(header, rows, path)
     kernels: List[Dict[str, Any]] = []
-    scaled = False
     for identity, cells in launches:
-        kernel, was_scaled = _kernel(identity, cells, path)
-        scaled = scaled or was_scaled
+        kernel = _kernel(identity, cells, path)
         if len(kernels) >= MAX_RAW_LAUNCHES:
             kernel["raw"] = {}
         kernels.append(kernel)
@@ -159,7 +158,6 @@ def _document(text: Iterable[str], path: str) -> Dict[str, Any]:
         "tool": "ncu",
         "kernels": kernels,
         "duration_is_benchmark": False,
-        "rounded": scaled,  # the CSV had units such as Kbyte: its numbers carry two decimals of those
         "raw_launches": min(len(kernels), MAX_RAW_LAUNCHES),
     }
 
@@ -221,8 +219,9 @@ def _raw(header: List[str], rows: Iterator[List[str]], path: str) -> Iterator[Tu
 
 def _details(header: List[str], rows: Iterator[List[str]], path: str) -> List[Tuple[Dict[str, str], Cells]]:
     launches: Dict[Tuple[str, str], Tuple[Dict[str, str], Cells]] = {}
+    needed = max(header.index("Metric Name"), header.index("Metric Value")) + 1
     for row in rows:
-        if len(row) != len(header):
+        if not needed <= len(row) <= len(header):  # the columns of rules at the end are left out where there are none
             raise ReaderError("%s: a row of %d columns, not %d: cut off?" % (path, len(row), len(header)))
         record = dict(zip(header, row))  # noqa: B905
         identity = {name: record[name] for name in _IDENTITY if name in record}
@@ -239,25 +238,24 @@ def _details(header: List[str], rows: Iterator[List[str]], path: str) -> List[Tu
 
 
 # ------------------------------------------------------------------------------------------------ one launch
-def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Tuple[Dict[str, Any], bool]:
+def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Dict[str, Any]:
     raw: Dict[str, float] = {}
     stalls: Dict[str, float] = {}
-    scaled = False
     for name, (unit, text) in cells.items():
         value = ncu_units.base_value(text, unit)
         if value is None:
             continue
-        scaled = scaled or ncu_units.is_scaled(unit)
         raw[clean(name, 200)] = value
         stall = _STALL.match(name)
-        if stall:
+        if stall and stall.group(1) != _NOT_A_STALL:
             stalls[stall.group(1)] = value
     metrics = {name: _first(cells, raw, names, path) for name, names in METRICS.items()}
     for name in _WHOLE:
         value = metrics[name]
         metrics[name] = None if value is None else round(value)
-    kernel = {
-        "name": clean(identity.get("Kernel Name", "?")),
+    return {
+        "name": clean(_plain(identity.get("Kernel Name", "?"))),
+        "signature": clean(identity.get("Kernel Name", "?")),
         "id": clean(identity.get("ID", ""), 20),
         "process": clean(identity.get("Process Name", ""), 120),
         "device": clean(identity.get("Device", ""), 80),
@@ -269,7 +267,6 @@ def _kernel(identity: Dict[str, str], cells: Cells, path: str) -> Tuple[Dict[str
         "stalls": stalls,
         "raw": raw,
     }
-    return kernel, scaled
 
 
 def _first(cells: Cells, raw: Mapping[str, float], names: Tuple[str, ...], path: str) -> Optional[float]:
@@ -281,6 +278,19 @@ def _first(cells: Cells, raw: Mapping[str, float], names: Tuple[str, ...], path:
                 "%s: '%s' is written for another locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
             )
     return None
+
+
+def _plain(signature: str) -> str:
+    """``void tile<64>(const __half *, float *)`` -> ``tile<64>``, as the ptxas reader names it."""
+    if not signature.endswith(")"):
+        return signature
+    depth = 0
+    for at in range(len(signature) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(signature[at], 0)
+        if depth == 0:
+            name = signature[:at]
+            return (name[5:] if name.startswith("void ") else name) or signature
+    return signature
 
 
 def _dimensions(text: str) -> Optional[List[int]]:

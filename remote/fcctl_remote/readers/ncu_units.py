@@ -35,10 +35,6 @@ def factor(unit: str) -> float:
     return scale
 
 
-def is_scaled(unit: str) -> bool:
-    return factor(unit) != 1.0
-
-
 def is_foreign(text: str) -> bool:
     """A number with separators that ``LC_ALL=C`` would not write: ``65,77`` or ``27.595.520``."""
     return len(text) <= 60 and bool(_DIGITS.match(text.strip())) and not _NUMBER.match(text.strip())

@@ -1,0 +1,476 @@
+"""Readers on what the tools themselves wrote: the fixtures are their real output unless a comment says otherwise."""
+
+import copy
+import json
+import math
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_remote import readers
+from fcctl_remote.readers import demangle, ncu_units, timing
+from fcctl_remote.readers.source import MAX_BYTES
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "readers"
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def read(reader: str, name: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    document = readers.read(reader, str(FIXTURES / name), ENV if env is None else env)
+    json.dumps(document, allow_nan=False)
+    assert document["schema_version"] == 1
+    return document
+
+
+# ------------------------------------------------------------------------------------------------ ptxas
+def test_ptxas_three_architectures() -> None:
+    document = read("ptxas", "ptxas/three_archs.log")
+    assert document["archs"] == ["sm_80", "sm_89", "sm_90"]
+    found = {(k["name"], k["arch"]): k for k in document["kernels"]}
+    assert len(found) == 9
+    tile = found["fc::attention_tile<64, 64, float>", "sm_89"]
+    assert (tile["registers"], tile["smem_bytes"], tile["barriers"], tile["stack_bytes"]) == (42, 16384, 1, 0)
+    assert tile["mangled"] == "_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi"
+    assert found["baseline", "sm_90"]["registers"] == 10
+    assert document["complete"]
+    assert document["totals"]["max_registers"] == 42
+    assert document["totals"]["max_spill_store_bytes"] == 0
+
+
+def test_ptxas_spills_stack_and_the_spills_of_a_function_that_is_no_kernel() -> None:
+    document = read("ptxas", "ptxas/spills_and_stack.log")
+    kernels = {k["name"]: k for k in document["kernels"]}
+    assert (kernels["spilling"]["spill_store_bytes"], kernels["spilling"]["spill_load_bytes"]) == (1280, 1304)
+    assert (kernels["stack_only"]["stack_bytes"], kernels["stack_only"]["spill_store_bytes"]) == (128, 0)
+    assert kernels["recursive"]["spill_store_bytes"] == 0
+    [function] = document["functions"]
+    assert (function["mangled"], function["spill_store_bytes"], function["registers"]) == ("_Z7recursefi", 24, None)
+    assert any("spilled" in w for w in document["warnings"])
+
+
+def test_ptxas_device_link_adds_local_memory() -> None:
+    document = read("ptxas", "ptxas/relocatable.log")
+    assert len(document["kernels"]) == 3
+    assert all(k["lmem_bytes"] == 0 for k in document["kernels"])
+
+
+def test_ptxas_lines_of_older_toolkits_among_build_output() -> None:
+    # Written after the formats of CUDA 11 and 12.
+    document = read("ptxas", "ptxas/cuda11_12_lines.log")
+    old, newer = document["kernels"]
+    assert (old["registers"], old["smem_bytes"], old["lmem_bytes"], old["stack_bytes"]) == (42, 8208, 24, 16)
+    assert old["barriers"] is None
+    assert (newer["arch"], newer["barriers"], newer["smem_bytes"]) == ("sm_90a", 16, 1024)
+    assert newer["cumulative_stack_bytes"] == 8
+    assert document["totals"]["max_stack_bytes"] == 16
+
+
+@pytest.mark.parametrize("keep", range(1, 14))
+def test_ptxas_truncated_log_never_invents_registers(keep: int, tmp_path: Path) -> None:
+    whole = (FIXTURES / "ptxas/three_archs.log").read_text().splitlines()
+    log = tmp_path / "build.log"
+    log.write_text("\n".join(whole[:keep]))
+    if keep < 2:
+        with pytest.raises(readers.ReaderError, match="no resource line"):
+            readers.read("ptxas", str(log))
+        return
+    document = readers.read("ptxas", str(log))
+    cut = keep in (2, 3, 4, 7, 8, 9, 12, 13)
+    assert document["complete"] is not cut
+    assert (document["kernels"][-1]["registers"] is None) is cut
+    assert (document["totals"]["max_registers"] is None) is cut
+
+
+def test_ptxas_two_compilers_at_once_leave_registers_unknown(tmp_path: Path) -> None:
+    lines = [
+        "ptxas info    : Compiling entry function 'a' for 'sm_89'",
+        "ptxas info    : Compiling entry function 'b' for 'sm_89'",
+        "ptxas info    : Function properties for a",
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads",
+        "ptxas info    : Used 200 registers, used 0 barriers",
+        "ptxas info    : Used 20 registers, used 0 barriers",
+        "ptxas info    : Compiling entry function 'c' for 'sm_89'",
+        "ptxas info    : Used 30 registers, used 0 barriers",
+    ]
+    log = tmp_path / "build.log"
+    log.write_text("\n".join(lines))
+    document = readers.read("ptxas", str(log))
+    assert [k["registers"] for k in document["kernels"]] == [None, None, 30]
+    assert not document["complete"]
+
+
+def test_ptxas_failure_says_why(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_text("ptxas error   : Entry function 'k' uses too much shared data (0x12000 bytes, 0xc000 max)\n")
+    with pytest.raises(readers.ReaderError, match="too much shared data"):
+        readers.read("ptxas", str(log))
+
+
+def test_names_without_a_demangler(tmp_path: Path) -> None:
+    env = {"PATH": str(tmp_path)}
+    names = ["_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi", "_Z7recursefi", "baseline", "_Z", "_Z9999x"]
+    assert demangle.readable(names, env) == {
+        "_ZN2fc14attention_tileILi64ELi64EfEEvPKT1_S3_Pfi": "fc::attention_tile",
+        "_Z7recursefi": "recurse",
+        "_Z9999x": "_Z9999x",
+    }
+
+
+# ------------------------------------------------------------------------------------------------ ncu
+@pytest.mark.parametrize("layout", ["raw", "raw_base"])
+def test_ncu_raw_page(layout: str) -> None:
+    document = read("ncu", f"ncu/h100_{layout}.csv")
+    copy_scale, wmma = document["kernels"]
+    assert copy_scale["name"] == "copy_scale"
+    assert (wmma["name"], wmma["grid"], wmma["block"]) == ("wmma_tile<64>", [264, 1, 1], [32, 1, 1])
+    assert wmma["signature"].startswith("void wmma_tile<64>(")
+    assert wmma["metrics"]["tensor_active_pct"] == pytest.approx(11.34, abs=0.005)
+    assert wmma["metrics"]["tensor_elapsed_pct"] == pytest.approx(4.95, abs=0.005)
+    assert wmma["metrics"]["registers"] == 22
+    assert wmma["metrics"]["tensor_instructions"] is None
+    assert copy_scale["metrics"]["occupancy_pct"] == pytest.approx(72.09, abs=0.005)
+    assert copy_scale["metrics"]["dram_bytes_read"] == 16782848
+    assert copy_scale["duration_ns"] == pytest.approx(13536)
+    assert copy_scale["stalls"]["long_scoreboard"] == pytest.approx(44.2, abs=0.005)
+    assert "selected" not in copy_scale["stalls"]
+    assert document["duration_is_benchmark"] is False
+
+
+def test_ncu_scaled_units_agree_with_base_units() -> None:
+    scaled, base = (read("ncu", f"ncu/h100_{layout}.csv")["kernels"] for layout in ("raw", "raw_base"))
+    compared = 0
+    for one, other in zip(scaled, base, strict=True):
+        for name, value in other["raw"].items():
+            assert one["raw"][name] == pytest.approx(value, rel=0.01, abs=0.011), name
+            compared += value != 0
+    assert compared > 100
+    assert base[1]["metrics"]["smem_dynamic"] == scaled[1]["metrics"]["smem_dynamic"] == 1024
+
+
+def test_ncu_details_page() -> None:
+    copy_scale, wmma = read("ncu", "ncu/h100_details.csv")["kernels"]
+    assert copy_scale["metrics"]["occupancy_pct"] == 72.09
+    assert copy_scale["metrics"]["sm_throughput_pct"] == 37.46
+    assert copy_scale["metrics"]["dram_throughput_pct"] == 40.8
+    assert copy_scale["duration_ns"] == pytest.approx(13540)
+    assert (wmma["metrics"]["registers"], wmma["metrics"]["smem_static"]) == (22, 512)
+    assert wmma["metrics"]["tensor_active_pct"] is None
+
+
+def test_ncu_names_of_an_l4(tmp_path: Path) -> None:
+    # An AD104 calls the tensor pipe's metrics _v2; the layout is the real one above.
+    text = (FIXTURES / "ncu/h100_raw_base.csv").read_text()
+    report = tmp_path / "l4.csv"
+    report.write_text(
+        "==PROF== Connected to process 1\nmax_err 0.001\n"
+        + text.replace("hmma_cycles_active.", "hmma_cycles_active_v2.")
+    )
+    assert readers.read("ncu", str(report))["kernels"][1]["metrics"]["tensor_active_pct"] == 11.34
+
+
+def test_ncu_without_permission_is_unavailable() -> None:
+    with pytest.raises(readers.ReaderError, match="no permission") as caught:
+        read("ncu", "ncu/no_permission.txt")
+    assert caught.value.unavailable
+    assert caught.value.hint is not None
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
+
+
+def test_ncu_report_without_ncu_is_unavailable(tmp_path: Path) -> None:
+    report = tmp_path / "x.ncu-rep"
+    report.write_bytes(b"NVR\0report")
+    with pytest.raises(readers.ReaderError, match="needs ncu") as caught:
+        readers.read("ncu", str(report), {"PATH": str(tmp_path)})
+    assert caught.value.unavailable
+
+
+def test_ncu_report_is_imported_by_ncu(tmp_path: Path) -> None:
+    """There is no ncu here: a program of that name prints what the real one printed for the same arguments."""
+    program = tmp_path / "ncu"
+    fixture = FIXTURES / "ncu/h100_raw.csv"
+    program.write_text(
+        '#!/bin/sh\n[ "$1 $3 $4 $5 $#" = "--import --csv --page raw 5" ] || exit 9\n'
+        f'[ "$LC_ALL" = C ] && exec cat "{fixture}"\n'
+    )
+    program.chmod(0o755)
+    report = tmp_path / "x.ncu-rep"
+    report.write_bytes(b"NVR\0report")
+    document = readers.read("ncu", str(report), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert len(document["kernels"]) == 2
+    program.write_text("#!/bin/sh\necho '==ERROR== bad report'; exit 3\n")
+    with pytest.raises(readers.ReaderError, match=r"failed \(3\): ==ERROR== bad report"):
+        readers.read("ncu", str(report), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize(("value", "message"), [("65,77", "another locale"), ("1.234.567", "another locale")])
+def test_ncu_other_locale_is_refused_rather_than_misread(value: str, message: str, tmp_path: Path) -> None:
+    report = tmp_path / "p.csv"
+    report.write_text((FIXTURES / "ncu/h100_details.csv").read_text().replace('"37.46"', f'"{value}"'))
+    with pytest.raises(readers.ReaderError, match=message):
+        readers.read("ncu", str(report))
+
+
+def test_ncu_units() -> None:
+    for unit, factor in [("Gbyte/second", 1e9), ("Gbyte/s", 1e9), ("cycle/nsecond", 1e9), ("cycle/usecond", 1e6)]:
+        assert ncu_units.factor(unit) == pytest.approx(factor)
+    for unit, factor in [("us", 1e3), ("msecond", 1e6), ("Kbyte/block", 1e3), ("%", 1), ("", 1), ("Mhz", 1e6)]:
+        assert ncu_units.factor(unit) == pytest.approx(factor)
+    assert ncu_units.base_value("1,234.5", "us") == 1_234_500
+    assert ncu_units.base_value("n/a", "") is None
+    assert ncu_units.base_value("(1, 2, 3)", "") is None
+
+
+# ------------------------------------------------------------------------------------------------ junit
+def test_junit_of_pytest() -> None:
+    document = read("junit", "junit/pytest.xml")
+    assert document["summary"] == {
+        "total": 9, "passed": 4, "failed": 3, "skipped": 2, "max_err": 0.0036, "mean_err": None,
+    }  # fmt: skip
+    first, failed = document["cases"][0], document["cases"][2]
+    assert first["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    assert (first["passed"], first["max_err"]) == (True, 0.0012)
+    assert (failed["status"], failed["passed"]) == ("failed", False)
+    assert failed["message"].startswith("AssertionError: max_err 0.116 > 0.06")
+    assert {c["status"] for c in document["cases"]} == {"passed", "failed", "error", "skipped"}
+
+
+def test_junit_of_gtest() -> None:
+    document = read("junit", "junit/gtest.xml")
+    assert document["summary"]["total"] == 6
+    assert (document["summary"]["passed"], document["summary"]["failed"]) == (3, 1)
+    by_name = {c["name"]: c for c in document["cases"]}
+    assert "0.167" in by_name["LongRow"]["message"]  # the first of its two failures
+    assert by_name["DISABLED_Fp8"]["status"] == by_name["NeedsGpu"]["status"] == "skipped"
+
+
+def test_junit_of_ctest_counts_a_missing_program_as_failed() -> None:
+    document = read("junit", "junit/ctest.xml")
+    statuses = {c["name"]: c["status"] for c in document["cases"]}
+    assert statuses == {
+        "passes": "passed", "fails": "failed", "skipped": "skipped", "missing": "failed", "off": "skipped",
+    }  # fmt: skip
+
+
+def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(tmp_path: Path) -> None:
+    report = tmp_path / "r.xml"
+    case = '<testcase name="{0}"><properties><property name="max_err" value="{1}"/></properties></testcase>'
+    report.write_text("<testsuite>" + case.format("a", "0.01") + case.format("b", "nan") + "</testsuite>")
+    document = readers.read("junit", str(report))
+    assert document["summary"]["max_err"] is None
+    assert document["cases"][1]["nan"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<?xml version="1.0"?><!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><testsuite>&b;</testsuite>',
+        '<!DOCTYPE t SYSTEM "file:///etc/passwd"><testsuite/>',
+    ],
+)
+def test_junit_refuses_a_document_type(text: str, tmp_path: Path) -> None:
+    report = tmp_path / "r.xml"
+    report.write_text(text)
+    with pytest.raises(readers.ReaderError, match="document type"):
+        readers.read("junit", str(report))
+
+
+def test_junit_cut_off_and_foreign_files(tmp_path: Path) -> None:
+    report = tmp_path / "r.xml"
+    report.write_text((FIXTURES / "junit/pytest.xml").read_text()[:1500])
+    with pytest.raises(readers.ReaderError, match="not XML"):
+        readers.read("junit", str(report))
+    report.write_text("<html/>")
+    with pytest.raises(readers.ReaderError, match="not a JUnit report but <html>"):
+        readers.read("junit", str(report))
+    report.write_text("<testsuites/>")
+    with pytest.raises(readers.ReaderError, match="no test case"):
+        readers.read("junit", str(report))
+
+
+# ------------------------------------------------------------------------------------------------ benchmarks
+def test_google_benchmark_repetitions() -> None:
+    document = read("google-benchmark", "google_benchmark/repetitions.json")
+    found = {b["name"]: b for b in document["benchmarks"]}
+    small = found["BM_copy/1024/min_time:0.010/repeats:5"]
+    raw = json.loads((FIXTURES / "google_benchmark/repetitions.json").read_text())["benchmarks"][:5]
+    ns = sorted(entry["real_time"] for entry in raw)
+    assert small["stats"]["n"] == 5
+    assert small["stats"]["p50"] == pytest.approx(ns[2] / 1000)
+    assert small["stats"]["max"] == pytest.approx(ns[4] / 1000)
+    assert small["stats"]["p90"] is None  # five repetitions have no 90th percentile
+    assert small["counters"]["bytes_per_second"] > 0
+    manual = next(b for n, b in found.items() if n.startswith("BM_real"))
+    assert manual["stats"]["p50"] == pytest.approx(25.9)
+    once = next(b for n, b in found.items() if n.startswith("BM_once"))
+    assert 0 < once["stats"]["p50"] < 1  # reported in ms
+    assert found["BM_broken"]["error"] == "no GPU here"
+    assert found["BM_broken"]["stats"]["p50"] is None
+    assert not any("BigO" in n or "RMS" in n for n in found)
+
+
+def test_google_benchmark_aggregates_only() -> None:
+    small, large = read("google-benchmark", "google_benchmark/aggregates_only.json")["benchmarks"]
+    assert large["stats"]["p50"] == pytest.approx(1.4231301948863513)
+    assert large["stats"]["mean"] == pytest.approx(1.4056214292070977)
+    assert large["stats"]["stddev"] == pytest.approx(0.038699517094644769)
+    assert (large["stats"]["n"], large["stats"]["p99"], large["stats"]["min"]) == (5, None, None)
+    assert "samples" not in small
+
+
+def test_google_benchmark_python_binding() -> None:
+    [only] = read("google-benchmark", "google_benchmark/python_binding.json")["benchmarks"]
+    assert only["stats"]["p50"] == pytest.approx(9.6739752817962126)
+
+
+def test_pytest_benchmark_with_samples() -> None:
+    first, second = read("pytest-benchmark", "pytest_benchmark/with_data.json")["benchmarks"]
+    raw = json.loads((FIXTURES / "pytest_benchmark/with_data.json").read_text())["benchmarks"][0]["stats"]
+    assert first["shape"] == {"B": 1, "H": 8, "S": 100, "D": 64}
+    for ours, theirs in (("p50", "median"), ("min", "min"), ("max", "max"), ("mean", "mean"), ("stddev", "stddev")):
+        assert first["stats"][ours] == pytest.approx(raw[theirs] * 1e6)
+    assert (first["stats"]["n"], len(first["samples"])) == (20, 20)
+    assert first["stats"]["p90"] is not None
+    assert first["stats"]["p99"] is None
+    assert second["params"] == {"n": 1000}
+
+
+def test_pytest_benchmark_saved_without_samples() -> None:
+    first, _ = read("pytest-benchmark", "pytest_benchmark/stats_only.json")["benchmarks"]
+    assert (first["stats"]["n"], first["stats"]["p90"]) == (20, None)
+    assert first["stats"]["p50"] is not None
+    assert "samples" not in first
+
+
+def test_nvbench_json() -> None:
+    # Written after nvbench's printer: its values are strings.
+    cold, batch, skipped = read("nvbench", "nvbench/cold_and_batch.json")["benchmarks"]
+    assert (cold["mode"], batch["mode"]) == ("cold", "batch")
+    assert cold["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    expected = {"n": 1104, "mean": 25.9, "min": 24.0, "max": 31.0, "stddev": 0.4}
+    assert {k: cold["stats"][k] for k in expected} == pytest.approx(expected)
+    assert cold["stats"]["p50"] is None
+    assert (batch["stats"]["n"], batch["stats"]["mean"]) == (20000, pytest.approx(21.0))
+    assert skipped["error"] == "out of memory"
+
+
+def with_samples(folder: Path, filename: str, samples: list[float]) -> Path:
+    root = json.loads((FIXTURES / "nvbench/cold_and_batch.json").read_text())
+    data = [{"name": "filename", "value": filename}, {"name": "size", "value": str(len(samples))}]
+    root["benchmarks"][0]["states"][0]["summaries"].append({"tag": "nv/json/bin:nv/cold/sample_times", "data": data})
+    (folder / "out.json").write_text(json.dumps(root))
+    return folder / "out.json"
+
+
+def test_nvbench_samples_beside_the_json(tmp_path: Path) -> None:
+    samples = [i * 1e-6 for i in range(1, 201)]
+    (tmp_path / "out.json-bin").mkdir()
+    (tmp_path / "out.json-bin" / "0.bin").write_bytes(struct.pack("<200f", *samples))
+    document = readers.read("nvbench", str(with_samples(tmp_path, "out.json-bin/0.bin", samples)))
+    assert document["benchmarks"][0]["stats"]["p99"] == pytest.approx(198.01, rel=1e-5)
+    from_parent = with_samples(tmp_path, f"{tmp_path.name}/out.json-bin/0.bin", samples)
+    assert readers.read("nvbench", str(from_parent))["benchmarks"][0]["stats"]["n"] == 200
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../etc/passwd", "link"])
+def test_nvbench_samples_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(readers.ReaderError, match="outside its folder"):
+        readers.read("nvbench", str(with_samples(tmp_path, name, [1.0])))
+
+
+def test_nvbench_csv_has_means_only() -> None:
+    cold, batch, skipped = read("nvbench", "nvbench/table.csv")["benchmarks"]
+    assert (cold["mode"], cold["stats"]["n"], cold["stats"]["mean"]) == ("cold", 1104, pytest.approx(25.9))
+    assert (cold["stats"]["stddev"], cold["stats"]["p50"]) == (None, None)
+    assert (batch["mode"], batch["stats"]["mean"]) == ("batch", pytest.approx(21.0))
+    assert skipped["error"] == "skipped"
+
+
+def test_nvbench_csv_with_a_comma_in_a_value_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("Benchmark,Device,Device Name,T,Skipped,GPU Time (sec)\nb,0,L4,pair<int, float>,No,1e-6\n")
+    with pytest.raises(readers.ReaderError, match="7 columns, not 6"):
+        readers.read("nvbench", str(table))
+
+
+def test_statistics_agree_with_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
+    stats = timing.statistics_us(samples)
+    for key, quantile in (("p50", 50), ("p90", 90), ("p99", 99)):
+        assert stats[key] == pytest.approx(float(numpy.percentile(samples, quantile)))
+    assert stats["stddev"] == pytest.approx(float(numpy.std(samples, ddof=1)))
+    assert stats["mean"] == pytest.approx(float(numpy.mean(samples)))
+
+
+# ------------------------------------------------------------------------------------------------ metrics
+def test_metrics_are_flattened() -> None:
+    assert read("metrics", "metrics/nested.json")["metrics"] == {
+        "tokens_per_s": 1234.5, "ok": 1, "latency.p50": 25.9, "latency.p99": 45.09, "losses.0": 0.5, "losses.1": 0.25,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a": {"b": "12"}}', "'a.b' is text"),
+        ('{"a": null}', "'a' is null"),
+        ('{"a": NaN}', "NaN"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": ' + "9" * 400 + "}", "400 digits"),
+        ("[1]", "expected an object"),
+        ("{}", "no metric"),
+        ('{"a.b": 1, "a": {"b": 2}}', "two values for 'a.b'"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, ""),
+    ],
+)
+def test_metrics_refused(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(readers.ReaderError) as caught:
+        readers.read("metrics", str(path))
+    assert says in caught.value.message
+    assert str(path) in caught.value.message
+
+
+# ------------------------------------------------------------------------------------------------ files
+def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(readers.ReaderError, match="no reader 'nsys'"):
+        readers.read("nsys", "x")
+    with pytest.raises(readers.ReaderError, match="No such file"):
+        readers.read("junit", str(tmp_path / "absent.xml"))
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for reader in ("ptxas", "junit", "metrics", "ncu", "nvbench"):
+        with pytest.raises(readers.ReaderError, match="not a regular file"):
+            readers.read(reader, str(tmp_path / "pipe"))
+        with pytest.raises(readers.ReaderError, match="not a regular file"):
+            readers.read(reader, str(tmp_path))
+
+
+def test_size_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    for reader in ("ptxas", "junit", "metrics", "ncu", "nvbench", "google-benchmark", "pytest-benchmark"):
+        with pytest.raises(readers.ReaderError, match="at most"):
+            readers.read(reader, str(path))
+
+
+def test_names_carry_no_control_characters(tmp_path: Path) -> None:
+    root = json.loads((FIXTURES / "google_benchmark/python_binding.json").read_text())
+    hostile = copy.deepcopy(root)
+    hostile["benchmarks"][0]["run_name"] = "a\x1b]0;pwned\x07\u2028b\ud800" + "x" * 5000
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(hostile))
+    [entry] = readers.read("google-benchmark", str(path))["benchmarks"]
+    assert entry["name"].startswith("a?]0;pwned??b?xxx")
+    assert len(entry["name"]) <= 500
