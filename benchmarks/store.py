@@ -2,8 +2,8 @@
 
     python benchmarks/store.py [--runs 10000] [--json FILE]
 
-Times are of whole processes, interpreter start and imports included, as a person waits for them: the best and the
-median of several. Limits are those of the project's goals.
+Times are medians over whole processes, interpreter start and imports included, as a person waits for them. Limits are
+those of the project's goals, and count processor time, which a busy machine does not stretch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
+from fcctl_remote import wire  # noqa: E402
 from orchestrator.domain import run_id as run_ids  # noqa: E402
 from orchestrator.domain.records import (  # noqa: E402
     CostRecord,
@@ -32,6 +34,8 @@ from orchestrator.domain.records import (  # noqa: E402
     StepRecord,
     iso,
 )
+from orchestrator.domain.saved_plan import SavedPlan  # noqa: E402
+from orchestrator.domain.target import LocalTarget  # noqa: E402
 
 JOBS = ("preflight", "build", "test", "bench", "phase0", "phase1")
 TARGETS = ("local", "l4", "box")
@@ -40,26 +44,29 @@ STEPS = ("preflight", "build", "ptxas", "test", "bench", "profile")
 
 @dataclass(frozen=True)
 class Case:
+    """``program`` runs after :data:`PRELUDE`; ``arguments`` are those of a whole ``fcctl`` command instead."""
+
     name: str
     limit_s: float
-    program: str
+    program: str = ""
+    arguments: tuple[str, ...] = ()
 
 
-#: Each is run by `python -c`, with the results folder as its argument.
 CASES = (
-    Case("results ls (newest 20)", 0.3, "rows = store.rows(limit=20); sys.stdout.write(run_list.plain(rows))"),
-    Case("results ls --job bench", 0.3, "rows = store.rows(limit=20, job='bench'); assert rows"),
-    Case("results ls --limit 0 (all)", 2.0, "assert len(store.rows()) >= int(sys.argv[2])"),
-    Case("active runs (ps, no host asked)", 0.3, "assert all([store.plan_of(i) for i in store.active()])"),
-    Case("resolve 'last' and a suffix", 0.3, "assert store.resolve(store.resolve('last')[-6:])"),
-    Case("ls after a run was added by hand", 0.5, "(store.root / 'runs' / '.x').touch(); assert store.rows(limit=1)"),
-    Case("reindex", 20.0, "count, skipped = store.reindex(); assert count and not skipped"),
-)  # fmt: skip
+    Case("fcctl results ls", 0.3, arguments=("results", "ls")),
+    Case("fcctl results ls --job bench", 0.3, arguments=("results", "ls", "--job", "bench")),
+    Case("fcctl ps --offline", 0.3, arguments=("ps", "--offline")),
+    Case("fcctl results ls --limit 0 (all)", 2.0, arguments=("results", "ls", "--limit", "0")),
+    Case("store: newest 20", 0.3, "assert len(store.rows(limit=20)) == 20"),
+    Case("store: active runs", 0.3, "assert all([store.plan_of(i) for i in store.active()])"),
+    Case("store: resolve a suffix", 0.3, "assert store.resolve(store.resolve('last')[-6:])"),
+    Case("store: newest, runs/ has changed", 0.5, "(store.root / 'runs/.x').touch(); assert store.rows(limit=1)"),
+    Case("fcctl results reindex", 20.0, arguments=("results", "reindex")),
+)
 PRELUDE = """
 import sys, time
 from pathlib import Path
 from orchestrator.adapters.store import FileStore
-from orchestrator.reports import run_list
 class Clock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
@@ -81,10 +88,12 @@ def make_runs(root: Path, n: int, active: int = 3, seed: int = 0) -> list[str]:
         (folder / "run.json").write_text(record.model_dump_json())
         made.append(record.run_id)
     for i in range(active):
-        run_id = run_ids.new("phase1", "l4", now - i, f"{i:06x}")
+        run_id = run_ids.new("phase1", "local", now - i, f"{i:06x}")
+        plan = wire.RunPlan(run_id, "phase1", "local", "demo", "ab" * 32, steps=[], created=now - i)
+        saved = SavedPlan(plan=plan, target=LocalTarget(name="local"), source=SourceRecord(tree_sha256="ab" * 32))
         folder = root / "active" / run_id
         folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps({"plan": {"run_id": run_id, "job": "phase1"}}))
+        (folder / "plan.json").write_text(json.dumps(saved.to_json()))
         (folder / "journal.jsonl").touch()
     return made
 
@@ -135,15 +144,18 @@ def _step(name: str, started: float, rng: random.Random) -> StepRecord:
     )
 
 
-def measure(case: Case, root: Path, runs: int, times: int) -> list[float]:
-    """Wall-clock seconds of each process."""
-    command = [sys.executable, "-c", PRELUDE + case.program, str(root), str(runs)]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", "PATH": "/usr/bin:/bin"}
+def measure(case: Case, workspace: Path, times: int) -> list[tuple[float, float]]:
+    """(wall-clock, processor) seconds of each process."""
+    command = [sys.executable, "-m", "orchestrator.cli.main", *case.arguments]
+    if case.program:
+        command = [sys.executable, "-c", PRELUDE + case.program, str(workspace / "results")]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", "PATH": "/usr/bin:/bin", "HOME": str(workspace)}
     taken = []
     for _ in range(times):
-        began = time.perf_counter()
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-        taken.append(time.perf_counter() - began)
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(command, check=True, env=environment, cwd=workspace, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
     return taken
 
 
@@ -155,21 +167,20 @@ def main() -> int:
     options = parser.parse_args()
     figures = []
     with tempfile.TemporaryDirectory(prefix="fcctl-store-") as folder:
-        root = Path(folder) / "results"
+        workspace = Path(folder)
+        (workspace / "fcctl.toml").write_text('[project]\nname = "demo"\n[targets.local]\nkind = "local"\n')
         began = time.perf_counter()
-        make_runs(root, options.runs)
+        make_runs(workspace / "results", options.runs)
         print(f"{options.runs} runs made in {time.perf_counter() - began:.1f} s")
-        first = measure(CASES[0], root, options.runs, 1)[0]
+        first = measure(CASES[0], workspace, 1)[0][0]
         print(f"first listing, which builds the index: {first:.2f} s\n")
-        print(f"{'':36}{'best s':>8}{'median s':>10}{'limit s':>9}")
+        print(f"{'':36}{'wall s':>8}{'cpu s':>8}{'limit s':>9}")
         for case in CASES:
-            taken = measure(case, root, options.runs, options.times if case.limit_s < 5 else 2)
-            best, median = min(taken), statistics.median(taken)
-            ok = "ok" if median <= case.limit_s else "TOO SLOW"
-            print(f"{case.name:36}{best:8.3f}{median:10.3f}{case.limit_s:9.1f}  {ok}")
-            figures.append(
-                {"name": case.name, "best_s": best, "median_s": median, "limit_s": case.limit_s, "ok": ok == "ok"}
-            )
+            taken = measure(case, workspace, options.times if case.limit_s < 5 else 2)
+            wall, cpu = (statistics.median(column) for column in zip(*taken, strict=True))
+            ok = cpu <= case.limit_s
+            print(f"{case.name:36}{wall:8.3f}{cpu:8.3f}{case.limit_s:9.1f}  {'ok' if ok else 'TOO SLOW'}")
+            figures.append({"name": case.name, "wall_s": wall, "cpu_s": cpu, "limit_s": case.limit_s, "ok": ok})
     if options.json:
         options.json.write_text(json.dumps({"schema_version": 1, "runs": options.runs, "figures": figures}, indent=1))
     return 0 if all(f["ok"] for f in figures) else 1
