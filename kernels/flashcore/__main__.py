@@ -7,6 +7,7 @@ Exit codes: 0 ok; 1 wrong results or a failed build; 2 usage; 69 this machine la
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FlashcoreError as e:
         print("error: " + str(e), file=sys.stderr)
         return e.exit_code
+    except BrokenPipeError:  # `... | head` has seen enough; nothing is left to be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
     building = verbs.add_parser("build", parents=[common], help="compile, or take from the cache; report resources")
     building.add_argument("--arch", metavar="LIST", help="GPU architectures, as 80,89 (default: 89 and this GPU's)")
+    building.add_argument("--device", choices=["cuda", "cpu"], help="what auto builds for (default: what is here)")
     building.set_defaults(command=_build)
     checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64: 20 cases")
     checking.add_argument("--seeds", metavar="A,B,C", help="repeat a run's seeds (default: fresh ones)")
@@ -92,8 +97,8 @@ def _need_torch() -> Any:
     return torch
 
 
-def _gpu_present() -> bool:
-    return toolchain.gpu_arch() is not None
+def _device_here() -> str:
+    return "cpu" if toolchain.gpu_arch() is None else "cuda"
 
 
 def _overrides(pairs: Sequence[str]) -> dict[str, int]:
@@ -107,7 +112,10 @@ def _overrides(pairs: Sequence[str]) -> dict[str, int]:
 
 
 def _built(options: argparse.Namespace, name: str | None = None) -> build.Built:
-    variant = registry.find(name or options.variant, _gpu_present)
+    asked = getattr(options, "device", None)
+    variant = registry.find(name or options.variant, lambda: asked or _device_here())
+    if asked and variant.device != asked:
+        raise Unavailable(f"{variant.name} is a {variant.device} kernel: there is no {asked} code to compile")
     overrides = {} if name else _overrides(options.set)
     built = build.build(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
     how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"

@@ -91,7 +91,7 @@ def _command(
     if variant.device == "cuda":
         code = tuple(f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs)
         how = ("-G", "-g") if debug else ("-O3", "-lineinfo")
-        host = ("-shared", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden", "--threads=0")
+        host = ("-shared", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden")
         return (toolchain.nvcc(), *host, *how, "-Xptxas=-v,-warn-spills,-warn-lmem-usage", *code, *defines)
     how = ("-O0", "-g") if debug else ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
     tuned = ("-march=native",) if native else ()

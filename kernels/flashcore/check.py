@@ -28,6 +28,8 @@ from flashcore.reference import attention64, sdpa
 from flashcore.shapes import Shape
 
 SEEDS = 3
+#: The longest sequence of the edges case.
+LONGEST = 4095
 GUARD = 2048  # elements before and after each output that must stay as they are
 #: Bits of an FP16 NaN that arithmetic does not produce.
 POISON = 0x7E5A
@@ -168,7 +170,7 @@ def _edges(kernel: Kernel, seed: int) -> Iterator[Trial]:
         yield _trial(kernel, Shape(2, 3, S, D), seed, "plain")
     for S_q, S_kv in ((1, 129), (130, 1), (77, 300), (300, 77)):
         yield _trial(kernel, Shape(1, 3, S_q, D, S_kv), seed, "plain")
-    yield _trial(kernel, Shape(1, 1, 4095, D), seed, "plain")
+    yield _trial(kernel, Shape(1, 1, LONGEST, D), seed, "plain")
 
 
 def _causal(kernel: Kernel, seed: int) -> Iterator[Trial]:

@@ -16,7 +16,6 @@ from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
 from flashcore.registry import Variant
 
-
 #: Distinct input layouts remembered per kernel; a service with ever-changing lengths must not grow without end.
 MAX_TEMPLATES = 1024
 

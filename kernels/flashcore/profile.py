@@ -57,7 +57,8 @@ def run(label: str, arguments: Sequence[str], out: Path) -> Path:
     try:
         document = readers.read("ncu", report)
     except readers.Unreadable as e:
-        raise FlashcoreError(f"{report} was written but not read", cause=str(e)) from e
+        kind = Unavailable if e.unavailable else FlashcoreError
+        raise kind(f"{report} was written but not read", cause=str(e)) from e
     return documents.write_json(out / f"profile-{label}.json", document)
 
 

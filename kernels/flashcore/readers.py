@@ -1,10 +1,12 @@
 """Compiler logs and profiler reports as documents, through fcctl's own readers.
 
-``fcctl-host read READER FILE`` prints a document; a build here and a job's ``collect:`` therefore read alike.
+A build here and a job's ``collect:`` therefore read alike. The readers are this repository's ``remote/fcctl_remote``;
+where only this folder was copied to a machine, a run's ``fcctl-host`` program has them, too.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -12,12 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: This repository's host program, for runs that fcctl did not start.
 REMOTE = Path(__file__).resolve().parents[2] / "remote"
 
 
 class Unreadable(Exception):
-    """No reader here, or the reader refused the file."""
+    """No reader here, or the reader refused the file. ``unavailable``: this machine cannot give these figures."""
+
+    def __init__(self, message: str, unavailable: bool = False) -> None:
+        super().__init__(message)
+        self.unavailable = unavailable
 
 
 def read(reader: str, file: Path) -> dict[str, Any]:
@@ -26,22 +31,31 @@ def read(reader: str, file: Path) -> dict[str, Any]:
     Raises:
         Unreadable: with the reason.
     """
-    command, environment = _program()
-    if command is None:
-        raise Unreadable("neither fcctl-host nor this repository's remote/ folder is here")
-    argv = [*command, "read", reader, str(file)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        raise Unreadable(f"{' '.join(argv)} failed: {done.stderr.strip()[-400:]}")
-    document: dict[str, Any] = json.loads(done.stdout)
+    readers = _module()
+    if readers is None:
+        return _through_program(reader, file)
+    try:
+        document: dict[str, Any] = readers.read(reader, str(file), dict(os.environ))
+    except readers.ReaderError as e:
+        raise Unreadable(str(e), bool(e.unavailable)) from e
     return document
 
 
-def _program() -> tuple[list[str] | None, dict[str, str]]:
-    environment = dict(os.environ)
-    if environment.get("FCCTL_HOST"):
-        return [environment["FCCTL_HOST"]], environment
-    if (REMOTE / "fcctl_remote").is_dir():
-        environment["PYTHONPATH"] = str(REMOTE)
-        return [sys.executable, "-m", "fcctl_remote"], environment
-    return None, environment
+def _module() -> Any:
+    if (REMOTE / "fcctl_remote").is_dir() and str(REMOTE) not in sys.path:
+        sys.path.append(str(REMOTE))
+    try:
+        return importlib.import_module("fcctl_remote.readers")
+    except ImportError:
+        return None
+
+
+def _through_program(reader: str, file: Path) -> dict[str, Any]:
+    program = os.environ.get("FCCTL_HOST")
+    if not program:
+        raise Unreadable("neither fcctl_remote nor a run's fcctl-host is on this machine")
+    done = subprocess.run([program, "read", reader, str(file)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unreadable(f"fcctl-host read {reader} {file} failed: {done.stderr.strip()[-400:]}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document

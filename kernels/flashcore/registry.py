@@ -103,15 +103,17 @@ VARIANTS: dict[str, Variant] = {
     )
 }
 
+DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
 
-def find(name: str, cuda_present: Callable[[], bool]) -> Variant:
-    """The variant called ``name``; ``auto`` is the baseline where there is a GPU, else the CPU kernel.
+
+def find(name: str, device: Callable[[], str]) -> Variant:
+    """The variant called ``name``; ``auto`` is the plainest one for ``device()``, cuda or cpu.
 
     Raises:
         UsageError: no such variant; the hint names the nearest and lists all.
     """
     if name == "auto":
-        name = "baseline" if cuda_present() else "cpu"
+        name = DEFAULTS[device()]
     if name not in VARIANTS:
         raise UsageError(
             f"there is no kernel variant {name!r} in this source tree",

@@ -39,7 +39,9 @@ __device__ const __half *row_of(const void *base, const flashcore_strides &strid
   return static_cast<const __half *>(base) + b * stride.batch + h * stride.head + row * stride.row;
 }
 
-__global__ void __launch_bounds__(kThreads) flashcore_baseline(const flashcore_args a) {
+}  // namespace
+
+static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flashcore_args a) {
   __shared__ float q[kHeadDim];    // the query, times scale * log2(e): exp(x) is then one exp2
   __shared__ float score[KEYS];
   __shared__ float weight[KEYS];   // exp2(score - maximum)
@@ -98,8 +100,6 @@ __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flashcore_a
   __half *o = static_cast<__half *>(a.o) + batch * a.o_stride.batch + head * a.o_stride.head + row * a.o_stride.row;
   o[column] = __float2half_rn(out / sum);
 }
-
-}  // namespace
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const int64_t rows = static_cast<int64_t>(args->B) * args->H * args->S_q;
