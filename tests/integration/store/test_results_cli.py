@@ -1,0 +1,178 @@
+"""``fcctl results`` as a user types it, in a workspace with real runs."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.store import FileStore
+from orchestrator.cli.main import main
+from tests.support import sample_run
+from tests.support.stores import RealClock, begin, completed, make_id
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with two small runs and a large one, the newest."""
+    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
+    monkeypatch.chdir(tmp_path)
+    store = FileStore(tmp_path / "results", RealClock())
+    for token in ("00aa01", "00aa02"):
+        completed(
+            store, make_id("bench", at=1790000000.0, token=token), job="bench", created="2026-09-21T14:13:20.000Z"
+        )
+    run = begin(store, sample_run.RUN_ID, "phase0")
+    scratch = tmp_path / "scratch"
+    sample_run.write_documents(scratch)
+    intake = run.intake()
+    for file in scratch.rglob("*.*"):
+        intake.write(file.relative_to(scratch).as_posix(), 0, file.read_bytes())
+    run.complete(sample_run.record())
+    shutil.rmtree(scratch)
+    return tmp_path
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def one_json(capsys: Captured) -> Any:
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_ls_prints_stable_columns(workspace: Path, capsys: Captured) -> None:
+    assert main(["results", "ls"]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU"]
+    assert lines[1][:3] == [sample_run.RUN_ID, "failed", "26.5"]
+    assert len(lines) == 4
+    assert "\x1b" not in out
+
+
+def test_ls_filters(workspace: Path, capsys: Captured) -> None:
+    assert main(["results", "ls", "--json", "--job", "bench", "--limit", "1"]) == 0
+    found = one_json(capsys)
+    assert found["schema_version"] == 1
+    assert [row["job"] for row in found["runs"]] == ["bench"]
+    assert main(["results", "ls", "--status", "cancelled"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no run matches" in captured.err
+    assert main(["results", "ls", "--status", "pased"]) == 2
+    assert "did you mean 'passed'" in capsys.readouterr().err
+
+
+def test_show(workspace: Path, capsys: Captured) -> None:
+    assert main(["results", "show"]) == 0
+    text = capsys.readouterr().out
+    assert "17/17 cases passed" in text
+    assert "Results  results/runs/" in text
+    assert main(["results", "show", "3fa9c1", "--json"]) == 0
+    found = one_json(capsys)
+    assert found["run"]["run_id"] == sample_run.RUN_ID
+    assert [d["kind"] for d in found["documents"]] == ["environment", "build", "correctness", "benchmark"]
+    assert found["documents"][2]["content"]["summary"]["passed"] == 17
+    assert main(["results", "show", "last:bench"]) == 0
+    assert "00aa02" in capsys.readouterr().out
+
+
+def test_show_what_is_not_there(workspace: Path, capsys: Captured) -> None:
+    assert main(["results", "show", "3fa9c2", "--json"]) == 102
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"did you mean {sample_run.RUN_ID}?" in json.loads(captured.err)["error"]["hint"]
+    active = begin(FileStore(workspace / "results", RealClock()))
+    assert main(["results", "show", active.run_id]) == 101
+    assert "fcctl attach" in capsys.readouterr().err
+    assert main(["results", "show", "last"]) == 0, "the last complete one"
+    active.release()
+
+
+def test_reindex_names_what_it_skips(workspace: Path, capsys: Captured) -> None:
+    bad = make_id()
+    (workspace / "results" / "runs" / bad).mkdir()
+    assert main(["results", "reindex"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("3 runs indexed in ")
+    assert "1 folders skipped" in captured.out
+    assert f"skipped {bad}: no run.json" in captured.err
+    assert main(["results", "reindex", "--json"]) == 0
+    found = one_json(capsys)
+    assert (found["runs"], found["skipped"]) == (3, [{"run_id": bad, "reason": "no run.json"}])
+
+
+def jq(query: str, document: bytes) -> list[Any]:
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    done = subprocess.run(["jq", "-c", query], input=document, capture_output=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_flashcore_export_answers_the_users_queries(workspace: Path, capfdbinary: Any) -> None:
+    assert main(["results", "export", "last", "--format", "flashcore"]) == 0
+    out = capfdbinary.readouterr().out
+    assert jq(
+        ".results.mission.flashcore.p50, .results.mission.flashcore.p90, .results.mission.flashcore.p99", out
+    ) == [
+        1000.0,
+        1100.0,
+        1300.0,
+    ]
+    assert jq(".results.mission.pytorch.p50, .speedup", out) == [1500.0, 1.5]
+    assert jq(".config", out) == [{"B": 1, "H": 8, "S": 512, "D": 64}]
+    assert jq(".results | keys", out) == [sorted(sample_run.SHAPES)]
+
+
+def test_a_run_without_a_benchmark_cannot_answer_them(workspace: Path, capsys: Captured) -> None:
+    assert main(["results", "export", "00aa01", "--format", "flashcore"]) == 7
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no benchmark" in captured.err
+
+
+def test_json_export_is_one_object_a_line(workspace: Path, capfdbinary: Any) -> None:
+    assert main(["results", "export", "last", "00aa01"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [line["run"]["run_id"][-6:] for line in lines] == ["3fa9c1", "00aa01"]
+    assert len(lines[0]["documents"]) == 4
+    assert "folder" not in lines[0]
+
+
+def test_the_archive_is_whole_safe_and_reproducible(workspace: Path, capfdbinary: Any) -> None:
+    run = workspace / "results" / "runs" / sample_run.RUN_ID
+    (run / "link").symlink_to("/etc/passwd")
+    assert main(["results", "export", "last", "00aa01", "-o", "a.tar.gz"]) == 0
+    for file in run.rglob("*.json"):
+        file.chmod(0o600)
+        file.touch()
+    assert main(["results", "export", "00aa01", "last", "--format", "tar.gz"]) == 0
+    piped = capfdbinary.readouterr().out
+    assert (workspace / "a.tar.gz").read_bytes() == piped
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(piped))) as tar:
+        members = {m.name: m for m in tar}
+        inside = tar.extractfile(f"{sample_run.RUN_ID}/run.json")
+        assert inside is not None
+        assert inside.read() == (run / "run.json").read_bytes()
+    assert f"{sample_run.RUN_ID}/steps/bench/out/benchmark.json" in members
+    assert not any(m.issym() or m.islnk() or m.uid or m.uname for m in members.values())
+    assert f"{sample_run.RUN_ID}/link" not in members
+
+
+def test_an_export_that_fails_leaves_the_old_file(workspace: Path, capsys: Captured) -> None:
+    out = workspace / "out.json"
+    out.write_text("old")
+    assert main(["results", "export", "00aa01", "--format", "flashcore", "-o", str(out)]) == 7
+    assert out.read_text() == "old"
+    assert main(["results", "export", "last", "-o", "nowhere/out.json"]) == 1
+    assert "could not write" in capsys.readouterr().err
+    assert sorted(p.name for p in workspace.iterdir()) == ["fcctl.toml", "out.json", "results"]
