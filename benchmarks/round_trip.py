@@ -36,7 +36,8 @@ trap 'ssh -O exit box 2>/dev/null || true' EXIT
 export RSYNC_RSH="ssh -F $CONFIG -o ControlPath=$SOCKET"
 ssh box true
 rsync -a --delete --exclude .git --exclude results ./ box:work/
-ssh box "tmux new-session -d -s $NAME 'cd work && sh job.sh > out.txt 2>&1; tmux wait-for -S $NAME' && tmux wait-for $NAME"
+ssh box "tmux new-session -d -s $NAME 'cd work && sh job.sh > out.txt 2>&1'
+         while tmux has-session -t $NAME 2>/dev/null; do sleep 0.02; done"
 rsync -a box:work/out.txt "$RESULTS/"
 """
 

@@ -185,6 +185,9 @@ class Store(Protocol):
 
     def folder(self, run_id: str) -> Path: ...
 
+    def reindex(self) -> tuple[int, Sequence[tuple[str, str]]]:
+        """Build the list behind :meth:`rows` anew: how many runs it holds, and (run id, reason) of each skipped."""
+
 
 class Observer(Protocol):
     """Hears what a workflow does, to show it. Never decides anything."""

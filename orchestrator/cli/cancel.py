@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Every active run.")
 @click.option("--grace", "grace_s", type=click.FloatRange(0, 600), default=10.0, show_default=True, metavar="SECONDS",
               help="Between asking the step to stop and killing it.")  # fmt: skip
-@click.option(
-    "--give-up", is_flag=True, help="Ask no host: end the run here as lost. For a host that is gone for good."
-)
+@click.option("--give-up", is_flag=True, help="Ask no host: end the run here as lost, for a host that is gone.")
 @click.pass_obj
 def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, give_up: bool) -> None:
     """Stop RUNs and bring home what they have. The step that runs gets SIGTERM, then SIGKILL."""

@@ -10,7 +10,7 @@ from fcctl_remote import files, wire
 from fcctl_remote.layout import RunLayout
 from fcctl_remote.refusal import Refusal
 
-TOP_FILES = ("plan.json", "events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log")
+TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log")
 TOP_FOLDERS = ("steps", "artifacts")
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_FILES = 50_000

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -26,6 +27,7 @@ class LocalProcess:
             stderr=self._errors,
             start_new_session=True,
             bufsize=0,
+            env=_environment(),
         )
         assert self._process.stdin is not None  # noqa: S101 - PIPE was asked for
         assert self._process.stdout is not None  # noqa: S101
@@ -85,6 +87,13 @@ class LocalTransport:
 
     def close(self) -> None:
         pass
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and our virtual environment named as if it were active: its torch is the first to be considered."""
+    if sys.prefix == sys.base_prefix:
+        return dict(os.environ)
+    return {"VIRTUAL_ENV": sys.prefix, **os.environ}
 
 
 def _ready(fd: int, event: int, timeout_s: float) -> None:
