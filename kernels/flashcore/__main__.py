@@ -111,12 +111,17 @@ def _overrides(pairs: Sequence[str]) -> dict[str, int]:
     return chosen
 
 
-def _built(options: argparse.Namespace, name: str | None = None) -> build.Built:
+def _variant(options: argparse.Namespace, name: str | None = None) -> registry.Variant:
     asked = getattr(options, "device", None)
     variant = registry.find(name or options.variant, lambda: asked or _device_here())
     if asked and variant.device != asked:
         raise Unavailable(f"{variant.name} is a {variant.device} kernel: there is no {asked} code to compile")
-    overrides = {} if name else _overrides(options.set)
+    return variant
+
+
+def _built(options: argparse.Namespace, variant: registry.Variant, configured: bool = True) -> build.Built:
+    """Build ``variant`` with the options' ``--set``, or with its defaults if it is not the one they are meant for."""
+    overrides = _overrides(options.set) if configured else {}
     built = build.build(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
     how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"
     print(f"{variant.name}: {how}, {built.library}")
@@ -126,10 +131,11 @@ def _built(options: argparse.Namespace, name: str | None = None) -> build.Built:
 
 
 def _kernel(options: argparse.Namespace, name: str | None = None) -> Any:
+    variant = _variant(options, name)
     _need_torch()
     from flashcore.launch import Kernel
 
-    return Kernel(_built(options, name))
+    return Kernel(_built(options, variant, configured=name is None))
 
 
 # ------------------------------------------------------------------------------------------------ the verbs
@@ -146,7 +152,7 @@ def _list(_options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    built = _built(options)
+    built = _built(options, _variant(options))
     for k in built.document["kernels"]:
         print(
             f"  {k['name']} {k['arch']}: {k['registers']} registers, {k['stack_bytes']} B stack, "

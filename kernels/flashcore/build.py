@@ -129,7 +129,7 @@ def _compile(
     try:
         argv = [*command, f"-I{CSRC}", str(variant.source), "-o", str(work / LIBRARY)]
         started = time.perf_counter()
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = _run(argv)
         seconds = time.perf_counter() - started
         (work / LOG).write_text(done.stdout, encoding="utf-8")
         if done.returncode != 0:
@@ -158,6 +158,19 @@ def _compile(
         return home
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    plain = {**os.environ, "LC_ALL": "C"}  # messages in English and ASCII, whatever the machine's language
+    return subprocess.run(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=plain,
+        check=False,
+    )
 
 
 def _resources(variant: Variant, home: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from flashcore import bench, check, timing
 from flashcore.build import build
 from flashcore.launch import Kernel

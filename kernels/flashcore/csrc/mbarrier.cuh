@@ -1,0 +1,49 @@
+// A barrier in shared memory that warps of different jobs meet at: sm_80 and later, nothing of Hopper's.
+//
+// An mbarrier counts arrivals. When as many have come as it was made for, its phase is over and it counts anew. A waiter
+// names the phase by its parity, so `wait(b, 0)` returns once the first phase is over, and `wait(b, 1)` on a barrier
+// nobody has arrived at returns at once: to it, the phase "before the first" is over. Ours are 64-bit words of shared
+// memory, named by their 32-bit shared address.
+#ifndef FLASHCORE_MBARRIER_CUH
+#define FLASHCORE_MBARRIER_CUH
+
+#include <stdint.h>
+
+// One thread does this, once; a __syncthreads() then shows the barrier to the others.
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// One arrival, now. What this thread did to memory before is seen by whoever waits for the phase (release).
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile(
+      "{ .reg .b64 ignored;\n"
+      "mbarrier.arrive.shared.b64 ignored, [%0]; }" ::"r"(barrier)
+      : "memory");
+}
+
+// One arrival, later: when every cp.async this thread has issued so far has landed. The thread itself goes on at once,
+// which is the whole point of a producer warp. noinc: the arrival is one of those the barrier was made for.
+__device__ __forceinline__ void mbarrier_arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Whether the phase of this parity is over (acquire). Hopper's try_wait would sleep in hardware; sm_80 can only ask.
+__device__ __forceinline__ bool mbarrier_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{ .reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p; }"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
+
+// Wait for it, asking again after `pause` nanoseconds: a warp that asks takes issue slots from those that compute.
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity, unsigned pause) {
+  while (!mbarrier_over(barrier, parity)) __nanosleep(pause);
+}
+
+#endif

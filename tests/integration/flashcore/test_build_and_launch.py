@@ -1,0 +1,218 @@
+"""Building with the real compilers, the cache, and what the launcher refuses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashcore import build as building
+from flashcore import launch, readers, registry, toolchain
+from flashcore.build import build
+from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
+
+CPU = registry.VARIANTS["cpu"]
+#: Compiles in a fifth of the time of the real one.
+SMALL = """
+#include "flashcore.h"
+#include "answer.h"
+FLASHCORE_API int flashcore_forward(const flashcore_args *) { return ANSWER; }
+FLASHCORE_API const char *flashcore_error(int) { return "made up"; }
+FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args) + WRONG_SIZE; }
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Variant:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "small.cpp").write_text(SMALL)
+    (tmp_path / "answer.h").write_text("#define ANSWER 7\n")
+    size = registry.Parameter("WRONG_SIZE", (0, 8), 0, "")
+    return registry.Variant("small", "cpu", tmp_path / "small.cpp", "", parameters=(size,))
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return launch.Kernel(build(CPU))
+
+
+def tensors(*shape: int) -> list[torch.Tensor]:
+    return [torch.randn(shape or (1, 2, 5, 64)).half() for _ in range(3)]
+
+
+# ------------------------------------------------------------------------------------------------ build
+def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: registry.Variant) -> None:
+    first = build(small)
+    assert not first.cached
+    assert first.document["kernels"] == []
+    again = build(small)
+    assert again.cached
+    assert again.library == first.library
+    assert again.document["duration_s"] < 0.5
+    assert not build(small, {"WRONG_SIZE": 8}).cached
+    assert not build(small, debug=True).cached
+    (small.source.parent / "answer.h").write_text("#define ANSWER 8\n")
+    assert not build(small).cached
+    small.source.write_text(SMALL + "// changed\n")
+    assert not build(small).cached
+
+
+def test_two_builds_at_once_both_succeed(small: registry.Variant) -> None:
+    found: list[building.Built] = []
+    threads = [threading.Thread(target=lambda: found.append(build(small))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len({b.library for b in found}) == 1
+    assert len(found) == 4
+    assert [p.name for p in building.cache_folder().iterdir()] == [found[0].library.parent.name]
+
+
+def test_a_refused_source_says_what_the_compiler_said(small: registry.Variant) -> None:
+    small.source.write_text(SMALL + "int broken = nothing;\n")
+    with pytest.raises(BuildFailed) as raised:
+        build(small)
+    assert "'nothing' was not declared" in str(raised.value) or "undeclared identifier" in str(raised.value)
+    assert list(building.cache_folder().iterdir()) == []
+
+
+def test_a_missing_compiler_is_unavailable_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    monkeypatch.setattr(toolchain, "_nvcc_candidates", list)
+    for find, said in ((toolchain.nvcc, "CUDA_HOME"), (toolchain.cxx, "install g++")):
+        find.cache_clear()
+        with pytest.raises(Unavailable, match=re.escape(said)):
+            find()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiling for sm_89 needs nvcc")
+@pytest.mark.parametrize("name", [v.name for v in registry.VARIANTS.values() if v.device == "cuda"])
+def test_cuda_variants_fit_an_l4_without_spills(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    built = build(registry.VARIANTS[name], archs="89")
+    (kernel,) = built.document["kernels"]
+    assert kernel["arch"] == "sm_89"
+    assert (kernel["stack_bytes"], kernel["spill_store_bytes"], kernel["spill_load_bytes"]) == (0, 0, 0)
+    assert 0 < kernel["registers"] <= 128
+    assert kernel["smem_bytes"] <= 65536
+    assert build(registry.VARIANTS[name], archs="89").document["kernels"] == [kernel]
+
+
+def test_a_log_without_a_reader_is_reported_not_invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_module", lambda: None)
+    monkeypatch.delenv("FCCTL_HOST", raising=False)
+    with pytest.raises(readers.Unreadable):
+        readers.read("ptxas", tmp_path / "build.log")
+
+
+# ------------------------------------------------------------------------------------------------ launch
+def test_the_result_is_attention_on_default_and_given_output(cpu: launch.Kernel) -> None:
+    q, k, v = tensors()
+    out = torch.full_like(q, float("nan"))
+    assert cpu(q, k, v, out=out) is out
+    assert torch.equal(out, cpu(q, k, v))
+    right = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    assert torch.allclose(out.float(), right, atol=2e-3)
+
+
+@pytest.mark.parametrize("configuration", [{"ROWS": 32, "KEYS": 32}, {"ROWS": 256, "KEYS": 256}])
+def test_other_block_sizes_give_the_same_attention(configuration: dict[str, int], cpu: launch.Kernel) -> None:
+    other = launch.Kernel(build(CPU, configuration))
+    q, k, v = tensors(1, 2, 300, 64)
+    assert torch.allclose(other(q, k, v, causal=True).float(), cpu(q, k, v, causal=True).float(), atol=1e-3)
+
+
+def test_portable_code_without_the_processors_extensions_is_right(cpu: launch.Kernel) -> None:
+    portable = launch.Kernel(build(CPU, native=False))
+    q, k, v = tensors(2, 2, 70, 64)
+    q[0, 0, 0] *= 1e-6  # subnormal
+    v[0, 0, :, 0] *= 1e-6
+    assert torch.allclose(portable(q, k, v).float(), cpu(q, k, v).float(), atol=1e-3, rtol=1e-2)
+
+
+def test_many_threads_may_call_at_once(cpu: launch.Kernel) -> None:
+    cases = [tensors(1, 4, 40 + n, 64) for n in range(8)]
+    right = [cpu(*c) for c in cases]
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        wrong.extend(n for _ in range(30) if not torch.equal(cpu(*cases[n]), right[n]))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def refusals() -> dict[str, tuple[list[torch.Tensor], dict[str, object], str]]:
+    q, k, v = tensors()
+    return {
+        "dtype": ([q.float(), k, v], {}, "q is float32; cpu takes float16"),
+        "dimensions": ([q[0], k, v], {}, "q has 3 dimensions"),
+        "head_dim": (tensors(1, 2, 5, 32), {}, "does not take head dimension 32"),
+        "layout": ([q, k.transpose(2, 3).contiguous().transpose(2, 3), v], {}, "k's last dimension is not contiguous"),
+        "heads": ([q, k[:, :1], v[:, :1]], {}, "the shapes do not fit together"),
+        "keys": ([q, k[:, :, :3], v], {}, "the shapes do not fit together"),
+        "empty": ([q, k[:, :, :0], v[:, :, :0]], {}, "an empty tensor"),
+        "gradient": ([q.float().requires_grad_().half(), k, v], {}, "no backward pass"),
+        "out_shape": ([q, k, v], {"out": torch.empty(1, 2, 4, 64).half()}, "the shapes do not fit together"),
+        "out_overlaps": ([q, k, v], {"out": torch.empty(1, 1, 5, 64).half().expand(1, 2, 5, 64)}, "out overlaps"),
+        "device": ([q.to("meta"), k, v], {}, "q is on meta; cpu runs on cpu"),
+    }
+
+
+@pytest.mark.parametrize("what", refusals())
+def test_unsupported_inputs_are_refused_before_the_launch(what: str, cpu: launch.Kernel) -> None:
+    arguments, options, said = refusals()[what]
+    with pytest.raises(Unsupported, match=re.escape(said)):
+        cpu(*arguments, **options)
+
+
+def test_misaligned_tensors_are_refused_by_kernels_with_wide_loads(cpu: launch.Kernel) -> None:
+    wide = launch.Kernel(replace(cpu.built, variant=replace(CPU, alignment=16)))
+    q, k, v = tensors()
+    shifted = torch.empty(q.numel() + 1).half()[1:].view(q.shape)
+    with pytest.raises(Unsupported, match="start at a multiple of 16 bytes"):
+        wide(shifted, k, v)
+    odd_rows = torch.empty(1, 2, 5, 66).half()[..., :64]
+    with pytest.raises(Unsupported, match="rows do not start at multiples of 16 bytes"):
+        wide(odd_rows, k, v)
+    assert torch.equal(wide(q, k, v), cpu(q, k, v))
+
+
+def test_a_return_code_is_an_error_with_its_name(small: registry.Variant) -> None:
+    with pytest.raises(launch.LaunchFailed, match=r"made up \(7\)"):
+        launch.Kernel(build(small))(*tensors())
+
+
+def test_a_library_with_another_struct_is_refused(small: registry.Variant) -> None:
+    with pytest.raises(Unavailable, match="another version of flashcore_args"):
+        launch.Kernel(build(small, {"WRONG_SIZE": 8}))
+
+
+def test_the_struct_lists_the_headers_fields_in_order() -> None:
+    header = (registry.CSRC / "flashcore.h").read_text(encoding="utf-8")
+    body = re.sub(r"//.*", "", header.split("typedef struct flashcore_args {")[1].split("}")[0])
+    declared = [re.sub(r"^.*?(\w+)$", r"\1", name.strip()) for line in body.split(";") for name in line.split(",")]
+    assert [name for name, _ in launch.Args._fields_] == [name for name in declared if name]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_cuda_variant_without_a_gpu_is_unavailable(small: registry.Variant) -> None:
+    with pytest.raises(Unavailable, match="torch sees none"):
+        launch.Kernel(replace(build(small), variant=registry.VARIANTS["baseline"]))
+
+
+def test_an_illegal_parameter_never_reaches_the_compiler() -> None:
+    with pytest.raises(UsageError, match="legal values"):
+        build(CPU, {"ROWS": 7})

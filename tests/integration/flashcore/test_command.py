@@ -1,0 +1,99 @@
+"""``python -m flashcore`` as a job's step runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def run(out: Path, cache: Path, *arguments: str, path: str = "kernels") -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "FCCTL_OUT": str(out),
+        "FLASHCORE_CACHE": str(cache),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    argv = [sys.executable, "-m", "flashcore", *arguments]
+    return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def document(out: Path, kind: str) -> dict[str, object]:
+    found = [d for d in (json.loads(p.read_text()) for p in out.glob("*.json")) if d.get("kind") == kind]
+    assert len(found) == 1
+    assert found[0]["schema_version"] == 1
+    return dict(found[0])
+
+
+def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) -> None:
+    assert run(tmp_path, cache, "build", "cpu").returncode == 0
+    assert document(tmp_path, "build")["variant"] == "cpu"
+
+    checked = run(tmp_path, cache, "check", "cpu", "--seeds", "1,2,3")
+    assert checked.returncode == 0, checked.stdout
+    correctness = document(tmp_path, "correctness")
+    assert correctness["seeds"] == [1, 2, 3]
+    assert correctness["summary"]["total"] == correctness["summary"]["passed"] == 20
+    assert "20/20 passed" in checked.stdout
+
+    timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64")
+    assert timed.returncode == 0, timed.stderr
+    benchmark = document(tmp_path, "benchmark")
+    rows = {row["name"]: row for row in benchmark["benchmarks"]}
+    assert set(rows) == {"s64", "s64/sdpa"}
+    for row in rows.values():
+        assert row["stats"]["n"] == len(row["samples"]) == 100
+        assert 0 < row["stats"]["min"] <= row["stats"]["p50"] <= row["stats"]["p90"] <= row["stats"]["p99"]
+    null, against = benchmark["comparisons"]
+    assert (null["benchmark"], null["against"], null["null"]) == ("s64", "s64", True)
+    assert against["ci_low"] <= against["ratio"] <= against["ci_high"]
+    export = json.loads((tmp_path / "bench_export.json").read_text())
+    assert export["results"]["s64"]["pytorch"]["p50"] == rows["s64/sdpa"]["stats"]["p50"]
+    assert "kind" not in export
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["check", "wmma"], 2, "no kernel variant 'wmma'"),
+        (["bench", "cpuu"], 2, "did you mean cpu"),
+        (["build", "cpu", "--set", "ROW=64"], 2, "did you mean ROWS"),
+        (["build", "cpu", "--set", "ROWS"], 2, "is not NAME=NUMBER"),
+        (["check", "cpu", "--shape", "mision"], 2, "did you mean mission"),
+        (["bench", "cpu", "--against", "spda"], 2, "did you mean sdpa"),
+        (["build", "cpu", "--device", "cuda"], 69, "no cuda code to compile"),
+        (["profile", "cpu"], 69, "nothing for Nsight Compute to see"),
+    ],
+)
+def test_errors_say_what_to_do(arguments: list[str], code: int, said: str, tmp_path: Path, cache: Path) -> None:
+    done = run(tmp_path, cache, *arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_python_without_torch_is_told_how_to_get_it(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    done = run(tmp_path, cache, "check", "cpu", path=f"{tmp_path}:kernels")
+    assert done.returncode == 69
+    assert "this Python has no torch" in done.stderr
+    assert "pip install torch numpy" in done.stderr
+
+
+def test_the_list_names_variants_parameters_and_shapes(tmp_path: Path, cache: Path) -> None:
+    listed = run(tmp_path, cache, "list").stdout
+    for word in ("baseline", "cpu", "KEYS: 32 [64]", "mission 1,8,512,64"):
+        assert word in listed

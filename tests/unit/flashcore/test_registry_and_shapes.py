@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from flashcore import registry, shapes
+from flashcore.errors import UsageError
+from flashcore.registry import Constraint, Parameter, Variant
+
+
+def variant() -> Variant:
+    return Variant(
+        name="tiled",
+        device="cuda",
+        source=registry.CSRC / "baseline.cu",
+        summary="",
+        parameters=(Parameter("TILE_M", (32, 64), 64, "rows"), Parameter("TILE_N", (32, 64, 128), 64, "keys")),
+        constraints=(Constraint("TILE_M * TILE_N fits 4096", lambda c: c["TILE_M"] * c["TILE_N"] <= 4096),),
+    )
+
+
+def test_defaults_hold_where_nothing_is_set() -> None:
+    assert variant().configure({"TILE_N": 32}) == {"TILE_M": 64, "TILE_N": 32}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"TILE_K": 32}, "did you mean TILE_"),
+        ({"TILE_N": 48}, "legal values: 32, 64, 128"),
+        ({"TILE_N": 128}, "TILE_M * TILE_N fits 4096"),
+    ],
+)
+def test_an_illegal_configuration_names_what_is_legal(overrides: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        variant().configure(overrides)
+    assert said in str(raised.value)
+
+
+def test_the_space_is_every_legal_configuration_once_defaults_first() -> None:
+    found = [tuple(c.values()) for c in variant().space()]
+    assert found[0] == (64, 64)
+    assert sorted(found) == [(32, 32), (32, 64), (32, 128), (64, 32), (64, 64)]
+
+
+@pytest.mark.parametrize("entry", registry.VARIANTS.values(), ids=lambda v: v.name)
+def test_every_registered_variant_is_complete(entry: Variant) -> None:
+    assert entry.source.is_file()
+    assert entry.device in registry.DEFAULTS
+    assert entry.configure() == next(entry.space())
+    assert "flashcore_forward" in entry.source.read_text(encoding="utf-8")
+
+
+def test_an_unknown_variant_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean baseline"):
+        registry.find("basline", lambda: "cpu")
+    with pytest.raises(UsageError, match="no kernel variant 'wmma'"):
+        registry.find("wmma", lambda: "cuda")
+
+
+def test_auto_follows_the_device() -> None:
+    assert registry.find("auto", lambda: "cuda").name == "baseline"
+    assert registry.find("auto", lambda: "cpu").name == "cpu"
+
+
+def test_shapes_are_parsed_by_name_and_by_numbers() -> None:
+    assert list(shapes.parse("all")) == list(shapes.SHAPES)
+    assert len(shapes.SHAPES) == 5
+    assert shapes.parse("mission") == shapes.parse("1,8,512,64") == {"mission": shapes.Shape(1, 8, 512, 64)}
+    assert list(shapes.parse("mission; 1,2,3,64")) == ["mission", "1,2,3,64"]
+
+
+@pytest.mark.parametrize("text", ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64"])
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="shape"):
+        shapes.parse(text)
+
+
+def test_the_missions_compulsory_traffic() -> None:
+    assert shapes.SHAPES["mission"].tensor_bytes == 2_097_152
