@@ -43,19 +43,19 @@ def ls(cli: Cli) -> None:
 
 
 @jobs.command()
-@click.argument("name", metavar="JOB")
+@click.argument("job")
 @click.pass_obj
-def show(cli: Cli, name: str) -> None:
+def show(cli: Cli, job: str) -> None:
     """Print JOB as it would run: its steps with those of the jobs it uses."""
     from orchestrator.domain import budget
 
     files = cli.workspace().jobs
-    job = files.get(name)
-    minutes = budget.worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
+    found, file = files.get(job), str(files.path(job))
+    minutes = budget.worst_case_minutes((step.spec() for step in found.steps), found.budget.minutes)
     if cli.json:
-        cli.emit({**job.model_dump(mode="json"), "file": str(files.path(name)), "worst_case_minutes": minutes})
+        cli.emit({**found.model_dump(mode="json"), "file": file, "worst_case_minutes": minutes})
         return
-    for line in _described(job, str(files.path(name)), minutes):
+    for line in _described(found, file, minutes):
         click.echo(line)
 
 

@@ -1,0 +1,169 @@
+"""``fcctl init`` in repositories as people have them; what it writes is valid, and does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.workspace import find_workspace
+from orchestrator.domain.job import Job
+from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.workflows.init import init
+from tests.support.command import Fcctl
+
+CUDA = "__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+MAKEFILE = """\
+CC = c++
+OUT := app
+.PHONY: all check bench
+all: $(OUT)
+$(OUT): main.cpp
+\t$(CC) -o $@ $<
+check: all
+\t./$(OUT)
+bench: all
+\t./$(OUT)
+"""
+
+
+def repository(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def first_job(folder: Path) -> Job:
+    init(folder)
+    return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).job("first")
+
+
+CASES = {
+    "make": ({"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}, ["build", "test", "bench"]),
+    "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build"]),
+    "gnumakefile": ({"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}, ["build", "test"]),
+    "cmake": (
+        {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
+        ["build", "test"],
+    ),
+    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "setup.py": ({"setup.py": "", "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
+    "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
+    "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build"]),
+    "nothing": ({"README": ""}, ["hello"]),
+}
+
+
+@pytest.mark.parametrize(("files", "steps"), CASES.values(), ids=CASES)
+def test_what_is_written_is_valid_and_fits(tmp_path: Path, files: dict[str, str], steps: list[str]) -> None:
+    job = first_job(repository(tmp_path, files))
+    assert [step.id for step in job.steps] == steps
+    assert (tmp_path / "results" / ".gitignore").read_text() == "runs/\nactive/\nindex.sqlite*\n"
+
+
+@pytest.mark.parametrize(("files", "steps"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("host", [None, "gpu-box"])
+def test_what_is_commented_out_is_valid_too(
+    tmp_path: Path, files: dict[str, str], steps: list[str], host: str | None
+) -> None:
+    init(repository(tmp_path, files), host=host)
+    config = tmp_path / "fcctl.toml"
+    config.write_text(re.sub(r"^# (?=\[|[a-z_]+ = )", "", config.read_text(), flags=re.MULTILINE))
+    job = tmp_path / "jobs" / "first.yaml"
+    job.write_text(re.sub(r"^    # ", "    ", job.read_text(), flags=re.MULTILINE))
+    found = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"})
+    assert found.config.target("gpu").host == (host or "gpu-box")  # type: ignore[union-attr]
+    assert found.config.budget.per_run_usd == 2.0
+    unfolded = found.job("first")
+    if "build" in steps and any("nvcc" in step.needs.tools for step in unfolded.steps):
+        assert len(unfolded.steps[0].gates) == 2
+    if "test" in steps:
+        assert unfolded.steps[steps.index("test")].needs.gpu
+
+
+def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
+    for name in ("make-cuda", "cmake-cuda", "setup.py", "plain"):
+        folder = tmp_path / name
+        build = first_job(repository(folder, CASES[name][0])).steps[0]
+        assert "nvcc" in build.needs.tools
+        assert [c.reader for c in build.collect] == ["ptxas"]
+        assert "-Xptxas=-v" in build.run + build.env.get("NVCC_APPEND_FLAGS", "")
+    plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
+    assert plain.run.count("nvcc") == 2
+    assert "lib.cu" not in plain.run
+
+
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("c++") is None, reason="needs make and a C++ compiler")
+def test_the_steps_run(tmp_path: Path) -> None:
+    for step in first_job(repository(tmp_path, CASES["make"][0])).steps:
+        subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
+
+
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("name", ["plain", "make-cuda"])
+def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:
+    step = first_job(repository(tmp_path, CASES[name][0])).steps[0]
+    environ = {**os.environ, **step.env, "FCCTL_CUDA_ARCH": "89"}
+    environ["PATH"] = f"{Path(str(NVCC)).parent}:{environ['PATH']}"
+    command = ["bash", "-eo", "pipefail", "-c", step.run]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
+    assert "Compiling entry function" in done.stdout + done.stderr
+
+
+def test_the_name_is_made_fit(tmp_path: Path) -> None:
+    folder = tmp_path / "My Kernels (2)"
+    folder.mkdir()
+    init(folder)
+    assert tomllib.loads((folder / "fcctl.toml").read_text())["project"]["name"] == "my-kernels-2"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    repository(tmp_path, {"jobs/first.yaml": "mine", "results/.gitignore": "mine"})
+    done = init(tmp_path)
+    assert {path.name for path in done.kept} == {"first.yaml", ".gitignore"}
+    assert (tmp_path / "jobs" / "first.yaml").read_text() == "mine"
+    with pytest.raises(ConflictError, match="exists"):
+        init(tmp_path)
+    written = (tmp_path / "fcctl.toml").read_text()
+    (tmp_path / "fcctl.toml").write_text("# mine\n")
+    init(tmp_path, force=True)
+    assert (tmp_path / "fcctl.toml.bak").read_text() == "# mine\n"
+    assert (tmp_path / "fcctl.toml").read_text() == written
+    assert (tmp_path / "jobs" / "first.yaml.bak").read_text() == "mine"
+    init(tmp_path, force=True)
+    assert (tmp_path / "fcctl.toml.bak").read_text() == "# mine\n"
+    assert (tmp_path / "fcctl.toml.bak2").read_text() == written
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "fcctl.toml").symlink_to(tmp_path / "elsewhere")
+    init(tmp_path / "work", force=True)
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "work" / "fcctl.toml").is_file()
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="not a folder"):
+        init(tmp_path / "nowhere")
+
+
+def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
+    repository(tmp_path, CASES["make"][0])
+    done = fcctl("init", "--host", "gpu-box", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "wrote  fcctl.toml\nwrote  jobs/first.yaml\nwrote  results/.gitignore\n")
+    assert "fcctl run first --on gpu" in done.err
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+    assert fcctl("init", cwd=tmp_path).code == 8
+    assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
+    again = fcctl("init", "--force", "--json", cwd=tmp_path).json
+    assert len(again["backups"]) == 2

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.command import Fcctl
+
+
+def test_jobs_ls(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "jobs" / "broken.yaml").write_text("job: broken\nstepz: []\n")
+    done = fcctl("jobs", "ls", cwd=workspace)
+    assert done.code == 0
+    assert "Says it" in done.out
+    assert "preflight" in done.out
+    assert "jobs/broken.yaml:2: unknown key 'stepz'" in done.out
+    jobs = {job["job"]: job for job in fcctl("jobs", "ls", "--json", cwd=workspace).json["jobs"]}
+    assert jobs["preflight"]["built_in"]
+    assert jobs["hello"] == {
+        "job": "hello", "title": "Says it", "steps": 1, "built_in": False, "problem": None, "at_most": "10m",
+    }  # fmt: skip
+    assert jobs["broken"]["problem"]
+
+
+def test_jobs_of_a_folder_below_and_of_another(fcctl: Fcctl, workspace: Path, tmp_path: Path) -> None:
+    (workspace / "src" / "deep").mkdir(parents=True)
+    assert "hello" in fcctl("jobs", "ls", cwd=workspace / "src" / "deep").out
+    assert "hello" in fcctl("-C", str(workspace), "jobs", "ls", cwd=Path("/")).out
+    assert "hello" in fcctl("jobs", "ls", cwd=Path("/"), env={"FCCTL_WORKSPACE": str(workspace)}).out
+
+
+def test_jobs_show(fcctl: Fcctl, workspace: Path) -> None:
+    done = fcctl("jobs", "show", "hello", cwd=workspace)
+    assert done.code == 0
+    assert "$ echo hello" in done.out
+    assert fcctl("jobs", "show", "hello", "--json", cwd=workspace).json["worst_case_minutes"] == 10
+    unknown = fcctl("jobs", "show", "helo", cwd=workspace)
+    assert unknown.code == 7
+    assert "did you mean 'hello'? (known: hello, preflight)" in unknown.err
+    for name in ("../hello", "/etc/passwd", ".", "x\x1b[31m"):
+        outside = fcctl("jobs", "show", name, cwd=workspace)
+        assert outside.code == 7
+        assert "\x1b" not in outside.err
+
+
+def test_jobs_validate(fcctl: Fcctl, workspace: Path) -> None:
+    assert fcctl("jobs", "validate", cwd=workspace).code == 0
+    broken = workspace / "jobs" / "broken.yaml"
+    broken.write_text("job: broken\nuses: [helo]\nsteps:\n  - {id: a}\n  - {id: b, run: x, gates: [1 +]}\n")
+    done = fcctl("jobs", "validate", cwd=workspace)
+    assert done.code == 3
+    assert [line.split(": ")[0] for line in done.out.splitlines()] == ["jobs/broken.yaml:4", "jobs/broken.yaml:5"]
+    broken.write_text("job: broken\nuses: [helo]\n")
+    done = fcctl("jobs", "validate", "jobs/broken.yaml", cwd=workspace)
+    assert done.code == 3
+    assert done.out == (
+        "jobs/broken.yaml:2: uses the unknown job 'helo' (did you mean 'hello'? (known: broken, hello, preflight))\n"
+    )
+    found = fcctl("jobs", "validate", "--json", "broken", "hello", cwd=workspace)
+    assert (found.code, found.json["valid"], len(found.json["files"])) == (3, False, 2)
+    assert found.json["problems"][0]["where"] == "jobs/broken.yaml:2"
+    assert fcctl("jobs", "validate", "jobs/none.yaml", cwd=workspace).code == 7
+
+
+def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "jobs" / "bytes.yaml").write_bytes(b"job: bytes\n# \xff\n")
+    (workspace / "jobs" / "folder.yaml").mkdir()
+    done = fcctl("jobs", "validate", "bytes", cwd=workspace)
+    assert (done.code, done.out) == (3, "jobs/bytes.yaml:2: not UTF-8 text\n")
+    (workspace / "fcctl.toml").write_bytes(b"\n# \xff\n")
+    done = fcctl("jobs", "ls", cwd=workspace)
+    assert done.code == 3
+    assert "fcctl.toml:2: not UTF-8 text" in done.err
+
+
+def test_config_show_and_get(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
+    user = private_home / ".config" / "fcctl" / "config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('\n[targets.mine]\nkind = "ssh"\nhost = "my-box"\n[budget]\nper_run_usd = 1\nper_day_usd = 9\n')
+    env = {"FCCTL_BUDGET_PER_MONTH_USD": "50"}
+    done = fcctl("config", "show", "--origin", cwd=workspace, env=env)
+    origins = dict(line.split("  # ") for line in done.out.splitlines())
+    found = {key.strip(): origin for key, origin in origins.items()}
+    assert found['project.name = "demo"'] == "fcctl.toml:2"
+    assert found["budget.per_run_usd = 2.0"] == "fcctl.toml:4"
+    assert found["budget.per_day_usd = 9.0"] == f"{user}:7"
+    assert found["budget.per_month_usd = 50.0"] == "FCCTL_BUDGET_PER_MONTH_USD"
+    assert found['targets.mine.host = "my-box"'] == f"{user}:4"
+    assert found['project.jobs = "jobs"'] == "default"
+    shown = fcctl("config", "show", "--json", cwd=workspace).json["values"]
+    assert shown["budget.per_run_usd"] == {"value": 2.0, "origin": "fcctl.toml:4"}
+    assert fcctl("config", "get", "targets.mine.host", cwd=workspace).out == "my-box\n"
+    unknown = fcctl("config", "get", "budget.per_run_us", cwd=workspace)
+    assert (unknown.code, unknown.err.splitlines()[1]) == (7, "hint:  did you mean 'budget.per_run_usd'?")
+
+
+def test_config_path(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
+    user = private_home / ".config" / "fcctl" / "config.toml"
+    assert fcctl("config", "path", cwd=workspace).out == f"{workspace / 'fcctl.toml'}\n{user}\n"
+    assert fcctl("config", "path", cwd=Path("/")).out == f"{user}\n"
+    elsewhere = {"XDG_CONFIG_HOME": str(workspace)}
+    assert fcctl("config", "path", "-q", cwd=Path("/"), env=elsewhere).out == f"{workspace}/fcctl/config.toml\n"
+
+
+def test_mistakes_in_the_configuration(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "fcctl.toml").write_text('[targets.box]\nkind = "ssh"\nhots = "x"\n')
+    done = fcctl("config", "show", cwd=workspace)
+    assert done.code == 3
+    assert "fcctl.toml:3: unknown key 'hots' in targets.box (did you mean 'host'?)" in done.err
+    assert "fcctl.toml:1: the key 'host' is missing in targets.box" in done.err
+
+
+def test_outside_any_workspace(fcctl: Fcctl, tmp_path: Path) -> None:
+    done = fcctl("config", "show", cwd=tmp_path)
+    assert done.code == 7
+    assert "hint:  fcctl init" in done.err

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Fcctl, source_environment
+
+
+@pytest.fixture
+def busy(workspace: Path) -> Path:
+    with (workspace / "fcctl.toml").open("a") as file:
+        file.write('[targets.box]\nkind = "ssh"\nhost = "a"\n[targets.big-box]\nkind = "ssh"\nhost = "b"\n')
+    for place, name in (("runs", "20261121t081530z-hello-box-3fa9c1"), ("active", "20261122t081530z-hello-box-000001")):
+        (workspace / "results" / place / name).mkdir(parents=True)
+    (workspace / "results" / "runs" / "not a run\n").mkdir()
+    return workspace
+
+
+def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
+    words = line.split(" ")
+    env = {"_FCCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = fcctl(cwd=cwd, env=env)
+    assert (done.code, done.err) == (0, "")
+    return [text.removeprefix("plain,") for text in done.out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("fcctl pul", ["pull-results"]),
+        ("fcctl run ", ["hello", "preflight"]),
+        ("fcctl run he", ["hello"]),
+        ("fcctl run hello --on ", ["big-box", "box", "local"]),
+        ("fcctl run hello --on bo", ["box"]),
+        ("fcctl preflight --on ", ["big-box", "box", "local"]),
+        ("fcctl doctor --on l", ["local"]),
+        ("fcctl logs ", ["last", "20261122t081530z-hello-box-000001", "20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl attach 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl cancel 20261122", ["20261122t081530z-hello-box-000001"]),
+        ("fcctl jobs show h", ["hello"]),
+        ("fcctl jobs v", ["validate"]),
+        ("fcctl run --dry", ["--dry-run"]),
+        ("fcctl completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) -> None:
+    assert offered(fcctl, busy, line) == names
+
+
+def test_without_a_workspace_or_with_a_broken_one(fcctl: Fcctl, tmp_path: Path) -> None:
+    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local"]
+    (tmp_path / "fcctl.toml").write_text("[[[")
+    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local"]
+
+
+def test_it_is_quick_enough_to_type_along(fcctl: Fcctl, busy: Path) -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        offered(fcctl, busy, "fcctl run he")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_of_its_shell(fcctl: Fcctl, tmp_path: Path, shell: str) -> None:
+    done = fcctl("completion", shell, cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "_FCCTL_COMPLETE" in done.out
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=done.out, text=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes(fcctl: Fcctl, busy: Path) -> None:
+    program = busy / "bin" / "fcctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.cli.main "$@"\n')
+    program.chmod(0o755)
+    (busy / "completion.bash").write_text(fcctl("completion", "bash", cwd=busy).out)
+    script = (
+        "source completion.bash; COMP_WORDS=(fcctl run hel); COMP_CWORD=2; _fcctl_completion fcctl hel run;"
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    environ = source_environment({"PATH": f"{program.parent}:{os.environ['PATH']}"})
+    done = subprocess.run(["bash", "-c", script], cwd=busy, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "hello\n"

@@ -1,0 +1,49 @@
+"""``fcctl`` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Fcctl(Protocol):
+    def __call__(self, *argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 120) -> Outcome: ...
+
+
+def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, so that a child Python finds the source tree."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", **(env or {})}
+
+
+def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 120) -> Outcome:
+    """Run ``fcctl`` with the given arguments in ``cwd``; ``env`` is added to the environment."""
+    command = [sys.executable, "-m", "orchestrator.cli.main", *argv]
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=source_environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
