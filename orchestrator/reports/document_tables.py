@@ -78,7 +78,7 @@ def _build(content: dict[str, Any]) -> Iterator[RenderableType]:
     seconds = number(content.get("duration_s"))
     said = [
         clean(content.get("variant") or "", 40),
-        clean(content.get("tool") or "", 30),
+        clean(content.get("tool") or "", 48),
         " ".join(clean(a, 12) for a in _list(content.get("archs"))),
         "from the cache" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ]

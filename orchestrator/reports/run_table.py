@@ -11,7 +11,7 @@ from orchestrator.reports.document_tables import section
 from orchestrator.reports.figures import ascii_only, mark
 from orchestrator.reports.live import duration
 from orchestrator.reports.run_list import COLOURS
-from orchestrator.reports.sanitize import clean
+from orchestrator.reports.sanitize import clean, clean_text
 from orchestrator.workflows.documents import Documents, load
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
 MAX_WIDTH = 100
 _OMITTED = 20
+_LOG_LINES = 6
 _INDENT = 2
 
 
@@ -34,12 +35,13 @@ def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None
     width = min(console.width, MAX_WIDTH)
     unicode = "utf" in console.encoding.lower()
     for piece in _pieces(record, folder, documents):
-        if unicode:
+        if unicode and console.is_terminal:
             console.print(piece, width=width, markup=False, highlight=False, emoji=False)
-        else:
-            with console.capture() as captured:
-                console.print(piece, width=width, markup=False, highlight=False, emoji=False)
-            console.out(ascii_only(captured.get()), end="", highlight=False)
+            continue
+        with console.capture() as captured:
+            console.print(piece, width=width, markup=False, highlight=False, emoji=False)
+        text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        console.out(text if unicode else ascii_only(text), end="", highlight=False)
 
 
 def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
@@ -60,7 +62,8 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             yield _heading(title, clean(document.step, 40) if several else "")
             yield from map(indented, content)
     if any(step.gates for step in record.steps):
-        yield _heading("Gates")
+        judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"]
+        yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in judged)} of {len(judged)} passed")
         yield indented(_gates(record))
     if record.omitted:
         yield _heading("Left on the host")
@@ -160,10 +163,16 @@ def _step_note(step: StepRecord) -> Text:
     if step.attempts > 1:
         said.append(f"{', ' if said else ''}attempt {step.attempts}")
     if step.message and step.status not in ("passed", "skipped"):
-        said.append(("\n" if said else "") + clean(step.message, 240), "dim")
+        said.append(("\n" if said else "") + _message(step), "dim")
     if step.hint and step.status != "passed":
         said.append(("\n" if said else "") + f"hint: {clean(step.hint, 300)}", "cyan")
     return said
+
+
+def _message(step: StepRecord) -> str:
+    """The first line says what happened; of the log that may follow, its end matters, and only if the step failed."""
+    first, *rest = [clean(line, 160) for line in clean_text(step.message).splitlines() if line.strip()] or [""]
+    return "\n".join([first, *(rest[-_LOG_LINES:] if step.status in ("failed", "timed_out") else ())])
 
 
 def _gates(record: RunRecord) -> Table:

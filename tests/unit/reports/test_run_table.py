@@ -44,6 +44,11 @@ def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
         assert wanted in text, wanted
 
 
+def test_a_pipe_gets_no_padding(folder: Path) -> None:
+    text = printed(sample_run.record(), folder)
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
 def test_eighty_columns_are_enough(folder: Path) -> None:
     text = printed(sample_run.record(), folder, width=80)
     assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 80
@@ -62,7 +67,8 @@ def test_colour_is_never_all_there_is(folder: Path) -> None:
     assert "\x1b[" not in plain
     import re
 
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
 
 def test_an_encoding_without_the_signs_gets_others(folder: Path) -> None:
@@ -77,6 +83,17 @@ def test_the_cases_that_failed_say_why(folder: Path) -> None:
     text = printed(sample_run.record(), folder)
     assert "✗ 16/17 cases passed" in text
     assert "s64/2: max error is above 4.0e-04" in text
+
+
+def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
+    record = sample_run.record()
+    log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
+    for status, shown in (("failed", True), ("warned", False)):
+        step = record.steps[0].model_copy(update={"message": log, "status": status, "documents": []})
+        text = printed(record.model_copy(update={"steps": [step]}), tmp_path)
+        assert "exit code 2" in text
+        assert ("line 49" in text) is shown
+        assert "line 40" not in text
 
 
 def test_no_steps_no_documents(tmp_path: Path) -> None:
