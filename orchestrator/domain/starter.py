@@ -100,17 +100,29 @@ def _steps(found: Findings) -> list[_Step]:
     return [_Step("hello", "uname -a", "1m", "Nothing to build was found here: put your own commands in its place.")]
 
 
+#: Comes home with the run; a file of this name in the repository stays as it is.
+_BUILD_LOG = "$FCCTL_OUT/build.log"
+_JUNIT = "$FCCTL_OUT/junit.xml"
+
+
+def _logged(run: str) -> str:
+    """The commands, their output also in the build log."""
+    if "\n" in run:
+        run = "{\n" + "".join(f"  {line}\n" for line in run.splitlines()) + "}"
+    return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
+
+
 def _build(found: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
     if not found.uses_nvcc:
         return _Step("build", run, "10m", comment, needs=tools)
     return _Step(
         "build",
-        run,
+        _logged(run),
         "10m",
         comment,
         needs=(*tools, "nvcc"),
         env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas says what each kernel uses',
-        collect=(("ptxas", "@log"),),
+        collect=(("ptxas", _BUILD_LOG),),
         notes=_RESOURCE_GATES,
     )
 
@@ -156,9 +168,9 @@ def _cmake_steps(found: Findings) -> list[_Step]:
     configure = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release\ncmake --build build --parallel 4"
     steps = [_build(found, configure, "", ("cmake",))]
     if found.cmake_tests:
-        run = 'ctest --test-dir build --output-on-failure --output-junit "$PWD/build/junit.xml"'
+        run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(run, (("junit", "build/junit.xml"),), gate))
+        steps.append(_test(run, (("junit", _JUNIT),), gate))
     return steps
 
 
@@ -173,7 +185,7 @@ def _python_steps(found: Findings) -> list[_Step]:
     if found.python_tests:
         python = '"$FCCTL_PYTHON"' if found.python_build == "setup.py" else "build/venv/bin/python"
         gate = ("correctness.summary.failed == 0",)
-        steps.append(_test(f"{python} -m pytest --junitxml=junit.xml", (("junit", "junit.xml"),), gate))
+        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
     return steps
 
 
@@ -185,11 +197,11 @@ def _nvcc_step(sources: tuple[str, ...]) -> _Step:
     ]
     return _Step(
         "build",
-        "\n".join(["mkdir -p build", *objects]),
+        "mkdir -p build\n" + _logged("\n".join(objects)),
         "10m",
         "FCCTL_CUDA_ARCH is the target's GPU (89 where there is none): compiling needs no GPU.",
         needs=("nvcc",),
-        collect=(("ptxas", "@log"),),
+        collect=(("ptxas", _BUILD_LOG),),
         notes=_RESOURCE_GATES,
     )
 

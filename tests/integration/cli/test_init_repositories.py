@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fcctl_remote import readers
 from orchestrator.adapters.workspace import find_workspace
 from orchestrator.domain.job import Job
 from orchestrator.errors import ConflictError, NotFoundError
@@ -112,11 +113,13 @@ NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 @pytest.mark.parametrize("name", ["plain", "make-cuda"])
 def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:
     step = first_job(repository(tmp_path, CASES[name][0])).steps[0]
-    environ = {**os.environ, **step.env, "FCCTL_CUDA_ARCH": "89"}
+    (tmp_path / "out").mkdir()
+    environ = {**os.environ, **step.env, "FCCTL_CUDA_ARCH": "89", "FCCTL_OUT": str(tmp_path / "out")}
     environ["PATH"] = f"{Path(str(NVCC)).parent}:{environ['PATH']}"
     command = ["bash", "-eo", "pipefail", "-c", step.run]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
-    assert "Compiling entry function" in done.stdout + done.stderr
+    subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
+    document = readers.read("ptxas", str(tmp_path / "out" / "build.log"))
+    assert {kernel["arch"] for kernel in document["kernels"]} >= {"sm_89"} if name == "plain" else document["kernels"]
 
 
 def test_the_name_is_made_fit(tmp_path: Path) -> None:
@@ -167,3 +170,17 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
     assert len(again["backups"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("tmux") is None, reason="needs make and tmux")
+@pytest.mark.parametrize("name", ["make", pytest.param("plain", marks=pytest.mark.skipif(NVCC is None, reason="nvcc"))])
+def test_the_first_job_passes_on_this_machine(fcctl: Fcctl, tmp_path: Path, name: str) -> None:
+    repository(tmp_path, CASES[name][0])
+    assert fcctl("init", cwd=tmp_path).code == 0
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    record = done.json
+    assert [(step["id"], step["status"]) for step in record["steps"]] == [(s, "passed") for s in CASES[name][1]]
+    kinds = [document["kind"] for document in record["steps"][0]["documents"]]
+    assert kinds == (["build"] if name == "plain" else [])
