@@ -1,12 +1,45 @@
 """Preflight: what this machine is, what is wrong with it for CUDA work, and the environment steps should run in.
 
-Everything asked of another program is bounded in time: a hanging nvidia-smi is a finding, not a hang.
+Everything asked of another program is bounded in time: a hanging nvidia-smi is a finding, not a hang. Preflight itself
+is imported when it is called for: what every run needs must not wait for what it rarely does.
 """
 
-from fcctl_remote.probe.command import exit_code, main
-from fcctl_remote.probe.document import collect
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
 from fcctl_remote.probe.environment import resolve_environment
-from fcctl_remote.probe.needs import check_needs
-from fcctl_remote.probe.render import render
+from fcctl_remote.wire import Needs
 
 __all__ = ["check_needs", "collect", "exit_code", "main", "render", "resolve_environment"]
+
+
+def check_needs(needs: Needs, env: Mapping[str, str]) -> Optional[Tuple[str, str]]:
+    """None if the machine has what a step needs, else (what is missing, how to get it)."""
+    from fcctl_remote.probe import needs as wanted
+
+    return wanted.check_needs(needs, env)
+
+
+def collect(env: Optional[Mapping[str, str]] = None, require: str = "auto") -> Dict[str, Any]:
+    """The ``environment`` document: see :func:`fcctl_remote.probe.document.collect`."""
+    from fcctl_remote.probe import document
+
+    return document.collect(env, require)
+
+
+def render(document: Mapping[str, Any], color: bool = False) -> str:
+    """The document as sections, a summary with counts, and one last [PASS], [WARN] or [FAIL] line."""
+    from fcctl_remote.probe import printed
+
+    return printed.render(document, color)
+
+
+def exit_code(document: Mapping[str, Any]) -> int:
+    """0 all checks passed, 1 there are warnings, 2 there are critical errors."""
+    return {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none]``; returns :func:`exit_code`."""
+    from fcctl_remote.probe import command
+
+    return command.main(argv)

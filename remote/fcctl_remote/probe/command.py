@@ -5,15 +5,11 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Optional
 
+from fcctl_remote import probe
 from fcctl_remote.probe.document import REQUIRE, collect
-from fcctl_remote.probe.render import render
-
-
-def exit_code(document: Mapping[str, Any]) -> int:
-    """0 all checks passed, 1 there are warnings, 2 there are critical errors."""
-    return {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
+from fcctl_remote.probe.printed import render
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -37,7 +33,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         sys.stdout.write(render(document, color).encode("utf-8", "replace").decode("utf-8"))
-    return exit_code(document)
+    return probe.exit_code(document)
 
 
 def _write(folder: str, document: Dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ def _report(path: str, env: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def _import(program: str, report: str, output: str, env: Mapping[str, str]) -> None:
-    """``ncu --import``; stderr goes into the output too. Its own choice of units prints six decimals, base units two."""
+    """stderr goes into the output too. (Base units, ``--print-units base``, would cost four of six decimals.)"""
     argv = [program, "--import", os.path.abspath(report), "--csv", "--page", "raw"]
     environment = {**(dict(env) or os.environ), "LC_ALL": "C"}
     with open(output, "wb") as stream:
