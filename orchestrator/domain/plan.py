@@ -22,7 +22,7 @@ class SourceIdentity(Protocol):
     def git_commit(self) -> str | None: ...
 
 
-def make_plan(  # noqa: PLR0917 - what a plan is made of
+def make_plan(
     job: Job,
     target: Target,
     source: SourceIdentity,
