@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 KILL_GRACE_S = 10.0
 JUDGE_TIMEOUT_S = 300.0
 LOG_TAIL_BYTES = 64 * 1024
+#: Less room than this counts as a full disk.
+FULL_BYTES = 128 * 1024
 SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
                 137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM"}  # fmt: skip
 
@@ -145,6 +147,10 @@ class StepRun:
                 result.status = "failed"
             if result.status != "passed":
                 self._explain()
+        if result.status != "passed" and hostfacts.free_bytes(self.run.folder) < FULL_BYTES:
+            # The step could not even log it: its log is on that disk.
+            result.message = "the host's disk is full; %s" % (result.message or "")
+            result.hint = hints.for_log("No space left on device", None)
 
     def _explain(self) -> None:
         """Put the last lines of the log into the message, and what is known to cure them into the hint."""

@@ -24,11 +24,12 @@ def for_run(
     layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str], warn: Callable[[str], None]
 ) -> Dict[str, str]:
     """The part all steps of a run share."""
-    base: Dict[str, str] = _base(run)
+    base: Dict[str, str] = {**_base(run), **plan.env}
+    found: Dict[str, str] = {}
     try:
         from fcctl_remote import probe
 
-        base = dict(probe.resolve_environment(base, layout.root))
+        found = probe.resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
         warn("the CUDA environment could not be resolved: %s: %s" % (type(error).__name__, error))
     defaults = {
@@ -38,7 +39,7 @@ def for_run(
         "TORCH_CUDA_ARCH_LIST": "8.9",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     }
-    env = {**defaults, **base, **plan.env}
+    env = {**defaults, **base, **found}
     _write_shim(run, runner, layout.root)
     env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
     env["FCCTL_RUN_ID"] = run.run_id

@@ -46,7 +46,7 @@ class EventLog:
         except OSError as error:
             if not files.is_disk_full(error):
                 raise
-            if spare_reserve or not self.reserve.give_back():
+            if spare_reserve or not self.reserve.spend():
                 raise files.DiskFull(str(error)) from error
             self._again(line)
         self.seq += 1

@@ -106,6 +106,7 @@ class Reserve:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.spent = False  # given back because something could not be written
 
     def take(self) -> None:
         """Raises: OSError, when there is no room even now."""
@@ -121,6 +122,11 @@ class Reserve:
             write_all(fd, bytes(RESERVE_BYTES))
         finally:
             os.close(fd)
+
+    def spend(self) -> bool:
+        """Give the space back because there is no other; False if it was given back before."""
+        self.spent = True
+        return self.give_back()
 
     def give_back(self) -> bool:
         """Free the space; False if it was free already."""

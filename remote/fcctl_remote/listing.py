@@ -10,6 +10,7 @@ from fcctl_remote import files, wire
 from fcctl_remote.layout import RunLayout
 from fcctl_remote.refusal import Refusal
 
+#: Not plan.json: the controller keeps the one it wrote.
 TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log")
 TOP_FOLDERS = ("steps", "artifacts")
 MAX_FILE_BYTES = 2 * 1024**3

@@ -43,7 +43,7 @@ class Progress:
         except OSError as error:
             if not files.is_disk_full(error):
                 raise
-            if self.state.session is not None or not self._reserve.give_back():
+            if self.state.session is not None or not self._reserve.spend():
                 raise files.DiskFull(str(error)) from error  # a step that still runs would eat the reserve
             files.write_atomic(self.run.heartbeat, data, durable=False)
         self._beaten = time.monotonic()

@@ -86,7 +86,7 @@ def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.Reserve)
     except OSError as error:
         if not files.is_disk_full(error):
             raise
-        reserve.give_back()
+        reserve.spend()
         try:
             files.write_atomic(run.outcome, data)
         except OSError as again:

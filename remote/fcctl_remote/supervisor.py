@@ -144,6 +144,9 @@ class Supervisor:
                 return
 
     def _goes_on(self, spec: wire.StepSpec, result: wire.StepResult) -> bool:
+        if self.reserve.spent:
+            self._give_up("the host's disk is full: results of step '%s' may be cut off" % spec.id)
+            return False
         if spec.optional or result.status in ("passed", "warned"):
             return True
         self.ending = "failed"

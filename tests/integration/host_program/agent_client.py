@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -11,25 +13,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fcctl_remote import tree, wire
 from orchestrator.adapters.runner_archive import build_runner
 
-OLDEST_PYTHON = "/root/.pyenv/versions/3.8.18/bin/python"
 
-
+@functools.cache
 def host_python() -> str:
     """The oldest supported Python where there is one, else this one."""
-    found = shutil.which("python3.8")
-    for candidate in (OLDEST_PYTHON, found, sys.executable):
-        if candidate and os.access(candidate, os.X_OK) and _works(candidate):
-            return candidate
-    raise AssertionError("no Python")
+    pyenv = sorted(Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))
+    for candidate in (*pyenv, shutil.which("python3.8")):
+        if candidate and _works(candidate):
+            return str(candidate)
+    return sys.executable
 
 
-def _works(python: str) -> bool:
-    return subprocess.run([python, "-c", "pass"], stderr=subprocess.DEVNULL).returncode == 0
+def _works(python: str | Path) -> bool:
+    return subprocess.run([python, "-c", "pass"], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 class CallFailed(Exception):
@@ -42,9 +43,13 @@ class CallFailed(Exception):
 class Host:
     """A host: its home folder, its environment, its agents."""
 
+    facts: ClassVar[bytes | None] = None
+
     def __init__(self, base: Path, root: Path | None = None) -> None:
-        self.home = base / "home"
-        self.root = root or self.home / ".fcctl"
+        self.base = base
+        self.home = base.parent / "account"  # the same for all tests, so that facts about the machine hold
+        self.root = root or base / "fcctl"
+        self.home.mkdir(exist_ok=True)
         (self.root / "runner").mkdir(parents=True)
         built = build_runner(base / "cache")
         self.runner = self.root / "runner" / f"{built.sha256}.pyz"
@@ -59,6 +64,9 @@ class Host:
             "LANG": "C.UTF-8",
         }
         self.agents: list[Agent] = []
+        # What the host program once found out about this machine holds for every home of the test session.
+        if Host.facts is not None:
+            (self.root / "facts.json").write_bytes(Host.facts)
 
     def agent(self, **env: str) -> Agent:
         agent = Agent(self, {**self.env, **env})
@@ -69,11 +77,12 @@ class Host:
         return self.root / "runs" / run_id
 
     def tmux(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["tmux", *words], env=self.env, capture_output=True, text=True)
+        return subprocess.run(["tmux", *words], check=False, env=self.env, capture_output=True, text=True)
 
     def program(self, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         """Run another command of the host program to its end."""
-        return subprocess.run([host_python(), str(self.runner), *words], env=self.env, capture_output=True, **options)
+        argv = [host_python(), str(self.runner), *words]
+        return subprocess.run(argv, check=False, env=self.env, capture_output=True, **options)
 
     def processes(self, marker: str) -> list[int]:
         """Living processes with ``marker`` in their environment."""
@@ -91,6 +100,8 @@ class Host:
     def close(self) -> None:
         for agent in self.agents:
             agent.close()
+        with contextlib.suppress(FileNotFoundError):
+            Host.facts = (self.root / "facts.json").read_bytes()
         for pid in self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):
             try:
                 os.kill(pid, 9)
@@ -103,7 +114,7 @@ class Agent:
 
     def __init__(self, host: Host, env: dict[str, str]) -> None:
         self.host = host
-        self.stderr = (host.home / f"agent-{secrets.token_hex(3)}.err").open("wb+")
+        self.stderr = (host.base / f"agent-{secrets.token_hex(3)}.err").open("wb+")
         self.process = subprocess.Popen(
             [host_python(), str(host.runner), "agent"],
             stdin=subprocess.PIPE,
@@ -210,10 +221,8 @@ class Agent:
     def close(self) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,257 @@
+"""The agent's protocol as a controller sees it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import socket
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import tree, wire
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
+
+
+def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
+    hello = wire.decode(wire.Hello, agent.call("hello"))
+    assert (hello.wire_version, hello.root) == (wire.WIRE_VERSION, str(host.root))
+    assert hello.runner_sha256 == host.runner.stem
+    assert hello.tools["tmux"] is not None
+    assert hello.free_bytes > 0
+    assert abs(hello.time - time.time()) < 5
+    assert (host.root / "runner" / f"{host.runner.stem}.d" / "fcctl_remote" / "wire.py").is_file()
+    assert host.root.stat().st_mode & 0o077 == 0 or host.root.parent == host.base
+
+
+def test_ticks_come_while_nothing_is_asked_and_during_a_long_call(agent: Agent) -> None:
+    run_id = agent.submit(step("quiet", "sleep 30"))
+    agent.wait_for(run_id, "step_started")
+    size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
+    began = time.monotonic()
+    agent.call("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=2.6)))
+    assert 2.5 < time.monotonic() - began < 4
+    assert agent.ticks >= 2
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+
+
+def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None:
+    run_id = agent.submit(step("quiet", "sleep 30"))
+    agent.wait_for(run_id, "step_started")
+    size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
+    began = time.monotonic()
+    watch = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=30)))
+    time.sleep(0.2)
+    cancel = agent.send("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+    assert [agent.receive()[0]["id"] for _ in range(2)] == [watch, cancel]
+    assert time.monotonic() - began < 2
+
+
+def test_news_arrives_at_once(agent: Agent) -> None:
+    run_id = agent.submit(step("talk", "sleep 0.8; date +%s.%N; sleep 30"))
+    agent.wait_for(run_id, "step_started")
+    size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
+    _, blob = agent.call_blob("watch", wire.encode(wire.WatchRequest(run_id, size, "talk", 0, wait_s=10)))
+    assert time.time() - float(blob) < 0.25
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+
+
+def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
+    run_id = agent.submit(step("one", "seq 10000"), step("two", "echo second; sleep 30"))
+    deadline = time.monotonic() + 10
+    request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
+    reply, blob = agent.call_blob("watch", wire.encode(request))
+    while reply["log_step"] != "two" or not blob:
+        assert time.monotonic() < deadline
+        assert len(blob) <= 4096
+        request.log_offset = reply["log_offset"] + len(blob)
+        reply, blob = agent.call_blob("watch", wire.encode(request))
+    assert blob == b"second\n"
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("dance", {}, "bad_request"),
+        ("watch", {"run_id": new_run_id()}, "not_found"),
+        ("watch", {"run_id": "../../etc"}, "bad_request"),
+        ("watch", {"run_id": new_run_id(), "log_step": "../x"}, "bad_request"),
+        ("files", {"run_id": new_run_id()}, "not_found"),
+        ("files", {}, "bad_request"),
+        ("cancel", {"run_id": "x" * 64}, "bad_request"),
+        ("tree_diff", {"workspace": "../trees"}, "bad_request"),
+        ("tree_diff", {"workspace": ".index"}, "bad_request"),
+        ("submit", {"plan": {"run_id": 3}}, "bad_request"),
+        ("lease", {"op": "extend"}, "bad_request"),
+    ],
+)
+def test_bad_calls_are_answered_and_the_agent_lives_on(agent: Agent, method: str, params: dict, code: str) -> None:
+    with pytest.raises(CallFailed) as caught:
+        agent.call(method, params, b"[]" if method == "tree_diff" else b"")
+    assert caught.value.code == code
+    assert agent.call("hello")["wire_version"] == wire.WIRE_VERSION
+
+
+def test_nonsense_on_the_wire_ends_the_agent(host: Host) -> None:
+    done = subprocess.run(
+        [host_python(), str(host.runner), "agent"], input=b"GET / HTTP/1.1\n", env=host.env, capture_output=True
+    )
+    assert done.returncode == 1
+    assert b"not JSON" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ results
+def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("make", "echo log; printf abc > $FCCTL_ARTIFACTS/good; echo '{}' > $FCCTL_OUT/x.json"))
+    agent.outcome(run_id)
+    artifacts = host.run_dir(run_id) / "artifacts"
+    (artifacts / "link").symlink_to("/etc/passwd")
+    (artifacts / "linked").symlink_to("/etc")
+    os.mkfifo(artifacts / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = Path.cwd()
+        os.chdir(artifacts)
+        server.bind("sock")
+        os.chdir(here)
+    for name in (b"new\nline", b"back\\slash", b"bad\xff", b"esc\x1b[31m", b"rtl\xe2\x80\xaeevil"):
+        (Path(os.fsdecode(os.fsencode(artifacts) + b"/" + name))).write_bytes(b"x")
+    (artifacts / "quote'\"; rm -rf $HOME").write_bytes(b"quoted")
+    with (artifacts / "sparse").open("wb") as stream:
+        stream.truncate(5 * 1024**3)
+    deep = artifacts.joinpath(*["d" * 200] * 5)
+    deep.mkdir(parents=True)
+    (deep / "lost").write_bytes(b"x")
+    began = time.monotonic()
+    listed = wire.decode(wire.FileList, agent.call("files", {"run_id": run_id}))
+    assert time.monotonic() - began < 2
+    files = {entry.path: entry for entry in listed.files}
+    quoted = "artifacts/quote'\"; rm -rf $HOME"
+    assert {"events.jsonl", "outcome.json", "steps/make/script.sh", "steps/make/log.txt"} <= set(files)
+    assert {"steps/make/out/x.json", "artifacts/good", quoted} <= set(files)
+    assert not any(path.startswith("src") for path in files)
+    assert not {"plan.json", "submission.json"} & set(files)  # the controller has its own; the environment stays here
+    reasons = {omitted.path.removeprefix("artifacts/"): omitted.reason for omitted in listed.omitted}
+    assert reasons.pop("/".join(["d" * 200] * 5)[: 900 - len("artifacts/")]) == "bad_name"
+    assert reasons == {
+        "link": "symlink", "linked": "symlink", "pipe": "fifo", "sock": "socket", "sparse": "too_large",
+        "new\\nline": "bad_name", "back\\slash": "bad_name", "bad\\udcff": "bad_name", "esc\\x1b[31m": "bad_name",
+        "rtl\\u202eevil": "bad_name",
+    }  # fmt: skip
+    assert files["artifacts/good"].sha256 == hashlib.sha256(b"abc").hexdigest()
+    parts = [wire.FilePart("artifacts/good", 1, 2), wire.FilePart(quoted, 0, 6), wire.FilePart("artifacts/good", 3, 9)]
+    reply, blob = agent.call_blob("fetch", {"run_id": run_id, "parts": wire.encode(parts)})
+    assert [part["size"] for part in reply["parts"]] == [2, 6, 0]
+    assert blob == b"bcquoted"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["artifacts/link", "artifacts/linked/passwd", "artifacts/pipe", "artifacts/../plan.json", "/etc/passwd",
+     "src/hello.txt", "artifacts", "submission.json", "artifacts/absent"],
+)  # fmt: skip
+def test_fetch_refuses_what_files_does_not_list(host: Host, agent: Agent, path: str) -> None:
+    run_id = agent.submit(step("a", "true"))
+    agent.outcome(run_id)
+    artifacts = host.run_dir(run_id) / "artifacts"
+    (artifacts / "link").symlink_to("/etc/passwd")
+    (artifacts / "linked").symlink_to("/etc")
+    os.mkfifo(artifacts / "pipe")
+    with pytest.raises(CallFailed) as caught:
+        agent.call("fetch", {"run_id": run_id, "parts": [{"path": path, "offset": 0, "size": 10}]})
+    assert caught.value.code == "not_found"
+
+
+def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "head -c 5000000 /dev/zero > $FCCTL_ARTIFACTS/big"))
+    agent.outcome(run_id)
+    part = {"path": "artifacts/big", "offset": 0, "size": 5_000_000}
+    reply, blob = agent.call_blob("fetch", {"run_id": run_id, "parts": [part, part]})
+    assert [p["size"] for p in reply["parts"]] == [wire.MAX_BLOB_BYTES, 0]
+    assert len(blob) == wire.MAX_BLOB_BYTES
+
+
+def test_forget_spares_a_living_run(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("busy", "sleep 30"))
+    agent.wait_for(run_id, "step_started")
+    with pytest.raises(CallFailed) as caught:
+        agent.call("forget", {"run_id": run_id})
+    assert caught.value.code == "conflict"
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+    agent.outcome(run_id)
+    assert agent.call("forget", {"run_id": run_id}) == {}
+    assert agent.call("forget", {"run_id": run_id}) == {}
+    assert [name for name in os.listdir(host.root / "runs") if run_id in name] == []
+
+
+# ------------------------------------------------------------------------------------------------ the tree
+def test_a_tampered_tree_is_noticed_and_can_be_sent_again(host: Host, agent: Agent) -> None:
+    contents = {"a.cu": b"int a;", "dir/b.cu": b"int b;", "big.bin": b"x" * 1_200_000}
+    first = agent.snapshot(new_run_id(), contents)
+    root = host.root / "trees/ws"
+    entries = [wire.TreeEntry(p, hashlib.sha256(c).hexdigest(), len(c)) for p, c in contents.items()]
+    blob = json.dumps(wire.encode(entries)).encode()
+    for path in ("a.cu", "big.bin"):
+        facts = (root / path).stat()
+        (root / path).unlink()
+        (root / path).write_bytes(bytes(len(contents[path])))
+        os.utime(root / path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    params = {"workspace": "ws", "run_id": new_run_id(), "tree_sha256": first.tree_sha256}
+    with pytest.raises(CallFailed) as caught:
+        agent.call("snapshot", params, blob)
+    assert caught.value.code == "tree_mismatch"
+    assert sorted(caught.value.error["data"]["paths"]) == ["a.cu", "big.bin"]
+    assert sorted(agent.call("tree_diff", {"workspace": "ws"}, blob)["changed"]) == ["a.cu", "big.bin"]
+    again = agent.snapshot(params["run_id"], contents)
+    assert again.tree_sha256 == first.tree_sha256
+    assert agent.call("snapshot", params, blob)["path"] == again.path  # asked twice, made once
+
+
+def test_receive_unpacks_below_the_tree_only(host: Host, agent: Agent) -> None:
+    outside = host.base / "outside"
+    outside.mkdir()
+    root = host.root / "trees/ws"
+    root.mkdir(parents=True)
+    (root / "dir").symlink_to(outside)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data, mode in (("./dir/a.sh", b"echo a", 0o755), ("b", b"bb", 0o600)):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), mode
+            archive.addfile(member, io.BytesIO(data))
+    done = host.program("receive", "ws", input=stream.getvalue())
+    assert done.returncode == 0, done.stderr
+    assert (root / "dir/a.sh").read_bytes() == b"echo a"
+    assert (root / "dir/a.sh").stat().st_mode & 0o777 == 0o755
+    assert os.listdir(outside) == []
+    entries = [wire.TreeEntry("b", hashlib.sha256(b"bb").hexdigest(), 2)]
+    diff = agent.call("tree_diff", {"workspace": "ws"}, json.dumps(wire.encode(entries)).encode())
+    assert (diff["changed"], diff["removed"]) == ([], 1)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "new\nline"])
+def test_receive_refuses_paths_that_leave_the_tree(host: Host, name: str) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    done = host.program("receive", "ws", input=stream.getvalue())
+    assert done.returncode == 1
+    assert b"refused path" in done.stderr
+    assert not (host.root / "trees" / "evil").exists()
+
+
+def test_the_shim_in_a_step_is_this_host_program(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("ask", 'fcctl-host version; "$FCCTL_HOST" version'))
+    _, log = agent.follow(run_id, log_step="ask")
+    assert log.decode().count(host.runner.stem) == 2
+
+
+def test_tree_digest_is_what_both_sides_compute() -> None:
+    entries = [wire.TreeEntry("b", "2" * 64, 1, executable=True), wire.TreeEntry("a", "1" * 64, 1)]
+    text = f"a\0-\0{'1' * 64}\nb\0x\0{'2' * 64}\n"
+    assert tree.tree_digest(entries) == hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,261 @@
+"""Submitting, waiting, cancelling, dying: what becomes of a run when its surroundings change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import wire
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
+
+LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="orphans are found through /proc")
+
+
+def _supervisor(host: Host, run_id: str) -> int:
+    return int((host.run_dir(run_id) / "supervisor.lock").read_text())
+
+
+def _eventually(check: object, within: float = 5.0) -> None:
+    deadline = time.monotonic() + within
+    while not check():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# ------------------------------------------------------------------------------------------------ once
+def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("count", "echo x >> ../count; sleep 0.3"), tree_sha256=made.tree_sha256))
+    first = agent.send("submit", {"plan": plan})
+    second = agent.send("submit", {"plan": plan})
+    answers = {frame["id"]: frame["result"]["state"] for frame, _ in (agent.receive(), agent.receive())}
+    assert answers == {first: "started", second: "exists"}
+    other = host.agent()
+    assert other.call("submit", {"plan": plan})["state"] == "exists"
+    assert agent.outcome(run_id).status == "passed"
+    again = agent.call("submit", {"plan": plan})
+    assert (again["state"], again["summary"]["status"]) == ("exists", "passed")
+    assert (host.run_dir(run_id) / "count").read_text() == "x\n"
+
+
+def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
+    run_id = agent.submit(step("a", "true"))
+    agent.outcome(run_id)
+    with pytest.raises(CallFailed) as caught:
+        agent.call("submit", {"plan": wire.encode(plan_of(run_id, step("b", "true")))})
+    assert caught.value.code == "conflict"
+
+
+def test_a_submit_that_died_before_tmux_is_finished_by_the_next(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("count", "echo x >> ../count"), tree_sha256=made.tree_sha256))
+    without_tmux = host.base / "bin"
+    without_tmux.mkdir()
+    failing = without_tmux / "tmux"
+    failing.write_text("#!/bin/sh\necho 'server exited unexpectedly' >&2\nexit 1\n")
+    failing.chmod(0o755)
+    crippled = host.agent(PATH=f"{without_tmux}:{host.env['PATH']}")
+    with pytest.raises(CallFailed) as caught:
+        crippled.call("submit", {"plan": plan})
+    assert caught.value.code == "no_tmux"
+    assert "server exited unexpectedly" in caught.value.error["message"]
+    assert agent.call("status", {"run_ids": [run_id]})["runs"][0]["status"] == "queued"
+    assert agent.call("submit", {"plan": plan})["state"] == "started"
+    assert agent.outcome(run_id).status == "passed"
+    assert (host.run_dir(run_id) / "count").read_text() == "x\n"
+
+
+def test_a_submit_without_a_snapshot_is_refused(agent: Agent) -> None:
+    with pytest.raises(CallFailed) as caught:
+        agent.call("submit", {"plan": wire.encode(plan_of(new_run_id(), step("a", "true")))})
+    assert caught.value.code == "conflict"
+
+
+def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("count", "echo x >> ../count"))
+    agent.outcome(run_id)
+    assert host.program("supervise", run_id).returncode == 0
+    (host.run_dir(run_id) / "outcome.json").unlink()
+    assert host.program("supervise", run_id).returncode == 100
+    assert agent.outcome(run_id).status == "lost"
+    assert (host.run_dir(run_id) / "count").read_text() == "x\n"
+
+
+# ------------------------------------------------------------------------------------------------ dying
+@LINUX_ONLY
+@pytest.mark.parametrize("noticed_by", ["agent", "telemetry"])
+def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: Agent, noticed_by: str) -> None:
+    run_id = agent.submit(
+        step("done", "echo one"), step("busy", "setsid sleep 300 & sleep 301"), step("never", "echo never")
+    )
+    _eventually((host.run_dir(run_id) / "steps/busy/log.txt").exists)
+    time.sleep(0.2)
+    if noticed_by == "agent":
+        host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
+        for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
+            if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+    os.kill(_supervisor(host, run_id), signal.SIGKILL)
+    if noticed_by == "telemetry":
+        _eventually((host.run_dir(run_id) / "outcome.json").exists)
+    outcome = agent.outcome(run_id)
+    done, busy, never = outcome.steps
+    assert (outcome.status, outcome.exit_code) == ("lost", 100)
+    assert (done.status, busy.status, never.status) == ("passed", "failed", "skipped")
+    assert busy.message == "the host program died"
+    assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
+    events, log = agent.follow(run_id, log_step="done")
+    assert (events[-1].type, log) == ("run_finished", b"one\n")
+    assert [e.seq for e in events] == list(range(len(events)))
+
+
+def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("wait", "while [ ! -e ../go ]; do echo tick; sleep 0.02; done; echo done"))
+    agent.wait_for(run_id, "step_started")
+    host.tmux("kill-server")
+    time.sleep(0.5)
+    (host.run_dir(run_id) / "go").touch()
+    assert agent.outcome(run_id).status == "passed"
+
+
+def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("busy", "sleep 300"))
+    agent.wait_for(run_id, "step_started")
+    _eventually(lambda: json.loads((host.run_dir(run_id) / "heartbeat.json").read_bytes())["session"] is not None)
+    place = host.run_dir(run_id) / "heartbeat.json"
+    state = json.loads(place.read_bytes())
+    state["boot_id"] = "another boot"
+    os.kill(_supervisor(host, run_id), signal.SIGSTOP)
+    for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
+        if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    place.write_text(json.dumps(state))
+    os.kill(_supervisor(host, run_id), signal.SIGKILL)
+    outcome = agent.outcome(run_id)
+    assert outcome.status == "lost"
+    assert outcome.message == "the machine restarted while the run was on it"
+
+
+def test_a_run_submitted_before_a_restart_is_lost_for_who_watches(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    folder = host.run_dir(run_id)
+    (folder / "submission.json").write_text(json.dumps({"boot_id": "another boot", "env": {}}))
+    plan = plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256)
+    (folder / "plan.json").write_text(json.dumps(wire.encode(plan)))
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.steps[0].status) == ("lost", "skipped")
+
+
+# ------------------------------------------------------------------------------------------------ cancelling
+@pytest.mark.parametrize(("status", "code"), [("cancelled", 103), ("over_budget", 5)])
+def test_cancel(host: Host, agent: Agent, status: str, code: int) -> None:
+    run_id = agent.submit(
+        step("busy", "trap 'echo tidied; exit 0' TERM; while true; do sleep 0.05; done"), step("b", "true")
+    )
+    agent.wait_for(run_id, "step_started")
+    time.sleep(0.2)
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "status": status, "grace_s": 5})
+    events, log = agent.follow(run_id, log_step="busy")
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.exit_code, outcome.message) == (status, code, "enough")
+    assert [s.status for s in outcome.steps] == ["cancelled", "skipped"]
+    assert log.endswith(b"tidied\n")
+    assert [e.data["reason"] for e in events if e.type == "cancel_requested"] == ["enough"]
+    assert agent.call("cancel", {"run_id": run_id, "reason": "again"})["status"] == status
+    assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
+
+
+def test_cancel_kills_what_ignores_sigterm_after_the_grace(agent: Agent) -> None:
+    run_id = agent.submit(step("deaf", "trap '' TERM; echo up; while true; do sleep 0.05; done"))
+    agent.wait_for(run_id, "step_started")
+    time.sleep(0.2)
+    began = time.monotonic()
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0.5})
+    assert agent.outcome(run_id).status == "cancelled"
+    assert 0.5 <= time.monotonic() - began < 5
+
+
+def test_cancel_before_anything_started(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    agent.snapshot(run_id, {"a": b"1"})
+    plan = plan_of(run_id, step("a", "true"))
+    (host.run_dir(run_id) / "plan.json").write_text(json.dumps(wire.encode(plan)))
+    assert agent.call("cancel", {"run_id": run_id, "reason": "x"})["status"] == "cancelled"
+
+
+def test_sigterm_without_a_cancel_is_the_machine_going_down(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("busy", "sleep 300"))
+    agent.wait_for(run_id, "step_started")
+    os.kill(_supervisor(host, run_id), signal.SIGTERM)
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.steps[0].status) == ("preempted", "cancelled")
+
+
+# ------------------------------------------------------------------------------------------------ two runs, one machine
+WAIT = 'while [ ! -e "$FCCTL_RUN_DIR/go" ]; do sleep 0.02; done'
+
+
+def test_exclusive_runs_queue_and_the_machine_is_handed_on(host: Host, agent: Agent) -> None:
+    first = agent.submit(step("a", WAIT))
+    agent.wait_for(first, "step_started")
+    second = agent.submit(step("b", "true"))
+    assert agent.wait_for(second, "queued").data == {"behind": first}
+    summary = agent.call("status", {"run_ids": [second]})["runs"][0]
+    assert (summary["status"], summary["behind"]) == ("queued", first)
+    (host.run_dir(first) / "go").touch()
+    assert agent.outcome(first).status == "passed"
+    assert agent.outcome(second).status == "passed"
+
+
+def test_shared_runs_go_side_by_side_and_an_exclusive_one_waits(host: Host, agent: Agent) -> None:
+    runs = []
+    for _ in range(2):
+        runs.append(agent.submit(step("a", WAIT), lock="shared"))
+        agent.wait_for(runs[-1], "step_started")
+    alone = agent.submit(step("b", "true"))
+    assert agent.wait_for(alone, "queued").data["behind"] == runs[0]
+    late = agent.submit(step("c", "true"), lock="shared")
+    assert agent.wait_for(late, "queued").data["behind"] == alone  # first come, first served
+    for run_id in runs:
+        (host.run_dir(run_id) / "go").touch()
+    assert [agent.outcome(run_id).status for run_id in (*runs, alone, late)] == ["passed"] * 4
+
+
+def test_a_queued_run_can_be_cancelled(host: Host, agent: Agent) -> None:
+    first = agent.submit(step("a", WAIT))
+    agent.wait_for(first, "step_started")
+    second = agent.submit(step("b", "true"))
+    agent.wait_for(second, "queued")
+    agent.call("cancel", {"run_id": second, "reason": "no longer needed"})
+    outcome = agent.outcome(second)
+    assert (outcome.status, outcome.steps[0].status) == ("cancelled", "skipped")
+    (host.run_dir(first) / "go").touch()
+    agent.outcome(first)
+
+
+def test_a_dead_holder_does_not_hold_the_machine(host: Host, agent: Agent) -> None:
+    first = agent.submit(step("a", "sleep 300"))
+    agent.wait_for(first, "step_started")
+    second = agent.submit(step("b", "true"))
+    agent.wait_for(second, "queued")
+    os.kill(_supervisor(host, first), signal.SIGKILL)
+    assert agent.outcome(second).status == "passed"
+    assert agent.outcome(first).status == "lost"
+
+
+def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "sleep 1.3"))
+    agent.outcome(run_id)
+    lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
+    samples = [json.loads(line) for line in lines]
+    assert len(samples) >= 2
+    assert all("gpus" in sample or sample["mem_total_mb"] > 0 for sample in samples if Path("/proc").exists())
+    _eventually(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)

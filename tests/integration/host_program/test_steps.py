@@ -1,0 +1,348 @@
+"""What steps may do to the host program, and how each ends. All real: tmux, bash, signals, disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import wire
+from tests.integration.host_program.agent_client import Agent, Host, step
+
+LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="daemons are found through /proc")
+
+
+def test_steps_run_in_order_in_the_snapshot_with_their_environment(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(
+        step(
+            "first", 'cat hello.txt; echo "$FCCTL_STEP $FCCTL_RUN_ID $COLOUR $SHADE"; echo kept > "$FCCTL_ARTIFACTS/a"'
+        ),
+        step("second", 'cat "$FCCTL_ARTIFACTS/a"; pwd -P; [ -d "$FCCTL_OUT" ]', env={"SHADE": "dark"}),
+        env={"COLOUR": "red", "SHADE": "light"},
+    )
+    outcome = agent.outcome(run_id)
+    folder = host.run_dir(run_id)
+    assert outcome.status == "passed", outcome
+    assert [s.status for s in outcome.steps] == ["passed", "passed"]
+    assert (folder / "steps/first/log.txt").read_text() == f"hello\nfirst {run_id} red light\n"
+    assert (folder / "steps/second/log.txt").read_text() == f"kept\n{(folder / 'src').resolve()}\n"
+    assert outcome.host["hostname"] == os.uname().nodename
+
+
+def test_the_submitting_connection_does_not_leak_into_steps(host: Host) -> None:
+    agent = host.agent(SSH_AUTH_SOCK="/tmp/agent.sock", TMUX="/tmp/other,1,0", KEEP="yes")
+    run_id = agent.submit(step("show", 'echo "[${SSH_AUTH_SOCK-}][${TMUX-}][$KEEP]"'))
+    assert agent.follow(run_id, log_step="show")[1] == b"[][][yes]\n"
+
+
+def test_a_failed_step_says_why_and_ends_the_run(agent: Agent) -> None:
+    run_id = agent.submit(step("build", "echo compiling; compiler-of-nowhere x.cu"), step("test", "echo never"))
+    outcome = agent.outcome(run_id)
+    build, test = outcome.steps
+    assert (outcome.status, outcome.exit_code) == ("failed", 100)
+    assert (build.status, build.exit_code, test.status) == ("failed", 127, "skipped")
+    assert build.message is not None
+    assert "compiling" in build.message
+    assert "command not found" in build.message
+    assert build.hint is not None
+    assert "install it" in build.hint
+    assert outcome.message is not None
+    assert "step 'build'" in outcome.message
+
+
+def test_a_crash_names_its_signal(agent: Agent) -> None:
+    run_id = agent.submit(step("crash", "kill -SEGV $$"))
+    (crash,) = agent.outcome(run_id).steps
+    assert crash.exit_code == 139
+    assert crash.message is not None
+    assert "SIGSEGV" in crash.message
+
+
+def test_an_optional_step_may_fail_and_exit_codes_are_mapped(agent: Agent) -> None:
+    run_id = agent.submit(
+        step("lint", "exit 3", optional=True),
+        step("preflight", "exit 1", exit_codes={"1": "warned"}),
+        step("gpu", "exit 69", exit_codes={"69": "unavailable"}, optional=True),
+        step("last", "true"),
+    )
+    outcome = agent.outcome(run_id)
+    assert [s.status for s in outcome.steps] == ["failed", "warned", "unavailable", "passed"]
+    assert outcome.status == "passed"
+
+
+def test_unmet_needs_are_unavailable_and_end_the_run_unless_optional(agent: Agent) -> None:
+    lacking = wire.Needs(tools=["fcctl-no-such-tool"])
+    run_id = agent.submit(
+        step("a", "echo never", needs=lacking, optional=True), step("b", "true"), step("c", "true", needs=lacking)
+    )
+    outcome = agent.outcome(run_id)
+    assert [s.status for s in outcome.steps] == ["unavailable", "passed", "unavailable"]
+    assert outcome.status == "failed"
+    assert outcome.steps[0].message is not None
+    assert "fcctl-no-such-tool" in outcome.steps[0].message
+
+
+def test_a_timeout_ends_a_step_that_ignores_sigterm(host: Host, agent: Agent) -> None:
+    script = "trap '' TERM; echo ready; while true; do sleep 0.05; done"
+    run_id = agent.submit(step("deaf", script, timeout_s=0.4, env={"FCCTL_KILL_GRACE_S": "0.4"}))
+    outcome = agent.outcome(run_id)
+    (deaf,) = outcome.steps
+    assert (deaf.status, outcome.status) == ("timed_out", "failed")
+    assert 0.8 <= deaf.duration_s < 5
+    assert deaf.message == "took longer than 0.4 s and was ended"
+    assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
+
+
+def test_a_step_that_heeds_sigterm_is_not_kept_waiting(agent: Agent) -> None:
+    run_id = agent.submit(step("slow", "sleep 60", timeout_s=0.3))
+    assert agent.outcome(run_id).steps[0].duration_s < 3
+
+
+@LINUX_ONLY
+def test_daemons_are_ended_with_their_step_and_reported(host: Host, agent: Agent) -> None:
+    script = (
+        "(setsid setsid sleep 300 >/dev/null 2>&1 &) ; (trap '' TERM HUP; sleep 301 & sleep 302 & wait) & sleep 0.2"
+    )
+    run_id = agent.submit(step("daemons", script), step("next", "true"))
+    events, _ = agent.follow(run_id)
+    assert [e.data["status"] for e in events if e.type == "step_finished"] == ["passed", "passed"]
+    warnings = [e.data["message"] for e in events if e.type == "warning"]
+    assert len(warnings) == 1, events
+    assert "sleep" in warnings[0]
+    assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
+
+
+def test_retries_stop_at_the_first_success_and_keep_one_log(host: Host, agent: Agent) -> None:
+    script = 'echo x >> ../count; n=$(wc -l < ../count); echo "try $n"; echo {} > "$FCCTL_OUT/$n.json"; [ "$n" -ge 3 ]'
+    run_id = agent.submit(step("flaky", script, retries=5))
+    events, log = agent.follow(run_id, log_step="flaky")
+    outcome = agent.outcome(run_id)
+    assert (outcome.steps[0].status, outcome.steps[0].attempts) == ("passed", 3)
+    text = log.decode().replace(" ", "")
+    assert [text.index(f"try{n}") for n in (1, 2, 3)] == sorted(text.index(f"try{n}") for n in (1, 2, 3))
+    assert [e.data["attempt"] for e in events if e.type == "step_started"] == [1, 2, 3]
+    assert os.listdir(host.run_dir(run_id) / "steps/flaky/out") == ["3.json"]
+
+
+def test_retries_run_out(agent: Agent) -> None:
+    run_id = agent.submit(step("never", "exit 4", retries=2))
+    (never,) = agent.outcome(run_id).steps
+    assert (never.status, never.attempts, never.exit_code) == ("failed", 3, 4)
+
+
+def test_the_runs_own_time_limit(agent: Agent) -> None:
+    run_id = agent.submit(step("long", "sleep 60"), step("later", "true"), max_minutes=1.0 / 60)
+    outcome = agent.outcome(run_id)
+    assert [s.status for s in outcome.steps] == ["timed_out", "skipped"]
+    assert outcome.status == "failed"
+    assert outcome.message is not None
+    assert "limit" in outcome.message
+
+
+def test_a_pipe_that_fails_in_the_middle_fails_the_step(agent: Agent) -> None:
+    run_id = agent.submit(step("pipe", "false | cat"))
+    assert agent.outcome(run_id).steps[0].status == "failed"
+
+
+def test_standard_input_is_empty_and_the_step_cannot_hang_on_it(agent: Agent) -> None:
+    run_id = agent.submit(step("ask", 'if read -r answer; then exit 1; else echo "no input"; fi', timeout_s=5))
+    assert agent.outcome(run_id).steps[0].status == "passed"
+
+
+# ------------------------------------------------------------------------------------------------ hostile output
+def test_a_large_log_arrives_whole_and_costs_no_memory(host: Host, agent: Agent) -> None:
+    size = 64 * 1024 * 1024
+    run_id = agent.submit(step("flood", f"head -c {size} /dev/zero | tr '\\0' 'x'; sleep 0.3"))
+    agent.wait_for(run_id, "step_started")
+    supervisor = int((host.run_dir(run_id) / "supervisor.lock").read_text())
+    _, log = agent.follow(run_id, within=60, log_step="flood")
+    assert len(log) == size
+    assert set(log[:: 1024 * 1024]) == {ord("x")}
+    assert _peak_mb(agent.process.pid) <= 30
+    assert not Path(f"/proc/{supervisor}").exists() or _peak_mb(supervisor) <= 30
+
+
+def _peak_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmHWM")
+
+
+def test_a_line_of_ten_megabytes_invalid_utf8_and_escapes(host: Host, agent: Agent) -> None:
+    script = (
+        "head -c 10000000 /dev/zero | tr '\\0' 'y'; echo\n"
+        "printf 'bad \\377\\376 bytes\\n\\033[31mred\\033[0m \\033]0;title\\007 \\033]52;c;ZXZpbA==\\007bell\\007\\n'\n"
+        "exit 5"
+    )
+    run_id = agent.submit(step("noise", script))
+    _, log = agent.follow(run_id, log_step="noise")
+    assert log.startswith(b"y" * 10_000_000 + b"\n")
+    assert b"\xff\xfe" in log  # the log is a copy, byte for byte
+    message = agent.outcome(run_id).steps[0].message
+    assert message is not None
+    assert "bad \ufffd\ufffd bytes" in message
+    assert "red  bell" in message
+    assert not any(ord(char) < 32 and char != "\n" for char in message)
+    assert len(message) < 3000
+
+
+def test_who_attaches_sees_live_output_made_safe(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("talk", "printf 'visible \\033]0;evil\\007line\\n'; sleep 3"))
+    deadline = time.monotonic() + 5
+    shown = ""
+    while "visible" not in shown and time.monotonic() < deadline:
+        time.sleep(0.1)
+        shown = host.tmux("capture-pane", "-p", "-t", f"=fcctl-{run_id}:run").stdout
+    assert "visible line" in shown
+    assert "step talk" in shown
+    names = host.tmux("list-windows", "-t", f"=fcctl-{run_id}", "-F", "#{window_name} #{pane_title}").stdout
+    assert names.split("\n")[0].startswith("run ")
+    assert names.split("\n")[1].startswith("gpu ")
+    assert "evil" not in names
+    agent.call("cancel", {"run_id": run_id, "reason": "seen", "grace_s": 0.1})
+    assert agent.outcome(run_id).status == "cancelled"
+
+
+# ------------------------------------------------------------------------------------------------ documents and gates
+CORRECT = {"kind": "correctness", "schema_version": 1, "cases": [], "summary": {"total": 20, "passed": 20, "failed": 0}}
+
+
+def _emit(document: object, name: str = "doc.json") -> str:
+    return f"cat > \"$FCCTL_OUT/{name}\" <<'EOF'\n{json.dumps(document)}\nEOF\n"
+
+
+def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> None:
+    run_id = agent.submit(
+        step("check", _emit(CORRECT), gates=[wire.GateSpec("correctness.summary.passed == 20")]),
+        step(
+            "later",
+            "true",
+            gates=[wire.GateSpec("correctness.summary.failed > 0"), wire.GateSpec("step.duration_s < 9")],
+        ),
+        step("never", "true"),
+    )
+    events, _ = agent.follow(run_id)
+    outcome = agent.outcome(run_id)
+    check, later, never = outcome.steps
+    assert [d.path for d in check.documents] == ["steps/check/out/doc.json"]
+    assert [(g.verdict, g.value) for g in check.gates] == [("pass", 20)]
+    assert [g.verdict for g in later.gates] == ["fail", "pass"]
+    assert (check.status, later.status, never.status, outcome.status) == ("passed", "failed", "skipped", "failed")
+    assert later.message is not None
+    assert "correctness.summary.failed > 0" in later.message
+    assert [e.data["verdict"] for e in events if e.type == "gate"] == ["pass", "fail", "pass"]
+    assert [e.data["kind"] for e in events if e.type == "document"] == ["correctness"]
+
+
+def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
+    gate = wire.GateSpec("benchmark.speedup > 2")
+    run_id = agent.submit(step("a", "true", gates=[gate], optional=True), step("b", "true", gates=[gate]))
+    outcome = agent.outcome(run_id)
+    assert [s.status for s in outcome.steps] == ["unavailable", "failed"]
+    assert [s.gates[0].verdict for s in outcome.steps] == ["unavailable", "unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo '{not json' > $FCCTL_OUT/a.json", "a.json is not JSON"),
+        ("ln -s /etc/passwd $FCCTL_OUT/a.json", "a.json is a symbolic link"),
+        ("mkfifo $FCCTL_OUT/a.json", "a.json is not a regular file"),
+        ("truncate -s 33M $FCCTL_OUT/a.json", "a.json has 33 MiB; a document may have 32"),
+        (_emit({"kind": "build", "schema_version": 1}), "a build document needs 'kernels', a list"),
+        (_emit({"kind": "build", "schema_version": 9, "kernels": []}), "schema_version 9"),
+    ],
+)
+def test_malformed_documents_fail_the_step_with_their_name(agent: Agent, script: str, said: str) -> None:
+    (result,) = agent.outcome(agent.submit(step("emit", script))).steps
+    assert result.status == "failed"
+    assert result.message is not None
+    assert said in result.message
+
+
+def test_other_json_is_no_document(agent: Agent) -> None:
+    (result,) = agent.outcome(agent.submit(step("emit", _emit([1]) + _emit({"kind": "recipe"}, "b.json")))).steps
+    assert (result.status, result.documents) == ("passed", [])
+
+
+def test_readers_make_documents_of_files(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(
+        step(
+            "measure",
+            "mkdir -p out; echo '{\"speed\": 3}' > out/one.json",
+            collect=[wire.CollectSpec("metrics", "out/*.json")],
+            gates=[wire.GateSpec("metrics.metrics.speed == 3")],
+        )
+    )
+    (result,) = agent.outcome(run_id).steps
+    assert result.status == "passed", result
+    (ref,) = result.documents
+    assert ref.kind == "metrics"
+    assert json.loads((host.run_dir(run_id) / ref.path).read_text())["metrics"]["speed"] == 3
+
+
+@pytest.mark.parametrize("pattern", ["missing.xml", "../../../../../../etc/hostname", "leak"])
+def test_collect_never_leaves_the_runs_folder(agent: Agent, pattern: str) -> None:
+    (result,) = agent.outcome(
+        agent.submit(step("x", "ln -s /etc/hostname leak", collect=[wire.CollectSpec("junit", pattern)]))
+    ).steps
+    assert result.status == "failed"
+    assert result.message == f"collect: no file matches {pattern!r}"
+
+
+def test_editing_the_source_in_place_reaches_neither_tree_nor_other_runs(host: Host, agent: Agent) -> None:
+    first = agent.submit(step("edit", "echo changed >> hello.txt; mkdir sub; chmod 500 sub"))
+    assert agent.outcome(first).status == "passed"
+    second = agent.submit(step("look", "cat hello.txt"))
+    assert agent.follow(second, log_step="look")[1] == b"hello\n"
+    agent.call("forget", {"run_id": first})
+    assert not host.run_dir(first).exists()
+
+
+# ------------------------------------------------------------------------------------------------ a full disk
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """A file system of 6 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)], check=False, capture_output=True, text=True
+    )
+    if mount.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mount.stderr.strip()}")
+    yield place  # type: ignore[misc]
+    deadline = time.monotonic() + 5
+    while subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat /dev/zero > filler",
+        "cat /dev/zero > filler || true",
+        "(cat /dev/zero > filler || true); while true; do echo x >> more || true; done",
+    ],
+    ids=["fails", "carries-on", "goes-on-writing"],
+)
+def test_a_full_disk_still_has_an_ending(small_disk: Path, tmp_path: Path, script: str) -> None:
+    host = Host(tmp_path, root=small_disk / "fcctl")
+    try:
+        agent = host.agent()
+        run_id = agent.submit(
+            step("fill", script, timeout_s=2, env={"FCCTL_KILL_GRACE_S": "0.1"}), step("then", "true")
+        )
+        outcome = agent.outcome(run_id)
+        assert outcome.status in ("failed", "error")
+        told = " ".join(str(text) for text in (outcome.message, outcome.steps[0].message, outcome.steps[0].hint))
+        assert "disk is full" in told or "No space left" in told
+        events, _ = agent.follow(run_id)
+        assert events[-1].type == "run_finished"
+    finally:
+        host.close()
