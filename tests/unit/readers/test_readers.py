@@ -1,4 +1,10 @@
-"""Readers on what the tools themselves wrote: the fixtures are their real output unless a comment says otherwise."""
+"""Readers on what the tools themselves wrote.
+
+The fixtures are real output (nvcc 13.0, ncu 2025.3 on an H100, pytest, GoogleTest, ctest, google-benchmark,
+pytest-benchmark), cut down: of ncu's raw pages 208 of 2,238 columns, of pytest-benchmark's CPU flags three. Paths and
+the kernel's release were replaced. Written by hand after the tools' formats are nvbench's files, the lines of CUDA 11
+and 12, ncu's refusal, and the metrics.
+"""
 
 import copy
 import json
@@ -345,7 +351,7 @@ def test_pytest_benchmark_saved_without_samples() -> None:
 
 
 def test_nvbench_json() -> None:
-    # Written after nvbench's printer: its values are strings.
+    # nvbench prints its values as strings.
     cold, batch, skipped = read("nvbench", "nvbench/cold_and_batch.json")["benchmarks"]
     assert (cold["mode"], batch["mode"]) == ("cold", "batch")
     assert cold["shape"] == {"B": 1, "H": 8, "S": 512, "D": 64}

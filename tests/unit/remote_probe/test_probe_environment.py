@@ -13,6 +13,7 @@ from fcctl_remote import probe
 from fcctl_remote.probe import cuda, environment, gpu, programs, pythons
 from fcctl_remote.wire import Needs
 
+# nvidia-smi's format with an L4's figures, put together by hand.
 L4_ROW = (
     "0, NVIDIA L4, GPU-7d7f6b1a-0000-1111-2222-333344445555, 00000000:00:03.0, 550.54.15, 8.9, 23034, 4, 210, 405,"
     " 2040, 6251, 72.00, 11.62, 38, 0, Enabled, 0, [N/A], Enabled, Default, 0x0000000000000001, 0x0000000000000001"

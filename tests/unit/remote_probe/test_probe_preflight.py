@@ -13,7 +13,7 @@ import pytest
 from fcctl_remote import probe
 from fcctl_remote.probe import checks, document
 
-#: An L4 as Google rents it, in order.
+#: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
 L4: dict[str, Any] = {
     "gpu": {
         "present": True, "name": "NVIDIA L4", "count": 1, "compute_capability": "8.9", "arch": "sm_89",
