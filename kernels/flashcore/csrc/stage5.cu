@@ -31,9 +31,7 @@
 // NUM_PRODUCER_WARPS = 1: one warp feeds both rings; 2: one each. What this design cannot have before Hopper: one thread
 // that starts a whole tile's copy (TMA), and registers that producers give to consumers (setmaxnreg).
 
-#include <atomic>
-#include <cuda_fp16.h>
-#include <math_constants.h>
+#include <algorithm>
 
 #include "flashcore.h"
 #include "mbarrier.cuh"
@@ -55,37 +53,33 @@
 #define PERSISTENT 1
 #endif
 
+using namespace flashcore;
+
 namespace {
 
-constexpr int kHeadDim = 64;
 constexpr int kRings = 2;  // K and V
 constexpr int kConsumers = TILE_M / 16;
-constexpr int kWarps = kConsumers + NUM_PRODUCER_WARPS;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kRowBytes = kHeadDim * 2;             // 128: eight 16-byte chunks, a full turn of the banks
+constexpr int kThreads = 32 * (kConsumers + NUM_PRODUCER_WARPS);
 constexpr int kSlotBytes = TILE_N * kRowBytes;
-constexpr int kBarriers = kRings * kRings * STAGES;  // full and empty, per ring and slot
-constexpr int kSharedBytes = kRings * STAGES * kSlotBytes + kBarriers * 8;
-constexpr unsigned kProducerPause = 40;  // ns between a producer's looks at a slot still in use: far below a tile's time
-constexpr int kMaxDevices = 64;
+constexpr int kTileBytes = kRings * STAGES * kSlotBytes;
+constexpr int kSharedBytes = kTileBytes + kRings * STAGES * 16;  // and full, empty per slot
+constexpr int kKeyBlocks = TILE_N / 16;                          // of a tile: what one ldmatrix.x4 and two mma take
+constexpr int kDimBlocks = kHeadDim / 16;
+constexpr unsigned kProducerPause = 40;      // ns between looks at a slot in use: far below the time a tile takes
+constexpr int kGroupBytes = 16 << 20;        // K and V of the heads worked on at once: well inside L2 (L4 48 MB, A100 40)
+constexpr int64_t kMaxItems = int64_t{1} << 30;  // so that counting past the last one cannot overflow
 static_assert(TILE_M % 16 == 0 && TILE_N % 16 == 0 && STAGES >= 1, "tiles are made of 16 x 16 blocks");
-static_assert(NUM_PRODUCER_WARPS == 1 || NUM_PRODUCER_WARPS == 2, "one warp feeds a ring, or both");
+static_assert(NUM_PRODUCER_WARPS == 1 || NUM_PRODUCER_WARPS == 2, "one warp feeds both rings, or each has its own");
 static_assert(kSharedBytes <= 99 * 1024, "the most an sm_89 block can have");
 
-// What the launch knows and the kernel would otherwise work out again in every thread.
-struct Plan {
-  int items;            // row tiles over all batches and heads
-  int row_tiles;        // per head
-  int heads_per_group;  // heads whose row tiles are taken together
-  float scale_log2;     // |scale| * log2(e): exp(scale * x) is exp2 of one multiply-add
-  uint32_t q_sign;      // flips two halves' signs where scale is negative, so that larger scores still weigh more
-};
-
+// ------------------------------------------------------------------------------------------------ the work
 struct Item {
-  int batch, head, first_row, tiles;
+  Place at;
+  int first_row, tiles;
 };
 
-struct Turn {  // the slot of a tile and the parity of its round
+// The slot of a tile, and the parity of its round.
+struct Turn {
   int slot = 0;
   uint32_t parity = 0;
   __device__ void next() {
@@ -94,67 +88,262 @@ struct Turn {  // the slot of a tile and the parity of its round
 };
 
 // The order of the work, made for L2: heads are taken in groups whose K and V fit it, so each is read from memory once.
-// With a causal mask a group's longest row tiles come first, and what is left to balance at the end is short.
-__device__ Item item_at(const flashcore_args &a, const Plan &plan, int index) {
-  const int group = index / (plan.heads_per_group * plan.row_tiles);
-  const int first_head = group * plan.heads_per_group;
-  const int heads = min(plan.heads_per_group, a.B * a.H - first_head);  // the last group may be smaller
-  const int within = index - first_head * plan.row_tiles;
+// With a causal mask a group's longest row tiles come first, so that the blocks finish on short ones, close together.
+__device__ Item item_at(const flashcore_args &a, int index) {
+  const int row_tiles = (a.S_q + TILE_M - 1) / TILE_M, all_heads = a.B * a.H;
+  // Without a mask all tiles take equally long, and one head after the other keeps even fewer bytes in use.
+  const int per_group = a.causal ? max(1, static_cast<int>(kGroupBytes / (int64_t{2} * kRowBytes * a.S_kv))) : 1;
+  const int first_head = index / row_tiles / per_group * per_group;
+  const int heads = min(per_group, all_heads - first_head);  // the last group may be smaller
+  const int within = index - first_head * row_tiles;
   const int head = first_head + within % heads;
-  const int row_tile = a.causal ? plan.row_tiles - 1 - within / heads : within / heads;
+  const int row_tile = a.causal ? row_tiles - 1 - within / heads : within / heads;
   const int first_row = row_tile * TILE_M;
   const int keys = a.causal ? min(a.S_kv, first_row + TILE_M) : a.S_kv;  // beyond these, no row of the tile sees any
-  return {head / a.H, head % a.H, first_row, (keys + TILE_N - 1) / TILE_N};
+  return {{row_tile, head % a.H, head / a.H}, first_row, (keys + TILE_N - 1) / TILE_N};
 }
 
-// Every role of a block goes through this loop: the same items, the same number of tiles in each.
+// Every role of a block goes through this loop: the same items, with the same number of tiles in each.
 template <typename Body>
-__device__ __forceinline__ void for_each_item(const flashcore_args &a, const Plan &plan, Body body) {
+__device__ __forceinline__ void for_each_item(const flashcore_args &a, Body body) {
   const int block = blockIdx.x, blocks = gridDim.x;
-  if (!PERSISTENT) return body(item_at(a, plan, block));
-  for (int first = 0, round = 0; first < plan.items; first += blocks, ++round) {
+  const int items = (a.S_q + TILE_M - 1) / TILE_M * a.B * a.H;
+  int first = 0, round = 0;
+  do {
     // Back and forth over the blocks: who got the longest item of one round gets the shortest of the next.
     const int index = first + (round % 2 ? blocks - 1 - block : block);
-    if (index < plan.items) body(item_at(a, plan, index));
+    if (index < items) body(item_at(a, index));
+    first += blocks, ++round;
+  } while (PERSISTENT && first < items);
+}
+
+// ------------------------------------------------------------------------------------------------ shared memory
+__device__ uint32_t slot_at(uint32_t smem, int ring, int slot) { return smem + (ring * STAGES + slot) * kSlotBytes; }
+__device__ uint32_t full_at(uint32_t smem, int ring, int slot) { return smem + kTileBytes + (ring * STAGES + slot) * 16; }
+__device__ uint32_t empty_at(uint32_t smem, int ring, int slot) { return full_at(smem, ring, slot) + 8; }
+
+__device__ void init_barriers(uint32_t smem) {
+  for (int ring = 0; ring < kRings; ++ring) {
+    for (int slot = 0; slot < STAGES; ++slot) {
+      mbarrier_init(full_at(smem, ring, slot), 32);           // the lanes of the one warp that feeds the ring
+      mbarrier_init(empty_at(smem, ring, slot), kConsumers);  // one lane of each consumer warp
+    }
   }
 }
 
-__device__ const __half *head_of(const void *base, const flashcore_strides &stride, const Item &item) {
-  return static_cast<const __half *>(base) + item.batch * stride.batch + item.head * stride.head;
-}
-
-__device__ uint32_t slot_of(uint32_t smem, int ring, int slot) { return smem + (ring * STAGES + slot) * kSlotBytes; }
-__device__ uint32_t full_of(uint32_t smem, int ring, int slot) {
-  return smem + kRings * STAGES * kSlotBytes + (ring * STAGES + slot) * 16;
-}
-__device__ uint32_t empty_of(uint32_t smem, int ring, int slot) { return full_of(smem, ring, slot) + 8; }
-
-// One tile into one slot: 8 lanes per row, so that a warp's 32 copies are 4 whole rows of 128 bytes.
-__device__ __forceinline__ void copy_tile(uint32_t slot, const __half *rows, int64_t stride, int first, int count) {
-  const int chunk = threadIdx.x % 8;
+// ------------------------------------------------------------------------------------------------ producers
+// One tile into one slot, by one warp. Tiles that end inside the tensor, which is nearly all, need no look at each row:
+// a lane's rows are 4 apart, and one pointer walks down them.
+__device__ __forceinline__ void copy_tile(uint32_t slot, const __half *head, int64_t stride, int first, int end, int lane) {
+  if (first + TILE_N > end) return load_tile<TILE_N, 32>(slot, head, stride, first, end, lane);
+  const __half *from = head + (first + lane / kChunks) * stride + lane % kChunks * 8;
 #pragma unroll
-  for (int i = 0; i < TILE_N / 4; ++i) {
-    const int row = (threadIdx.x % 32) / 8 + 4 * i;
-    // Rows past the end are filled with zeros and not read: a weight of 0 times leftover NaN would be NaN.
-    cp_async_16(slot + swizzle(row, chunk), rows + (first + row) * stride + 8 * chunk, first + row < count);
+  for (int row = 0; row < TILE_N; row += 32 / kChunks, from += 32 / kChunks * stride) {
+    cp_async_16(slot + swizzle(row + lane / kChunks, lane % kChunks), from, true);
   }
 }
 
-__device__ __forceinline__ void produce(const flashcore_args &a, const Plan &plan, uint32_t smem, int producer) {
+__device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int ring, const Turn &turn, const Item &item,
+                                     int tile, int lane) {
+  const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
+  const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
+  mbarrier_wait(empty_at(smem, ring, turn.slot), turn.parity ^ 1, kProducerPause);
+  copy_tile(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane);
+  mbarrier_arrive_when_copied(full_at(smem, ring, turn.slot));  // and on to the next, without waiting for it
+}
+
+__device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, int producer, int lane) {
   Turn turn;  // not reset between items: the rings go on
-  for_each_item(a, plan, [&](const Item &item) {
+  for_each_item(a, [&](const Item &item) {
     for (int tile = 0; tile < item.tiles; ++tile, turn.next()) {
-#pragma unroll
-      for (int ring = 0; ring < kRings; ++ring) {
-        if (ring % NUM_PRODUCER_WARPS != producer) continue;
-        const __half *rows = ring == 0 ? head_of(a.k, a.k_stride, item) : head_of(a.v, a.v_stride, item);
-        const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
-        mbarrier_wait(empty_of(smem, ring, turn.slot), turn.parity ^ 1, kProducerPause);
-        copy_tile(slot_of(smem, ring, turn.slot), rows, stride, tile * TILE_N, a.S_kv);
-        mbarrier_arrive_when_copied(full_of(smem, ring, turn.slot));
+      if (NUM_PRODUCER_WARPS == 2) {
+        feed(a, smem, producer, turn, item, tile, lane);
+      } else {
+        feed(a, smem, 0, turn, item, tile, lane);  // K first: the consumers want it first
+        feed(a, smem, 1, turn, item, tile, lane);
       }
     }
   });
 }
 
+// ------------------------------------------------------------------------------------------------ consumers
+// One consumer warp's 16 query rows. A lane holds parts of two of them, g = lane / 4 and g + 8.
+struct Rows {
+  uint32_t q[kDimBlocks][4];       // A fragments of Q
+  float o[2 * kDimBlocks][4] = {};  // C fragments of the output, not yet divided by the sums
+  float maximum[2] = {-INFINITY, -INFINITY};  // of raw scores, over the keys so far
+  float sum[2] = {};                                  // this lane's part: its quad is added up once, at the end
+};
+
+// Q goes straight from global memory into fragments: each half is used by one warp only, so shared memory would be a
+// detour. Two of these 4-byte loads share a sector, and L1 serves the second.
+__device__ __forceinline__ void load_q(Rows &rows, const flashcore_args &a, const Item &item, int row, int lane) {
+  const uint32_t flip = fold(a.scale).flip;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // the fragment's registers: rows g, g + 8, g, g + 8; columns 2t, 2t, 2t + 8, 2t + 8
+    const int r = row + i % 2 * 8;
+    const __half *from = head_of(a.q, a.q_stride, item.at) + r * a.q_stride.row + lane % 4 * 2 + i / 2 * 8;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      rows.q[d][i] = r < a.S_q ? *reinterpret_cast<const uint32_t *>(from + 16 * d) ^ flip : 0;  // no row: zeros
+    }
+  }
+}
+
+// Scores of the 16 rows against a tile's keys, as C fragments of 8 keys each.
+__device__ __forceinline__ void multiply_qk(float (&s)[2 * kKeyBlocks][4], const Rows &rows, uint32_t k, int lane) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[2 * n][i] = s[2 * n + 1][i] = 0.f;
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      uint32_t b[4];  // 16 keys x 16 dims: a row of K is a column of K^T, which is what B wants, without transposing
+      ldmatrix_x4(b, k + swizzle(16 * n + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
+      mma_16816(s[2 * n], rows.q[d], b[0], b[1]);
+      mma_16816(s[2 * n + 1], rows.q[d], b[2], b[3]);
+    }
+  }
+}
+
+// -inf for keys that a row does not see: its first unseen key is `end` for row g, `end_below` for row g + 8.
+__device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], int first_key, int end, int end_below, int lane) {
+#pragma unroll
+  for (int n = 0; n < 2 * kKeyBlocks; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
+      if (key >= (i < 2 ? end : end_below)) s[n][i] = -INFINITY;
+    }
+  }
+}
+
+// Online softmax: scores become weights relative to the new maximum; what was summed before is brought to it.
+__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // row g, row g + 8
+    float maximum = rows.maximum[half];
+#pragma unroll
+    for (int n = 0; n < 2 * kKeyBlocks; ++n) maximum = fmaxf(maximum, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    maximum = max_across<4>(maximum);  // finite: every row sees key 0, which is in the first tile
+    const float correction = exp2_approx((rows.maximum[half] - maximum) * factor);  // 0 for the first tile
+    const float offset = maximum * factor;
+    float sum = rows.sum[half] * correction;
+#pragma unroll
+    for (int n = 0; n < 2 * kKeyBlocks; ++n) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        s[n][i] = exp2_approx(fmaf(s[n][i], factor, -offset));  // exactly 0 where masked
+        sum += s[n][i];
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < 2 * kDimBlocks; ++d) rows.o[d][2 * half] *= correction, rows.o[d][2 * half + 1] *= correction;
+    rows.maximum[half] = maximum, rows.sum[half] = sum;
+  }
+}
+
+// o += weights V; the weights are already laid out as A fragments once packed to halves.
+__device__ __forceinline__ void multiply_pv(Rows &rows, const float (&s)[2 * kKeyBlocks][4], uint32_t v, int lane) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+    const uint32_t p[4] = {pack_halves(s[2 * n][0], s[2 * n][1]), pack_halves(s[2 * n][2], s[2 * n][3]),
+                           pack_halves(s[2 * n + 1][0], s[2 * n + 1][1]), pack_halves(s[2 * n + 1][2], s[2 * n + 1][3])};
+#pragma unroll
+    for (int d = 0; d < kDimBlocks; ++d) {
+      uint32_t b[4];  // 16 keys x 16 dims, transposed on the way: a row of V is a row of B
+      ldmatrix_x4_trans(b, v + swizzle(16 * n + lane % 16, 2 * d + lane / 16));
+      mma_16816(rows.o[2 * d], p, b[0], b[1]);
+      mma_16816(rows.o[2 * d + 1], p, b[2], b[3]);
+    }
+  }
+}
+
+__device__ __forceinline__ void store(const Rows &rows, const flashcore_args &a, const Item &item, int row, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float inverse = 1.f / sum_across<4>(rows.sum[half]);  // outside the branch: all lanes take part
+    if (row + 8 * half >= a.S_q) continue;
+    __half *to = head_of(a.o, a.o_stride, item.at) + (row + 8 * half) * a.o_stride.row + lane % 4 * 2;
+#pragma unroll
+    for (int d = 0; d < 2 * kDimBlocks; ++d) {  // 4 bytes a lane, 16 a row; L2 puts the sectors together
+      const uint32_t pair = pack_halves(rows.o[d][2 * half] * inverse, rows.o[d][2 * half + 1] * inverse);
+      *reinterpret_cast<uint32_t *>(to + 8 * d) = pair;
+    }
+  }
+}
+
+// The warp is done with a slot: all its lanes have read, then one says so.
+__device__ __forceinline__ void release(uint32_t empty, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(empty);
+}
+
+__device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, int warp, int lane) {
+  const float factor = fold(a.scale).factor;
+  Turn turn;  // goes the producers' way, tile by tile
+  for_each_item(a, [&](const Item &item) {
+    const int warp_row = item.first_row + 16 * warp, row = warp_row + lane / 4;
+    const int end = a.causal ? min(a.S_kv, row + 1) : a.S_kv, end_below = a.causal ? min(a.S_kv, row + 9) : a.S_kv;
+    const int seen_by_all = a.causal ? min(a.S_kv, warp_row + 1) : a.S_kv;  // keys no row of this warp needs masked
+    Rows rows;
+    load_q(rows, a, item, row, lane);  // meanwhile the producers have been filling the rings for this item
+    for (int tile = 0; tile < item.tiles; ++tile, turn.next()) {
+      float s[2 * kKeyBlocks][4];
+      mbarrier_wait(full_at(smem, 0, turn.slot), turn.parity, 0);
+      multiply_qk(s, rows, slot_at(smem, 0, turn.slot), lane);
+      release(empty_at(smem, 0, turn.slot), lane);  // K's next tile may come while this one is weighed
+      if ((tile + 1) * TILE_N > seen_by_all) mask(s, tile * TILE_N, end, end_below, lane);
+      weigh(s, rows, factor);
+      mbarrier_wait(full_at(smem, 1, turn.slot), turn.parity, 0);
+      multiply_pv(rows, s, slot_at(smem, 1, turn.slot), lane);
+      release(empty_at(smem, 1, turn.slot), lane);
+    }
+    store(rows, a, item, row, lane);
+  });
+}
+
 }  // namespace
+
+static __global__ void __launch_bounds__(kThreads) flashcore_stage5(const flashcore_args a) {
+  const uint32_t smem = shared_address(dynamic_shared());
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) init_barriers(smem);
+  __syncthreads();  // the only time all warps meet
+  if (warp < kConsumers) {
+    consume(a, smem, warp, lane);
+  } else {
+    produce(a, smem, warp - kConsumers, lane);
+  }
+}
+
+// How many blocks the current device holds at once; asked once per device, since the questions take microseconds.
+static int resident_blocks(int64_t *blocks) {
+  static std::atomic<int> known[64];
+  int device = 0, processors = 0, per_processor = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  *blocks = known[device % 64].load();
+  if (*blocks > 0) return cudaSuccess;
+  const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;  // or more than 48 KB would seem not to fit
+  if (const cudaError_t error = cudaFuncSetAttribute(flashcore_stage5, shared, kSharedBytes)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return error;
+  if (const cudaError_t error =
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, flashcore_stage5, kThreads, kSharedBytes)) {
+    return error;
+  }
+  if (per_processor == 0) return cudaErrorInvalidConfiguration;
+  *blocks = processors * per_processor;
+  known[device % 64].store(static_cast<int>(*blocks));
+  return cudaSuccess;
+}
+
+FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
+  const int64_t items = tiles_of(args->S_q, TILE_M) * args->B * args->H;
+  if (items > kMaxItems) return cudaErrorInvalidValue;
+  int64_t blocks = items;
+  if (PERSISTENT) {
+    if (const int error = resident_blocks(&blocks)) return error;
+    blocks = std::min(blocks, items);
+  }
+  return launch<flashcore_stage5>(*args, blocks, kThreads, kSharedBytes);
+}
