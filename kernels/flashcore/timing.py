@@ -6,6 +6,10 @@ hot    CUDA: a graph of launches on the same buffers, replayed between two event
 cold   CUDA: the same over so many buffer sets that each is gone from the L2 cache when its turn comes again
 eager  CUDA: one call from Python between two events on an idle GPU, so that the launch path counts
 =====  ==========================================================================================================
+
+Where buffers happen to lie changes a kernel's time by a percent or two (cache slices, pages), for as long as they lie
+there. So each timer has inputs in several places, and moves on with each run of samples: a ratio's interval then holds
+that luck too. Except in cold mode both sides of a comparison use the same inputs.
 """
 
 from __future__ import annotations
@@ -26,22 +30,32 @@ Subject = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 GRAPH_US = 1000.0
 MAX_LAUNCHES = 200
 MIN_SETS = 64
+#: Calls before each run of eager samples: the launch path's code and data leave the processor's caches quickly.
+EAGER_LEAD_IN = 4
+#: Places of the inputs in the modes whose caches are warm.
+PLACES = 16
 #: Lead-in before each run of samples on a CPU. PyTorch's OpenMP threads keep spinning after a call and would take a
 #: core from whatever runs next; 2 ms were enough on the machine where this was measured.
 CPU_LEAD_IN_S = 0.005
 
 
 class Timer:
-    """A subject on its own inputs. ``lead_in`` brings it to its steady state, ``sample`` measures."""
+    """A subject on some inputs. ``lead_in`` moves on to the next place and to a steady state, ``sample`` measures."""
 
     launches = 1  # per sample
 
     def __init__(self, subject: Subject, sets: list[inputs.Tensors]) -> None:
         self.subject = subject
         self.sets = sets
+        self.place = 0
 
     def lead_in(self) -> None:
+        self.place += 1
         self.sample()
+
+    @property
+    def tensors(self) -> inputs.Tensors:
+        return self.sets[self.place % len(self.sets)]
 
     def sample(self) -> float:
         raise NotImplementedError
@@ -54,12 +68,12 @@ class Timer:
 class Wall(Timer):
     def lead_in(self) -> None:
         end = time.perf_counter() + CPU_LEAD_IN_S
-        self.sample()
+        super().lead_in()
         while time.perf_counter() < end:
             self.sample()
 
     def sample(self) -> float:
-        q, k, v = self.sets[0]
+        q, k, v = self.tensors
         started = time.perf_counter_ns()
         self.subject(q, k, v)
         return (time.perf_counter_ns() - started) / 1000
@@ -94,28 +108,34 @@ class Events(Timer):
 
 
 class Eager(Events):
+    def lead_in(self) -> None:
+        super().lead_in()
+        for _ in range(EAGER_LEAD_IN):
+            self.sample()
+
     def work(self) -> None:
-        self.subject(*self.sets[0])
+        self.subject(*self.tensors)
 
     def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
         return _calls(self.subject, self.sets[0])
 
 
 class Graph(Events):
-    """Launches over all sets in turn, captured in graphs of about :data:`GRAPH_US` each."""
+    """Launches captured in graphs of about :data:`GRAPH_US` each: ``cold``, each launch on the next set and each sample
+    on the next graph; else each graph on one set."""
 
-    def __init__(self, subject: Subject, sets: list[inputs.Tensors], launch_us: float) -> None:
+    def __init__(self, subject: Subject, sets: list[inputs.Tensors], launch_us: float, cold: bool) -> None:
         super().__init__(subject, sets)
+        self._cold = cold
         per_graph = min(MAX_LAUNCHES, math.ceil(GRAPH_US / max(launch_us, 0.5)))
-        if len(sets) == 1:
-            order = [sets * per_graph]
+        if not cold:
+            order = [[tensors] * per_graph for tensors in sets]
         else:  # equal graphs, so that samples compare: sets that do not fill the last one are dropped
             per_graph = min(per_graph, len(sets))
             order = [sets[i : i + per_graph] for i in range(0, len(sets) - per_graph + 1, per_graph)]
         self.launches = per_graph
         self._outs: dict[int, tuple[inputs.Tensors, torch.Tensor]] = {}
         self._graphs = [self._capture(part) for part in order]
-        self._next = 0
 
     def _capture(self, sets: list[inputs.Tensors]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -125,8 +145,8 @@ class Graph(Events):
         return graph
 
     def work(self) -> None:
-        self._graphs[self._next].replay()
-        self._next = (self._next + 1) % len(self._graphs)
+        self._graphs[self.place % len(self._graphs)].replay()
+        self.place += self._cold
 
     def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
         kept = list(self._outs.values())
@@ -155,18 +175,23 @@ def modes(device: str) -> tuple[str, ...]:
     return ("wall",) if device == "cpu" else ("hot", "cold", "eager")
 
 
-def make(mode: str, subject: Subject, shape: Shape, seed: int, device: str) -> Timer:
-    """A timer of ``subject`` with inputs of its own, compiled, captured and warmed up."""
+def places(shape: Shape, seed: int, device: str) -> list[inputs.Tensors]:
+    """The same inputs in :data:`PLACES` places, fewer where memory is short."""
     first = inputs.draw(shape, seed, device)
+    return [first, *_copies(first, _affordable(shape, device, PLACES) - 1)]
+
+
+def make(mode: str, subject: Subject, shape: Shape, sets: list[inputs.Tensors]) -> Timer:
+    """A timer of ``subject`` on ``sets`` (:func:`places`), compiled, captured and warmed up."""
     if mode == "wall":
-        return _warm(Wall(subject, [first]))
-    eager = _warm(Eager(subject, [first]))
+        return _warm(Wall(subject, sets))
+    eager = _warm(Eager(subject, sets))
     if mode == "eager":
         return eager
     launch_us = min(eager.sample() for _ in range(5))
     if mode == "hot":
-        return _warm(Graph(subject, [first], launch_us))
-    return _warm(Graph(subject, _rotation(shape, first), launch_us))
+        return _warm(Graph(subject, sets, launch_us, cold=False))
+    return _warm(Graph(subject, _rotation(shape, sets[0]), launch_us, cold=True))
 
 
 def _warm(timer: Timer) -> Timer:
@@ -176,9 +201,18 @@ def _warm(timer: Timer) -> Timer:
 
 
 def _rotation(shape: Shape, first: inputs.Tensors) -> list[inputs.Tensors]:
-    """Copies of ``first``, at least 64 and twice the L2 cache, as far as a quarter of the free memory allows."""
+    """Copies of ``first``, at least 64 and twice the L2 cache, as far as memory allows."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     wanted = max(MIN_SETS, math.ceil(2 * properties.L2_cache_size / shape.tensor_bytes))
-    room: int | None = torch.cuda.mem_get_info()[0] // 4 // shape.tensor_bytes
-    count = max(2, min(wanted, room or 0))
-    return [first, *((first[0].clone(), first[1].clone(), first[2].clone()) for _ in range(count - 1))]
+    return _copies(first, _affordable(shape, "cuda", wanted))
+
+
+def _copies(first: inputs.Tensors, count: int) -> list[inputs.Tensors]:
+    q, k, v = first
+    return [(q.clone(), k.clone(), v.clone()) for _ in range(count)]
+
+
+def _affordable(shape: Shape, device: str, wanted: int) -> int:
+    """``wanted`` sets of buffers, or what a quarter of the GPU's free memory (1 GiB of a CPU's) holds; at least 2."""
+    room = torch.cuda.mem_get_info()[0] // 4 if device == "cuda" else 2**30
+    return max(2, min(wanted, room // shape.tensor_bytes))
