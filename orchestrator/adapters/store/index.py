@@ -209,7 +209,7 @@ class Index:
         if seen is not None and seen[0] == changed and not again:
             return
         with _writing(db):
-            # First the rows, then the folders: a run completed between the two is new, never gone.
+            # Under the write lock: what others index by now has its folder, so that nothing new looks gone.
             listed = {row[0] for row in db.execute("SELECT run_id FROM runs")}
             here = set(_folders(self._runs))
             gone, new = (listed | skipped.keys()) - here, here - listed - skipped.keys()

@@ -127,6 +127,18 @@ def test_a_run_killed_after_its_last_rename_ends_by_itself(store: FileStore) -> 
     assert [row.run_id for row in store.rows()] == [run.run_id]
 
 
+def test_claiming_a_complete_run_ends_it_instead(store: FileStore) -> None:
+    """Its results are final: whoever claims it must not collect them a second time."""
+    run = begin(store)
+    run.release()
+    final = store.root / "runs" / run.run_id
+    final.mkdir()
+    (final / "run.json").write_text(make_record(run.run_id).model_dump_json())
+    with pytest.raises(RunNotFound):
+        store.claim(run.run_id)
+    assert tree(store.root / "active") == set()
+
+
 def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
     run_id = make_id()
     (store.root / "active" / run_id).mkdir(parents=True)

@@ -127,6 +127,17 @@ def test_an_index_that_is_missing_wrong_or_old_is_built_anew(
     assert notes == []
 
 
+def test_a_damaged_index_is_replaced_by_one_process_only(store: FileStore) -> None:
+    """The second to notice finds another file than the damaged one, and must not throw the new one away."""
+    completed(store)
+    path = store.root / "index.sqlite"
+    damaged = path.stat().st_ino
+    store._index._replace(damaged, ValueError("damaged"))
+    content = path.stat().st_ctime_ns, path.stat().st_ino
+    store._index._replace(-1, ValueError("damaged, as seen before the replacement"))
+    assert (path.stat().st_ctime_ns, path.stat().st_ino) == content
+
+
 def test_runs_added_and_removed_by_hand_show_up(store: FileStore) -> None:
     first, second = completed(store), completed(store)
     settle(store)

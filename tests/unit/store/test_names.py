@@ -75,6 +75,6 @@ def test_within_a_second_the_newest_is_the_last(store: FileStore) -> None:
     completed(store, make_id("zzz", at=NOVEMBER + 0.1), job="zzz", created=iso(NOVEMBER + 0.1))
     newer = completed(store, make_id("aaa", at=NOVEMBER + 0.5), job="aaa", created=iso(NOVEMBER + 0.5))
     assert store.resolve("last") == newer
-    begun = make_id("aab", at=NOVEMBER + 0.9)
+    begun = make_id("aa0", at=NOVEMBER + 0.9)
     begin(store, begun).release()
     assert store.resolve("last") == begun
