@@ -15,7 +15,7 @@ from orchestrator.domain import config
 from orchestrator.domain.job import Job
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import Target
-from orchestrator.errors import ConfigError, NotFoundError
+from orchestrator.errors import ConfigError, NotFoundError, nearest
 
 FILE_NAME = "fcctl.toml"
 
@@ -47,8 +47,25 @@ class Workspace:
         return self.jobs.get(name)
 
     def target(self, name: str | None) -> Target:
-        """The target called ``name``; None means the only configured one, else ``local``. Raises NotFoundError."""
-        return self.config.target_or_default(name)
+        """The target called ``name``, else the machine that ~/.ssh/config calls so.
+
+        None means the only configured one, else ``local``.
+
+        Raises:
+            NotFoundError: neither knows the name; the nearest of both is the hint.
+        """
+        try:
+            return self.config.target_or_default(name)
+        except NotFoundError as error:
+            from orchestrator.adapters.hosts.ssh_aliases import aliases
+
+            found = aliases()
+            if name in found:
+                return self.config.target(f"ssh:{name}")
+            near = nearest(name or "", found)
+            if near and "did you mean" not in (error.hint or ""):
+                error.hint = f"did you mean '{near}' of ~/.ssh/config? ({error.hint})"
+            raise
 
 
 def find_root(start: Path) -> Path:

@@ -1,0 +1,237 @@
+"""Steps that misbehave, driven through fcctl: a defined outcome, a clear message, nothing outside the run's folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.workspace import Workspace
+
+MESS = r"""
+steps:
+  - id: mess
+    run: |
+      cd "$FCCTL_OUT"
+      ln -s /etc/passwd link
+      ln -s /etc folder
+      mkfifo pipe
+      truncate -s 5G sparse
+      printf x > "$(printf 'new\nline')"
+      printf x > "quote'\" name"
+      printf x > -rf
+      mkdir -p deep/er && printf ok > deep/er/fine.txt
+      printf x > "$(printf 'bad\377utf8')"
+      printf '{"kind": "metrics", "schema_version": 1, "metrics": {"a": 1}}' > good.json
+"""
+NOISE = r"""
+steps:
+  - id: noise
+    run: |
+      printf '\033]0;owned\007\033[2J\033[31mred\033[0m \302\233 bell\007\n'
+      printf 'invalid \377\376 bytes\n'
+      head -c 10000000 /dev/zero | tr '\0' x
+      printf '\nthe last line\n'
+      exit 3
+"""
+STUBBORN = """
+steps:
+  - id: stubborn
+    timeout: 2
+    run: |
+      trap '' TERM
+      sleep 300 &
+      setsid sleep 301 >/dev/null 2>&1 &
+      while :; do sleep 0.2; done
+  - id: after
+    run: echo never
+"""
+LONG = """
+steps:
+  - id: long
+    run: |
+      echo started
+      touch "$MARK"
+      sleep 8
+      echo finished
+  - id: last
+    run: echo last
+env: {MARK: unset}
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home)
+    for name, text in (("mess", MESS), ("noise", NOISE), ("stubborn", STUBBORN), ("long", LONG)):
+        made.job(name, text)
+    return made
+
+
+def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def processes(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark in entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def everything_below(folder: Path) -> list[Path]:
+    return [Path(root) / name for root, dirs, files in os.walk(folder) for name in [*dirs, *files]]
+
+
+def test_a_result_folder_full_of_traps(workspace: Workspace, tmp_path: Path) -> None:
+    before = {p for p in everything_below(tmp_path) if "results" not in p.parts and "home" not in p.parts}
+    workspace.fcctl("run", "mess", "--on", "here")
+    record, folder = workspace.only_run(), workspace.only_folder()
+    reasons = {os.path.basename(o["path"]): o["reason"] for o in record["omitted"]}
+    assert reasons["link"] == "symlink"
+    assert reasons["folder"] == "symlink"
+    assert reasons["pipe"] == "fifo"
+    assert reasons["sparse"] == "too_large"
+    assert len([r for r in reasons.values() if r == "bad_name"]) == 2, reasons
+    assert record["status"] == "passed"
+    assert (folder / "steps/mess/out/deep/er/fine.txt").read_text() == "ok"
+    assert (folder / "steps/mess/out/quote'\" name").read_text() == "x"
+    assert [d["kind"] for d in record["steps"][0]["documents"]] == ["metrics"]
+    for path in everything_below(folder):
+        assert not path.is_symlink()
+        assert path.is_dir() or (path.is_file() and path.stat().st_size < 1_000_000)
+    after = {p for p in everything_below(tmp_path) if "results" not in p.parts and "home" not in p.parts}
+    assert after == before
+
+
+def test_a_log_full_of_noise(workspace: Workspace) -> None:
+    done = workspace.fcctl("run", "noise", "--on", "here", "-v", check=100)
+    assert "the last line" in done.stdout
+    for stream in (done.stdout, done.stderr):
+        assert "\033" not in stream
+        assert "\007" not in stream
+        assert "\x9b" not in stream
+    log = workspace.only_folder() / "steps/noise/log.txt"
+    assert log.stat().st_size > 10_000_000, "every byte is kept"
+    raw = subprocess.run(
+        [*_fcctl(), "logs", "last", "-q"], cwd=workspace.root, env=workspace.env(), capture_output=True, check=True
+    ).stdout
+    assert raw == log.read_bytes(), "a pipe gets what was written"
+
+
+def _fcctl() -> list[str]:
+    from tests.support.workspace import FCCTL
+
+    return FCCTL
+
+
+def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
+    start = time.monotonic()
+    done = workspace.fcctl("run", "stubborn", "--on", "here", check=100)
+    assert time.monotonic() - start < 40
+    steps = {s["id"]: s for s in workspace.only_run()["steps"]}
+    assert steps["stubborn"]["status"] == "timed_out"
+    assert steps["after"]["status"] == "skipped"
+    assert "timed out" in done.stdout
+    assert processes("sleep 300") == []
+    assert processes("sleep 301") == []
+
+
+def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspace, tmp_path: Path) -> None:
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    (supervisor,) = [p for p in processes("supervise") if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
+    os.kill(supervisor, signal.SIGKILL)
+    out, err = running.communicate(timeout=60)
+    record = workspace.only_run()
+    assert running.returncode == 100, err
+    assert record["status"] == "lost"
+    assert record["steps"][0]["status"] == "failed"
+    assert "host program" in out
+    assert (workspace.only_folder() / "steps/long/log.txt").read_text().startswith("started")
+    assert processes("sleep 8") == []
+
+
+def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\nfinished\n"
+
+
+def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Path) -> None:
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=20)
+    assert running.returncode == 130
+    (run_id,) = workspace.active()
+    assert f"fcctl attach {run_id}" in err
+    assert f"fcctl cancel {run_id}" in err
+    (state,) = workspace.json("ps")["runs"]
+    assert state["state"] == "running"
+    assert state["summary"]["step"] == "long"
+    workspace.fcctl("attach", run_id)
+    assert workspace.only_run()["status"] == "passed"
+
+
+def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    (run_id,) = workspace.active()
+    workspace.fcctl("cancel", run_id)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 103, err
+    record = workspace.only_run()
+    assert record["status"] == "cancelled"
+    assert [s["status"] for s in record["steps"]] == ["cancelled", "skipped"]
+    assert workspace.json("cancel", run_id)["runs"] == [{"run_id": run_id, "status": "cancelled", "changed": False}]
+
+
+def test_cancel_of_a_detached_run_brings_home_what_it_has(workspace: Workspace, tmp_path: Path) -> None:
+    run_id = workspace.fcctl("run", "long", "--on", "here", "-d", "--set", f"MARK={tmp_path / 'm'}").stdout.strip()
+    wait_for((tmp_path / "m").exists)
+    workspace.fcctl("cancel", run_id)
+    assert workspace.only_run()["status"] == "cancelled"
+    assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\n"
+
+
+def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -> None:
+    first = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    second = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
+    time.sleep(3)
+    assert not (tmp_path / "n").exists()
+    states = {s["state"] for s in workspace.json("ps")["runs"]}
+    assert states == {"followed"}
+    _, err = second.communicate(timeout=60)
+    assert "queued" in err
+    first.communicate(timeout=30)
+    assert first.returncode == 0
+    assert second.returncode == 0
+    runs = sorted(workspace.runs().values(), key=lambda r: r["run_id"])
+    assert runs[0]["steps"][-1]["finished"] <= runs[1]["steps"][0]["started"]
+
+
+def test_shared_runs_go_side_by_side(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.job("side", "lock: shared\n" + LONG.lstrip())
+    first = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    second = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
+    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists(), seconds=7)
+    for running in (first, second):
+        running.communicate(timeout=40)
+        assert running.returncode == 0
