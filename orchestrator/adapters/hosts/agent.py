@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fcctl_remote import wire
 from orchestrator.adapters.hosts import replies, upload
 from orchestrator.adapters.hosts.frames import EndOfOutput, FrameStream, nonsense
+from orchestrator.adapters.hosts.program import HostProgram
 from orchestrator.adapters.hosts.rsync import Shipment
 from orchestrator.adapters.hosts.transport import Process, Transport
 from orchestrator.errors import FcctlError, HostFault, LinkLost
@@ -38,17 +39,17 @@ class _Pending:
 class AgentSession:
     """A :class:`~orchestrator.ports.HostSession`. For one thread at a time."""
 
-    def __init__(self, transport: Transport, process: Process, runner_sha256: str, timeout_s: float) -> None:
+    def __init__(self, transport: Transport, process: Process, program: HostProgram, timeout_s: float) -> None:
         self._transport = transport
         self._process = process
         self._frames = FrameStream(process, timeout_s)
         self._timeout_s = timeout_s
-        self._runner_sha256 = runner_sha256
+        self._program = program
         self._pending: dict[int, _Pending] = {}
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._next_id = 1
         self._broken: FcctlError | None = None
-        self._uploader = upload.Uploader(transport)
+        self._uploader = upload.Uploader(transport, program)
         self.hello: wire.Hello
 
     # ---------------------------------------------------------------------------------------- opening
@@ -58,7 +59,7 @@ class AgentSession:
         self._frames.skip_to_ready()
         message, _ = self._reply(ident)
         hello = replies.shaped(wire.Hello, _result(message, "hello"))
-        replies.check_hello(hello, self._runner_sha256)
+        replies.check_hello(hello, self._program.sha256)
         self.hello = hello
 
     # ---------------------------------------------------------------------------------------- the source's tree

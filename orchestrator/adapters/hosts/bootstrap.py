@@ -6,33 +6,16 @@ is already waiting in its standard input.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from orchestrator.adapters.hosts.agent import AgentSession
 from orchestrator.adapters.hosts.frames import EndOfOutput
+from orchestrator.adapters.hosts.program import NO_PYTHON, HostProgram, shell_path
 from orchestrator.adapters.hosts.transport import Transport
 from orchestrator.errors import HostUnusable, LinkLost
 
-#: Exit statuses of the shell, before it becomes the agent.
-NO_RUNNER, NO_PYTHON, NO_ROOM = 93, 94, 95
-#: Where else than on PATH a Python is: an SSH command's PATH is not a login shell's.
-PYTHONS = (
-    "python3",
-    "/usr/bin/python3",
-    "/usr/local/bin/python3",
-    "/opt/homebrew/bin/python3",
-    *(f"python3.{minor}" for minor in range(14, 7, -1)),
-    '"$HOME"/.venv/bin/python3',
-    "/opt/*/.venv/bin/python3",
-    "/opt/*/venv/bin/python3",
-    "/opt/conda/bin/python3",
-    '"$HOME"/miniconda3/bin/python3',
-    '"$HOME"/miniforge3/bin/python3',
-    '"$HOME"/.local/share/uv/python/*/bin/python3',
-    '"$HOME"/.pyenv/versions/*/bin/python3',
-)
+NO_ROOM = 95
 
 
 class Runner(Protocol):
@@ -53,10 +36,11 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
         HostFault: something else answers.
         LinkLost: the link broke meanwhile.
     """
-    script = start_script(runner.sha256, root, python)
+    program = HostProgram(runner.sha256, root, python)
+    script = program.script("agent")
     for attempt in ("first", "after upload"):
         process = transport.run(script)
-        session = AgentSession(transport, process, runner.sha256, timeout_s)
+        session = AgentSession(transport, process, program, timeout_s)
         try:
             session.greet()
         except EndOfOutput:
@@ -81,18 +65,6 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
     )
 
 
-def start_script(sha256: str, root: str, python: str | None) -> str:
-    """POSIX shell, on one line: become the agent, or say by the exit status why not."""
-    home = _shell_path(root)
-    pythons = shlex.quote(python) if python else " ".join(PYTHONS)
-    # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
-    return (
-        f'r={home}; p="$r/runner/{sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; for y in {pythons}; do '
-        'case "$("$y" -V 2>/dev/null </dev/null)" in "Python 3."[89]*|"Python 3."[1-9][0-9]*) '
-        f'exec "$y" -I -S "$p" --root "$r" agent;; esac; done; exit {NO_PYTHON}'
-    )
-
-
 def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s: float) -> None:
     """Put the archive in place; it appears there only when it is whole.
 
@@ -101,7 +73,7 @@ def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s:
     """
     data = runner.path.read_bytes()
     script = (
-        f'umask 077; d={_shell_path(root)}/runner; t="$d/.{runner.sha256}.$$"; mkdir -p "$d" && cat >"$t" && '
+        f'umask 077; d={shell_path(root)}/runner; t="$d/.{runner.sha256}.$$"; mkdir -p "$d" && cat >"$t" && '
         f'[ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$d/{runner.sha256}.pyz" && exit 0; '
         f'rm -f "$t"; exit {NO_ROOM}'
     )
@@ -136,13 +108,3 @@ def _no_python(python: str | None) -> NoReturn:
         "no Python 3.8 or later was found there",
         hint="install one (apt install python3), or set `python` of the target to its full path",
     )
-
-
-def _shell_path(root: str) -> str:
-    """``root`` as a word of shell; a leading ``~`` is the home of whoever logs in."""
-    if any(c in root for c in "\n\r\0"):
-        raise HostUnusable(f"cannot use {root!r} as `root`", cause="it holds a control character")
-    root = root.rstrip("/")
-    if root == "~" or root.startswith("~/"):
-        return '"$HOME"' + shlex.quote(root[1:])
-    return shlex.quote(root)

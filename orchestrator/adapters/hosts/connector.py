@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from orchestrator.adapters.hosts.bootstrap import Runner, start
@@ -32,9 +33,9 @@ class Connector:
         """
         transport = self._transport(target)
         try:
-            return start(
-                transport, self._runner(), root=target.root, python=target.python, timeout_s=target.link_timeout_s
-            )
+            # Here, the Python that runs the controller is new enough, and needs no looking for.
+            python = target.python or (None if transport.remote else sys.executable)
+            return start(transport, self._runner(), root=target.root, python=python, timeout_s=target.link_timeout_s)
         except BaseException:
             transport.close()
             raise

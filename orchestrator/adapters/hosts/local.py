@@ -13,6 +13,10 @@ import time
 from orchestrator.adapters.hosts.transport import STDERR_TAIL, Process, printable
 
 
+#: How long a program may take to end once its input has, seconds.
+GRACE_S = 0.5
+
+
 class LocalProcess:
     #: POSIX promises a pipe 512 bytes and Linux and macOS give 16 KiB at least.
     write_ahead = 8 * 1024
@@ -62,12 +66,12 @@ class LocalProcess:
         return printable(self._errors.read().decode(errors="replace"))
 
     def close(self) -> None:
-        """End its input; it has two seconds to go by itself."""
+        """End its input, upon which the agent goes by itself; what does not is killed."""
         self.end_input()
         with contextlib.suppress(OSError):
             self._out.close()
         if self._process.poll() is None:
-            deadline = time.monotonic() + 2
+            deadline = time.monotonic() + GRACE_S
             while self._process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.005)
             if self._process.poll() is None:

@@ -11,7 +11,8 @@ from typing import IO, cast
 
 from fcctl_remote import wire
 from orchestrator.adapters.hosts import rsync
-from orchestrator.adapters.hosts.transport import Process, Transport, command
+from orchestrator.adapters.hosts.program import HostProgram
+from orchestrator.adapters.hosts.transport import Process, Transport
 from orchestrator.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Transfer
 
@@ -23,8 +24,9 @@ TAR_FINISH_S = 120.0
 class Uploader:
     """Sends files; once rsync has failed on a machine, tar is used there for the rest of the session."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, program: HostProgram) -> None:
         self._transport = transport
+        self._program = program
         self._rsync_works = True
 
     def send(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> Transfer:
@@ -50,9 +52,7 @@ class Uploader:
         return "rsync"
 
     def _tar(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> str:
-        archive = f"{hello.root}/runner/{hello.runner_sha256}.pyz"
-        words = [hello.python, "-I", "-S", archive, "--root", hello.root, "receive", shipment.workspace]
-        process = self._transport.run(command(words))
+        process = self._transport.run(self._program.script("receive", shipment.workspace))
         try:
             whole = _stream(process, shipment)
             status = _finish(process, watch)

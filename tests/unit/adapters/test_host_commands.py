@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.adapters.hosts.bootstrap import NO_PYTHON, NO_RUNNER, start_script
 from orchestrator.adapters.hosts.interactive import attach_argv
+from orchestrator.adapters.hosts.program import NO_PYTHON, NO_RUNNER, HostProgram
 from orchestrator.adapters.hosts.transport import LOADER, command, printable
 from orchestrator.domain.target import LocalTarget, SandboxTarget, SshTarget
 from orchestrator.errors import ConfigError, HostUnusable, NotFoundError
@@ -60,12 +60,12 @@ def test_line_breaks_are_refused() -> None:
     with pytest.raises(HostUnusable):
         command(["echo", "a\nb"])
     with pytest.raises(HostUnusable):
-        start_script("ab", "/x\ny", None)
+        HostProgram("ab", "/x\ny").script("agent")
 
 
 def start(root: str, python: str | None, home: Path) -> tuple[int, str]:
     done = subprocess.run(
-        ["/bin/sh", "-c", start_script("cafe", root, python)],
+        ["/bin/sh", "-c", HostProgram("cafe", root, python).script("agent")],
         capture_output=True,
         text=True,
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
@@ -98,7 +98,7 @@ def test_a_python_off_the_path_is_found(tmp_path: Path) -> None:
     (runner / "cafe.pyz").write_text("import sys; print(sys.version_info[:2] >= (3, 8))")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python3").symlink_to(sys.executable)
-    script = start_script("cafe", "~/.fcctl", None)
+    script = HostProgram("cafe", "~/.fcctl").script("agent")
     done = subprocess.run(
         ["/bin/sh", "-c", script], capture_output=True, text=True, env={"HOME": str(tmp_path), "PATH": "/x"}, check=True
     )

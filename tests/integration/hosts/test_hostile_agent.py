@@ -1,0 +1,300 @@
+"""A host that lies: whatever it answers, the controller gets an error of ours, soon, and nothing else happens."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.adapters.hosts import Connector
+from orchestrator.domain.target import LocalTarget
+from orchestrator.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.ports import HostSession
+from tests.support.agents import fake_runner, scripted_python
+from tests.support.sshd import LoopbackSshd
+
+pytestmark = pytest.mark.usefixtures("private_home")
+
+RUN = "20261121t081530z-phase1-l4-3fa9c1"
+OTHER = "20261121t081530z-phase1-l4-000000"
+SUMMARY = f'dict(run_id="{RUN}", job="j", status="running", created=1.0)'
+SHA = "ab" * 32
+
+Connect = Callable[[str], HostSession]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Connect:
+    def go(body: str) -> HostSession:
+        target = LocalTarget(name="local", python=scripted_python(tmp_path, body), link_timeout_s=2.0)
+        return Connector(lambda: fake_runner(tmp_path)).connect(target)
+
+    return go
+
+
+# ------------------------------------------------------------------------------------------------ from the first word
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ready()\nout.write(b'not json\\n'); out.flush(); inp.read()",
+        "ready()\nout.write(b'[1, 2]\\n'); out.flush(); inp.read()",
+        "ready()\nout.write(b'[' * 100000 + b'\\n'); out.flush(); inp.read()",
+        "ready()\nout.write(b'\\xff\\xfe\\n'); out.flush(); inp.read()",
+        "ready()\nout.write(b'{\"id\": NaN}\\n'); out.flush(); inp.read()",
+        "ready()\nsend({'id': 1, 'blob': -1}); inp.read()",
+        "ready()\nsend({'id': 1, 'blob': 10 ** 12}); inp.read()",
+        "ready()\nsend({'id': 1, 'blob': True}); inp.read()",
+        "ready()\nsend({'id': 7, 'result': {}}); inp.read()",
+        "ready()\nsend({'id': '1', 'result': {}}); inp.read()",
+        "ready()\nsend({'id': [], 'result': {}}); inp.read()",
+        "ready()\nsend({'id': 1}); inp.read()",
+        "ready()\nsend({'id': 1, 'result': 3}); inp.read()",
+        "ready()\nsend({'id': 1, 'error': 'oops'}); inp.read()",
+        "hello(runner_sha256='00' * 32); inp.read()",
+        "hello(wire_version=99); inp.read()",
+        "hello(cpus='many'); inp.read()",
+        "hello(time=float('inf')); inp.read()",
+        "hello(hostname='\\x1b]0;owned\\x07'); inp.read()",
+        "hello(root='relative'); inp.read()",
+        "hello(tools={'rsync': '/x\\n; touch /tmp/owned'}); inp.read()",
+        "hello(tools=['rsync']); inp.read()",
+    ],
+)
+def test_nonsense_at_the_greeting(connect: Connect, body: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(HostFault) as caught:
+        connect(body)
+    assert caught.value.message.isprintable()
+    assert (caught.value.cause or "").isprintable()
+    assert time.monotonic() - began < 5
+
+
+def test_endless_frame(connect: Connect) -> None:
+    with pytest.raises(HostFault, match="nonsense") as caught:
+        connect("ready()\nwhile True: out.write(b'x' * 65536)")
+    assert str(wire.MAX_FRAME_BYTES) in (caught.value.cause or "")
+
+
+def test_endless_noise(connect: Connect) -> None:
+    with pytest.raises(HostFault) as caught:
+        connect("while True: out.write(b'\\x1b[31mnoise\\n')")
+    assert caught.value.fault == "noise"
+
+
+def test_silence(connect: Connect) -> None:
+    for body in ("inp.read()", "ready()\ninp.read()"):
+        began = time.monotonic()
+        with pytest.raises(LinkLost, match="silent"):
+            connect(body)
+        assert time.monotonic() - began < 6
+
+
+def test_program_that_dies_is_explained(connect: Connect) -> None:
+    with pytest.raises(HostUnusable) as caught:
+        connect("print('\\x1b[31mno module named x', file=sys.stderr); sys.exit(5)")
+    assert "no module named x" in (caught.value.cause or "")
+    assert (caught.value.cause or "").isprintable()
+
+
+# ------------------------------------------------------------------------------------------------ answers
+def answering(result: str, blob: str = "b''") -> str:
+    return f"hello()\nwhile True:\n    r = receive()\n    send({{'id': r['id'], 'result': {result}}}, {blob})\n"
+
+
+PART = wire.FilePart("a", 0, 10)
+LIES: list[tuple[str, str, str, Callable[[HostSession], Any]]] = [
+    ("diff of other files", "dict(changed=['/etc'], removed=0, root='/t')", "b''", lambda s: s.tree_diff("w", [])),
+    ("diff of the wrong type", "dict(changed='abc', removed=0, root='/t')", "b''", lambda s: s.tree_diff("w", [])),
+    ("relative tree", "dict(changed=[], removed=0, root='t')", "b''", lambda s: s.tree_diff("w", [])),
+    ("tree with an escape", "dict(changed=[], removed=0, root='/\\x1bt')", "b''", lambda s: s.tree_diff("w", [])),
+    ("other snapshot", "dict(tree_sha256='x', files=0, bytes=0, path='/')", "b''",
+     lambda s: s.snapshot("w", RUN, [], SHA)),
+    ("status without runs", "dict()", "b''", lambda s: s.status()),
+    ("run nobody asked about", f"dict(runs=[{SUMMARY}])", "b''", lambda s: s.status([OTHER])),
+    ("run id that is a path", f"dict(runs=[dict({SUMMARY}, run_id='../../x')])", "b''", lambda s: s.status()),
+    ("other run cancelled", SUMMARY, "b''", lambda s: s.cancel(OTHER, "why")),
+    ("events that run backwards", f"dict(events=[], events_offset=3, summary={SUMMARY})", "b''",
+     lambda s: s.watch(wire.WatchRequest(RUN, events_offset=9, wait_s=0))),
+    ("log of another step", f"dict(events=[], events_offset=9, summary={SUMMARY}, log_step='b')", "b'x'",
+     lambda s: s.watch(wire.WatchRequest(RUN, log_step="a", wait_s=0))),
+    ("log from elsewhere", f"dict(events=[], events_offset=9, summary={SUMMARY}, log_step='a', log_offset=7)", "b'x'",
+     lambda s: s.watch(wire.WatchRequest(RUN, log_step="a", log_offset=3, wait_s=0))),
+    ("log of no step", f"dict(events=[], events_offset=9, summary={SUMMARY})", "b'x'",
+     lambda s: s.watch(wire.WatchRequest(RUN, wait_s=0))),
+    ("file listed twice", f"dict(files=[dict(path='a', size=1, sha256='{SHA}')] * 2)", "b''", lambda s: s.files(RUN)),
+    ("negative size", f"dict(files=[dict(path='a', size=-1, sha256='{SHA}')])", "b''", lambda s: s.files(RUN)),
+    ("hash that is none", "dict(files=[dict(path='a', size=1, sha256='../x')])", "b''", lambda s: s.files(RUN)),
+    ("other file", "dict(parts=[dict(path='b', offset=0, size=1)])", "b'x'", lambda s: list(s.fetch(RUN, [PART]))),
+    ("other place", "dict(parts=[dict(path='a', offset=5, size=1)])", "b'x'", lambda s: list(s.fetch(RUN, [PART]))),
+    ("more than asked", "dict(parts=[dict(path='a', offset=0, size=11)])", "b'x' * 11",
+     lambda s: list(s.fetch(RUN, [PART]))),
+    ("less than said", "dict(parts=[dict(path='a', offset=0, size=9)])", "b'x'", lambda s: list(s.fetch(RUN, [PART]))),
+    ("more parts", "dict(parts=[dict(path='a', offset=0, size=0)] * 2)", "b''", lambda s: list(s.fetch(RUN, [PART]))),
+    ("no parts", "dict(parts=None)", "b''", lambda s: list(s.fetch(RUN, [PART]))),
+    ("lease of text", "dict(armed='yes')", "b''", lambda s: s.lease(wire.LeaseRequest("show"))),
+    ("probe without document", "dict(text='x', exit_code=0)", "b''", lambda s: s.probe()),
+    ("probe with a strange exit code", "dict(document={}, text='x', exit_code=9)", "b''", lambda s: s.probe()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "blob", "call"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+def test_answer_to_another_question(
+    connect: Connect, result: str, blob: str, call: Callable[[HostSession], Any]
+) -> None:
+    session = connect(answering(result, blob))
+    try:
+        with pytest.raises(HostFault) as caught:
+            call(session)
+        assert caught.value.fault == "protocol"
+        with pytest.raises(HostFault):  # and it is not listened to again
+            session.status()
+    finally:
+        session.close()
+
+
+def test_giant_blob_is_refused_before_it_is_read(connect: Connect) -> None:
+    session = connect("hello()\nr = receive()\nsend({'id': r['id'], 'result': {}, 'blob': 5000000})\ninp.read()")
+    with pytest.raises(HostFault):
+        session.files(RUN)
+    session.close()
+
+
+def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
+    session = connect(
+        "hello()\nr = receive()\n"
+        "send({'id': r['id'], 'error': dict(code='not_found', message='no \\x1b[31mrun', hint='x\\ry',"
+        " data={'a': 1})})\n"
+        "r = receive()\nsend({'id': r['id'], 'error': dict(code='EVIL CODE', message='')})\n"
+        "r = receive()\nsend({'id': r['id'], 'result': {'runs': []}})\n"
+    )
+    with pytest.raises(HostFault) as caught:
+        session.files(RUN)
+    assert (caught.value.fault, caught.value.data) == ("not_found", {"a": 1})
+    assert "\x1b" not in caught.value.message
+    assert "\r" not in (caught.value.hint or "")
+    with pytest.raises(HostFault) as caught:
+        session.files(RUN)
+    assert caught.value.fault == "internal"
+    assert session.status() == []
+    session.close()
+
+
+def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
+    session = connect(
+        "hello()\nr = receive()\nfor i in range(7):\n    time.sleep(0.5); send({'tick': 1.0})\n"
+        "send({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(1)"
+    )
+    assert session.status() == []  # 3.5 s, with a timeout of 2 s
+    session.close()
+
+
+def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.adapters.hosts.agent.WATCH_MARGIN_S", 1.0)
+    session = connect("hello()\nwhile True:\n    time.sleep(0.2); send({'tick': 1.0})\n")
+    with pytest.raises(HostFault, match="nonsense") as caught:
+        session.watch(wire.WatchRequest(RUN, wait_s=0.1))
+    assert "no answer to watch" in (caught.value.cause or "")
+    session.close()
+
+
+def test_agent_that_dies_during_a_call(connect: Connect) -> None:
+    session = connect("hello()\nreceive()\nprint('killed by \\x1b[31moom', file=sys.stderr)\nsys.exit(9)")
+    with pytest.raises(LinkLost) as caught:
+        session.status()
+    assert "ended with 9" in (caught.value.cause or "")
+    assert "oom" in (caught.value.cause or "")
+    with pytest.raises(LinkLost):
+        session.status()
+    session.close()
+
+
+def test_agent_that_stops_reading(connect: Connect) -> None:
+    session = connect("hello()\ntime.sleep(60)")
+    entries = [wire.TreeEntry(f"f{n}", SHA, 1) for n in range(5000)]
+    with pytest.raises(LinkLost, match="silent"):
+        session.tree_diff("w", entries)
+    session.close()
+
+
+# ------------------------------------------------------------------------------------------------ fetching
+FETCHING = """
+hello()
+while True:
+    r = receive()
+    if r["method"] == "status":
+        send({"id": r["id"], "result": {"runs": []}})
+        continue
+    parts = r["params"]["parts"]
+    send({"id": r["id"], "result": {"parts": parts}}, b"".join(p["path"].encode()[:1] * p["size"] for p in parts))
+"""
+
+
+def test_fetch_cuts_large_parts_and_keeps_the_order(connect: Connect) -> None:
+    session = connect(FETCHING)
+    size = 2 * wire.MAX_BLOB_BYTES + 5
+    parts = [wire.FilePart("a", 100, size), wire.FilePart("b", 0, 0), wire.FilePart("c", 7, 3)]
+    found = list(session.fetch(RUN, parts))
+    assert [(p.path, p.offset) for p, _ in found] == [
+        ("a", 100), ("a", 100 + wire.MAX_BLOB_BYTES), ("a", 100 + 2 * wire.MAX_BLOB_BYTES), ("b", 0), ("c", 7),
+    ]  # fmt: skip
+    assert all(len(data) == part.size <= wire.MAX_BLOB_BYTES for part, data in found)
+    assert b"".join(data for _, data in found) == b"a" * size + b"ccc"
+    session.close()
+
+
+def test_fetch_of_many_small_parts_does_not_block_itself(connect: Connect) -> None:
+    session = connect(FETCHING)
+    parts = [wire.FilePart(f"{n}-{'x' * 200}", 0, 2000) for n in range(5000)]
+    began = time.monotonic()
+    assert sum(len(data) for _, data in session.fetch(RUN, parts)) == 10_000_000
+    assert time.monotonic() - began < 20
+    session.close()
+
+
+def test_fetch_given_up_leaves_the_session_usable(connect: Connect) -> None:
+    session = connect(FETCHING)
+    parts = [wire.FilePart(f"{n}", 0, wire.MAX_BLOB_BYTES) for n in range(6)]
+    pieces = session.fetch(RUN, parts)
+    next(pieces)
+    assert session.status() == []  # another call in between
+    assert next(pieces)[0].path == "1"
+    pieces.close()  # type: ignore[attr-defined]
+    assert session.status() == []
+    assert [part.path for part, _ in session.fetch(RUN, parts[:2])] == ["0", "1"]
+    session.close()
+
+
+def test_interrupt_while_waiting_leaves_the_session_usable(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = connect(
+        "hello()\nr = receive()\ntime.sleep(1)\nsend({'id': r['id'], 'result': {'runs': [1]}})\n"
+        "r = receive()\nsend({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(2)"
+    )
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            session.status()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert session.status() == []
+    session.close()
+
+
+def test_hostile_agent_over_ssh(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    connector = Connector(lambda: fake_runner(tmp_path))
+    for number, body in enumerate(("ready()\nout.write(b'x' * 20000000); out.flush()", "while True: out.write(b'x')")):
+        python = scripted_python(tmp_path, body, f"p{number}")
+        with pytest.raises(HostFault):
+            connector.connect(sshd.target(python=python))
+    python = scripted_python(tmp_path, "hello()\nwhile True: os.write(2, b'e' * 65536); time.sleep(0.001)", "p9")
+    session = connector.connect(sshd.target(python=python, link_timeout_s=2))
+    with pytest.raises(LinkLost, match="silent"):
+        session.status()
+    session.close()

@@ -1,0 +1,352 @@
+"""The source on its way to the host: rsync over the one connection, tar where that cannot be, links that break."""
+
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote.tree import tree_digest
+from orchestrator.adapters.git_source import GitSource
+from orchestrator.adapters.hosts import Connector, rsync
+from orchestrator.adapters.hosts.agent import AgentSession
+from orchestrator.domain.target import LocalTarget, Target
+from orchestrator.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.ports import HostSession, Source, Transfer
+from tests.support.link import LinkProxy
+from tests.support.sshd import LoopbackSshd
+
+pytestmark = pytest.mark.usefixtures("private_home")
+
+RUN = "20261121t081530z-phase1-l4-3fa9c1"
+ODD = [
+    "-rf",
+    "--delete",
+    "quo'te \"d",
+    "tab and  blanks",
+    "ünïcödé-日本",
+    "#comment",
+    ";semi",
+    "$(touch x)",
+    "a:b",
+    "*?[x]",
+]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    (folder / "deep" / "er").mkdir(parents=True)
+    for number in range(20):
+        (folder / "deep" / f"f{number}.cu").write_text(f"{number}\n" * number)
+    (folder / "empty").write_text("")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "deep" / "er" / "link").symlink_to("../f1.cu")
+    for name in ODD:
+        (folder / name).write_text(name)
+        (folder / "deep" / name).write_text(name * 2)
+    return folder
+
+
+@pytest.fixture(params=["ssh", "local"])
+def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
+    target: Target = sshd.target() if request.param == "ssh" else LocalTarget(name="local", link_timeout_s=8)
+    session = Connector().connect(target)
+    assert isinstance(session, AgentSession)
+    yield session
+    session.close()
+
+
+def sync(session: HostSession, root: Path) -> tuple[Source, Transfer]:
+    source = GitSource().read(root)
+    diff = session.tree_diff("ws", source.entries)
+    transfer = session.send("ws", diff.root, root, diff.changed)
+    again = session.tree_diff("ws", source.entries)
+    assert again.changed == []
+    return source, transfer
+
+
+def sync_and_check(session: HostSession, root: Path) -> Transfer:
+    """Bring the source over and hold the snapshot, which the host verifies by content, against it."""
+    source, transfer = sync(session, root)
+    session.forget(RUN)
+    snapshot = session.snapshot("ws", RUN, source.entries, source.tree_sha256)
+    assert snapshot.files == len(source.entries)
+    there = Path(snapshot.path)
+    found = {str(path.relative_to(there)): path for path in there.rglob("*") if path.is_symlink() or not path.is_dir()}
+    assert set(found) == {entry.path for entry in source.entries}
+    for entry in source.entries:
+        mine, theirs = root / entry.path, found[entry.path]
+        if entry.link is not None:
+            assert os.readlink(theirs) == entry.link
+        else:
+            assert theirs.read_bytes() == mine.read_bytes()
+            assert bool(theirs.stat().st_mode & stat.S_IXUSR) == entry.executable
+    return transfer
+
+
+def without_rsync_there(session: AgentSession) -> None:
+    session.hello.tools["rsync"] = None
+
+
+def test_rsync(session: AgentSession, source: Path) -> None:
+    transfer = sync_and_check(session, source)
+    assert transfer.how == "rsync"
+    assert transfer.files == len(GitSource().read(source).entries)
+    assert sync_and_check(session, source).how == "none"
+
+
+def test_only_what_changed_travels(session: AgentSession, source: Path) -> None:
+    sync(session, source)
+    (source / "deep" / "f3.cu").write_text("new")
+    (source / "deep" / "f4.cu").unlink()
+    (source / "added").write_text("more")
+    transfer = sync_and_check(session, source)
+    assert (transfer.files, transfer.bytes) == (2, 7)
+
+
+def test_same_size_and_time_but_other_content(session: AgentSession, source: Path) -> None:
+    file = source / "deep" / "f3.cu"
+    sync(session, source)
+    facts = file.stat()
+    file.write_bytes(b"x" * facts.st_size)
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert sync_and_check(session, source).files == 1
+
+
+def test_file_becomes_folder_and_folder_becomes_file(session: AgentSession, source: Path) -> None:
+    sync(session, source)
+    (source / "empty").unlink()
+    (source / "empty").mkdir()
+    (source / "empty" / "inner").write_text("x")
+    shutil.rmtree(source / "deep" / "er")
+    (source / "deep" / "er").write_text("now a file")
+    (source / "run.sh").unlink()
+    (source / "run.sh").symlink_to("deep")
+    sync_and_check(session, source)
+
+
+def test_large_file_and_its_change(session: AgentSession, source: Path) -> None:
+    (source / "big.bin").write_bytes(os.urandom(6_000_000))
+    sync(session, source)
+    with (source / "big.bin").open("r+b") as big:
+        big.seek(3_000_000)
+        big.write(b"changed")
+    assert sync_and_check(session, source).files == 1
+
+
+@pytest.mark.parametrize("end", ["here", "there"])
+def test_tar_where_rsync_is_missing(
+    session: AgentSession, source: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if end == "there":
+        session.hello.tools["rsync"] = None
+    else:
+        monkeypatch.setattr(rsync, "local_program", lambda: None)
+    os.link(source / "deep" / "f5.cu", source / "hard link")
+    (source / ("long" * 60)).write_text("a name of 240 bytes")
+    transfer = sync_and_check(session, source)
+    assert transfer.how == "tar"
+    (source / "deep" / "f3.cu").write_text("new")
+    (source / "empty").unlink()
+    (source / "empty").mkdir()
+    (source / "empty" / "inner").write_text("x")
+    assert sync_and_check(session, source).files == 2
+
+
+def test_tar_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "rsync"
+    broken.write_text("#!/bin/sh\necho I speak another protocol >&2\nexit 2\n")
+    broken.chmod(0o755)
+    if session._transport.remote:
+        session.hello.tools["rsync"] = str(broken)
+    else:
+        (source / "vanishing").write_text("x")
+        diff = session.tree_diff("ws", GitSource().read(source).entries)
+        (source / "vanishing").unlink()  # rsync ends with 23 or 24; tar passes over it
+        assert session.send("ws", diff.root, source, diff.changed).how == "tar"
+    assert sync_and_check(session, source).how == "tar"
+    assert sync(session, source)[1].how == "none"
+
+
+def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:
+    """The agent declines them, so they are left out before; rsync's list of names would carry them all the same."""
+    (source / "two\nlines").write_text("x")
+    destination = tmp_path / "destination"
+    destination.mkdir()
+    session.send("ws", str(destination), source, ["two\nlines", "-rf"])
+    assert sorted(path.name for path in destination.iterdir()) == ["-rf", "two\nlines"]
+    assert "two\nlines" not in [entry.path for entry in GitSource().read(source).entries]
+
+
+def test_hostile_tree_root_stays_on_the_host(sshd: LoopbackSshd, source: Path, tmp_path: Path) -> None:
+    session = Connector().connect(sshd.target())
+    odd = tmp_path / "$(touch owned) 'x' -e sh"
+    odd.mkdir()
+    session.send("ws", str(odd), source, ["empty", "run.sh"])
+    assert sorted(path.name for path in odd.iterdir()) == ["empty", "run.sh"]
+    session.close()
+
+
+def test_ten_thousand_files(session: AgentSession, tmp_path: Path) -> None:
+    root = tmp_path / "many"
+    for number in range(10_000):
+        (root / f"d{number % 40}").mkdir(parents=True, exist_ok=True)
+        (root / f"d{number % 40}" / f"f{number}").write_text(f"{number}")
+    began = time.monotonic()
+    source, transfer = sync(session, root)
+    assert (transfer.files, transfer.how) == (10_000, "rsync")
+    assert len(source.entries) == 10_000
+    assert tree_digest(source.entries) == source.tree_sha256
+    assert time.monotonic() - began < 30
+
+
+# ------------------------------------------------------------------------------------------------ links that break
+def big_source(tmp_path: Path, size: int = 30_000_000) -> Path:
+    root = tmp_path / "bigsrc"
+    root.mkdir()
+    (root / "big").write_bytes(os.urandom(size))
+    (root / "small").write_text("s")
+    return root
+
+
+def cut(link: LinkProxy) -> None:
+    link.cut_after(5_000_000, "up")
+
+
+def stall(link: LinkProxy) -> None:
+    link.bytes_per_s = 40_000_000
+
+    def later() -> None:
+        while link.up < 3_000_000:
+            time.sleep(0.01)
+        link.stall()
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+@pytest.mark.parametrize("how", ["rsync", "tar"])
+@pytest.mark.parametrize("trouble", [cut, stall])
+def test_link_breaks_during_the_upload(
+    sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path, trouble: Callable[[LinkProxy], None], how: str
+) -> None:
+    root = big_source(tmp_path)
+    connector = Connector()
+    target = sshd.target(port=link.port, link_timeout_s=2.0)
+    session = connector.connect(target)
+    assert isinstance(session, AgentSession)
+    if how == "tar":
+        without_rsync_there(session)
+    diff = session.tree_diff("ws", GitSource().read(root).entries)
+    trouble(link)
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        session.send("ws", diff.root, root, diff.changed)
+    assert time.monotonic() - began < 12
+    with pytest.raises(LinkLost):
+        session.status()
+    session.close()
+    link.resume()
+    link.bytes_per_s = None
+    again = connector.connect(target)
+    sync_and_check(again, root)
+    again.close()
+
+
+def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=2.0))
+    assert session.status() == []
+    link.stall()
+    began = time.monotonic()
+    with pytest.raises(LinkLost, match="silent"):
+        session.status()
+    assert 1.5 < time.monotonic() - began < 6
+    session.close()
+
+
+def test_link_is_reset_and_sshd_restarts(sshd: LoopbackSshd, link: LinkProxy) -> None:
+    connector = Connector()
+    session = connector.connect(sshd.target(port=link.port))
+    link.reset()
+    with pytest.raises(LinkLost):
+        session.status()
+    session.close()
+    session = connector.connect(sshd.target())
+    sshd.restart()
+    with pytest.raises(LinkLost):
+        session.status()
+    session.close()
+    session = connector.connect(sshd.target())
+    assert session.status() == []
+    session.close()
+
+
+def test_slow_link_is_no_dead_link(sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path) -> None:
+    link.delay_s = 0.05
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
+    link.bytes_per_s = 4_000_000
+    sync_and_check(session, big_source(tmp_path, 1_000_000))
+    session.close()
+
+
+# ------------------------------------------------------------------------------------------------ the host program
+def test_damaged_runner_is_replaced(sshd: LoopbackSshd) -> None:
+    session = Connector().connect(sshd.target())
+    archive = sshd.home / ".fcctl" / "runner" / f"{session.hello.runner_sha256}.pyz"
+    session.close()
+    whole = archive.read_bytes()
+    shutil.rmtree(archive.parent)
+    archive.parent.mkdir()
+    archive.write_bytes(whole[:1000])
+    session = Connector().connect(sshd.target())
+    assert session.status() == []
+    assert archive.read_bytes() == whole
+    session.close()
+
+
+def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> None:
+    session = Connector().connect(sshd.target(root="~/other/place"))
+    assert session.hello.root == str(sshd.home / "other" / "place")
+    assert isinstance(session, AgentSession)
+    without_rsync_there(session)
+    assert sync_and_check(session, source).how == "tar"
+    assert not (sshd.home / ".fcctl").exists()
+    session.close()
+
+
+def test_disk_full_at_the_upload_of_the_runner(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    full = tmp_path / "bin"
+    full.mkdir()
+    (full / "cat").write_text("#!/bin/sh\nhead -c 100\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
+    (full / "cat").chmod(0o755)
+    (sshd.home / ".bashrc").write_text(f"PATH={full}:$PATH\n")
+    with pytest.raises(HostUnusable) as caught:
+        Connector().connect(sshd.target())
+    assert "No space left" in (caught.value.cause or "")
+    assert list((sshd.home / ".fcctl" / "runner").iterdir()) == []
+
+
+def test_the_agent_s_refusals_arrive(session: AgentSession) -> None:
+    with pytest.raises(HostFault) as caught:
+        session.files(RUN)
+    assert caught.value.fault == "not_found"
+    assert session.status() == []
+
+
+def test_nothing_is_left_behind(sshd: LoopbackSshd, source: Path) -> None:
+
+    before = set(Path(tempfile.gettempdir()).glob("fcctl-*"))
+    session = Connector().connect(sshd.target())
+    sync(session, source)
+    session.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any("rsync" in t.name for t in threading.enumerate()):
+        time.sleep(0.05)
+    assert not [t.name for t in threading.enumerate() if "rsync" in t.name]
+    assert set(Path(tempfile.gettempdir()).glob("fcctl-*")) <= before
