@@ -18,7 +18,7 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
         ),
     ),
     (
-        r"nvcc: (command )?not found|nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
+        r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
         (
             "nvcc is not on PATH: set CUDA_HOME=/usr/local/cuda and PATH=$CUDA_HOME/bin:$PATH, or install the CUDA "
             "toolkit; fcctl preflight shows what was found"

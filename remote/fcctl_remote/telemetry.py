@@ -211,13 +211,14 @@ class NvidiaSmi(Source):
 
     def next(self, timeout: float) -> Optional[Dict[str, Any]]:
         if self._process is None:
-            if self._failures < RESTARTS and time.monotonic() >= self._again_at:
-                self._start()
-            return self._machine.next(timeout)
+            if self._failures >= RESTARTS or time.monotonic() < self._again_at:
+                return self._machine.next(timeout)
+            self._start()
+            return None
         out = self._process.stdout.fileno()
         ready, _, _ = select.select([out], [], [], timeout)
         if not ready:
-            return None
+            return self._sample() if self._gpus else None
         data = os.read(out, 65536)
         if not data:
             self._ended()
@@ -226,7 +227,7 @@ class NvidiaSmi(Source):
         return self._lines()
 
     def _lines(self) -> Optional[Dict[str, Any]]:
-        """Take whole lines; a sample is whole when its last GPU has spoken, which the next block or silence tells."""
+        """Take whole lines; a sample is whole when its last GPU has spoken, which the next line or silence tells."""
         sample = None
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
@@ -238,8 +239,6 @@ class NvidiaSmi(Source):
             if self._gpus and gpu["index"] <= self._gpus[-1]["index"]:
                 sample = self._sample()
             self._gpus.append(gpu)
-        if not self._buffer and self._gpus:
-            sample = self._sample()
         return sample
 
     def _sample(self) -> Dict[str, Any]:

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import socket
-import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import tree, wire
-from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, step
 
 
 def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
@@ -99,9 +98,7 @@ def test_bad_calls_are_answered_and_the_agent_lives_on(agent: Agent, method: str
 
 
 def test_nonsense_on_the_wire_ends_the_agent(host: Host) -> None:
-    done = subprocess.run(
-        [host_python(), str(host.runner), "agent"], input=b"GET / HTTP/1.1\n", env=host.env, capture_output=True
-    )
+    done = host.program("agent", input=b"GET / HTTP/1.1\n")
     assert done.returncode == 1
     assert b"not JSON" in done.stderr
 
