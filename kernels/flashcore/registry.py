@@ -91,6 +91,26 @@ VARIANTS: dict[str, Variant] = {
             alignment=4,  # half2 loads
         ),
         Variant(
+            name="stage5",
+            device="cuda",
+            source=CSRC / "stage5.cu",
+            summary="producer warps fill rings of K and V tiles for consumer warps, in persistent blocks",
+            parameters=(
+                Parameter("NUM_PRODUCER_WARPS", (1, 2), 1, "warps that only copy: one for K and V, or one each"),
+                Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per consumer warp"),
+                Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
+                Parameter("STAGES", (2, 3, 4), 2, "slots per ring: tiles of K, and of V, in flight or in use"),
+                Parameter("PERSISTENT", (0, 1), 1, "1: blocks stay and walk over the row tiles; 0: a block for each"),
+            ),
+            constraints=(
+                Constraint(
+                    "both rings must fit 99 KB of shared memory: STAGES * TILE_N <= 384",
+                    lambda c: c["STAGES"] * c["TILE_N"] <= 384,
+                ),
+            ),
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
             name="cpu",
             device="cpu",
             source=CSRC / "cpu.cpp",

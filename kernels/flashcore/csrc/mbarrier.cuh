@@ -9,6 +9,10 @@
 
 #include <stdint.h>
 
+namespace flashcore {
+
+#ifndef CUDA_ON_CPU  // the tests run these kernels on a processor: tests/support/cuda_on_cpu emulates the instructions
+
 // One thread does this, once; a __syncthreads() then shows the barrier to the others.
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -41,9 +45,16 @@ __device__ __forceinline__ bool mbarrier_over(uint32_t barrier, uint32_t parity)
   return over != 0;
 }
 
-// Wait for it, asking again after `pause` nanoseconds: a warp that asks takes issue slots from those that compute.
-__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity, unsigned pause) {
-  while (!mbarrier_over(barrier, parity)) __nanosleep(pause);
+#endif  // CUDA_ON_CPU
+
+// Wait for it, asking again after PAUSE nanoseconds: a warp that asks takes issue slots from those that compute.
+template <unsigned PAUSE>
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  while (!mbarrier_over(barrier, parity)) {
+    if (PAUSE > 0) __nanosleep(PAUSE);
+  }
 }
+
+}  // namespace flashcore
 
 #endif

@@ -65,8 +65,12 @@ constexpr int kTileBytes = kRings * STAGES * kSlotBytes;
 constexpr int kSharedBytes = kTileBytes + kRings * STAGES * 16;  // and full, empty per slot
 constexpr int kKeyBlocks = TILE_N / 16;                          // of a tile: what one ldmatrix.x4 and two mma take
 constexpr int kDimBlocks = kHeadDim / 16;
-constexpr unsigned kProducerPause = 40;      // ns between looks at a slot in use: far below the time a tile takes
-constexpr int kGroupBytes = 16 << 20;        // K and V of the heads worked on at once: well inside L2 (L4 48 MB, A100 40)
+// An SM's registers are dealt out to its four quarters by whole warps: 4 warps in a quarter get at most 128 registers a
+// thread, 3 get 168, 2 get 255. What a tile's width needs without spilling decides; ptxas left alone guesses.
+constexpr int kWarpsPerSm = TILE_N <= 64 ? 16 : 8;
+constexpr int kBlocksPerSm = std::max(1, 32 * kWarpsPerSm / kThreads);
+constexpr unsigned kProducerPause = 40;  // ns between looks at a slot in use: far below the time a tile takes
+constexpr unsigned kGroupKeys = 64 * 1024;  // of the heads worked on at once: 16 MB of K and V, well inside any L2
 constexpr int64_t kMaxItems = int64_t{1} << 30;  // so that counting past the last one cannot overflow
 static_assert(TILE_M % 16 == 0 && TILE_N % 16 == 0 && STAGES >= 1, "tiles are made of 16 x 16 blocks");
 static_assert(NUM_PRODUCER_WARPS == 1 || NUM_PRODUCER_WARPS == 2, "one warp feeds both rings, or each has its own");
@@ -74,8 +78,8 @@ static_assert(kSharedBytes <= 99 * 1024, "the most an sm_89 block can have");
 
 // ------------------------------------------------------------------------------------------------ the work
 struct Item {
-  Place at;
-  int first_row, tiles;
+  Place at;   // at.tile: of TILE_M rows
+  int tiles;  // of TILE_N keys
 };
 
 // The slot of a tile, and the parity of its round.
@@ -89,18 +93,18 @@ struct Turn {
 
 // The order of the work, made for L2: heads are taken in groups whose K and V fit it, so each is read from memory once.
 // With a causal mask a group's longest row tiles come first, so that the blocks finish on short ones, close together.
-__device__ Item item_at(const flashcore_args &a, int index) {
-  const int row_tiles = (a.S_q + TILE_M - 1) / TILE_M, all_heads = a.B * a.H;
+__device__ Item item_at(const flashcore_args &a, unsigned index) {  // unsigned: division is half as long
+  const unsigned row_tiles = (a.S_q + TILE_M - 1u) / TILE_M, heads = a.H;
   // Without a mask all tiles take equally long, and one head after the other keeps even fewer bytes in use.
-  const int per_group = a.causal ? max(1, static_cast<int>(kGroupBytes / (int64_t{2} * kRowBytes * a.S_kv))) : 1;
-  const int first_head = index / row_tiles / per_group * per_group;
-  const int heads = min(per_group, all_heads - first_head);  // the last group may be smaller
-  const int within = index - first_head * row_tiles;
-  const int head = first_head + within % heads;
-  const int row_tile = a.causal ? row_tiles - 1 - within / heads : within / heads;
-  const int first_row = row_tile * TILE_M;
-  const int keys = a.causal ? min(a.S_kv, first_row + TILE_M) : a.S_kv;  // beyond these, no row of the tile sees any
-  return {{row_tile, head % a.H, head / a.H}, first_row, (keys + TILE_N - 1) / TILE_N};
+  const unsigned per_group = a.causal ? max(1u, kGroupKeys / a.S_kv) : 1u;
+  const unsigned first_head = index / row_tiles / per_group * per_group;
+  const unsigned group = min(per_group, a.B * heads - first_head);  // the last one may be smaller
+  const unsigned within = index - first_head * row_tiles;
+  const unsigned head = first_head + within % group;
+  const int row_tile = a.causal ? row_tiles - 1 - within / group : within / group;
+  const int keys = a.causal ? min(a.S_kv, (row_tile + 1) * TILE_M) : a.S_kv;  // no row of the tile sees any beyond
+  const Place at = {row_tile, static_cast<int>(head % heads), static_cast<int>(head / heads)};
+  return {at, (keys + TILE_N - 1) / TILE_N};
 }
 
 // Every role of a block goes through this loop: the same items, with the same number of tiles in each.
@@ -147,7 +151,7 @@ __device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int
                                      int tile, int lane) {
   const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
   const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
-  mbarrier_wait(empty_at(smem, ring, turn.slot), turn.parity ^ 1, kProducerPause);
+  mbarrier_wait<kProducerPause>(empty_at(smem, ring, turn.slot), turn.parity ^ 1);
   copy_tile(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane);
   mbarrier_arrive_when_copied(full_at(smem, ring, turn.slot));  // and on to the next, without waiting for it
 }
@@ -206,8 +210,15 @@ __device__ __forceinline__ void multiply_qk(float (&s)[2 * kKeyBlocks][4], const
   }
 }
 
-// -inf for keys that a row does not see: its first unseen key is `end` for row g, `end_below` for row g + 8.
-__device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], int first_key, int end, int end_below, int lane) {
+// How many keys a row sees.
+__device__ __forceinline__ int seen_by(const flashcore_args &a, int row) {
+  return a.causal ? min(a.S_kv, row + 1) : a.S_kv;
+}
+
+// -inf for the keys that rows `row` and row + 8 do not see.
+__device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], const flashcore_args &a, int first_key, int row,
+                                     int lane) {
+  const int end = seen_by(a, row), end_below = seen_by(a, row + 8);
 #pragma unroll
   for (int n = 0; n < 2 * kKeyBlocks; ++n) {
 #pragma unroll
@@ -283,19 +294,17 @@ __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, 
   const float factor = fold(a.scale).factor;
   Turn turn;  // goes the producers' way, tile by tile
   for_each_item(a, [&](const Item &item) {
-    const int warp_row = item.first_row + 16 * warp, row = warp_row + lane / 4;
-    const int end = a.causal ? min(a.S_kv, row + 1) : a.S_kv, end_below = a.causal ? min(a.S_kv, row + 9) : a.S_kv;
-    const int seen_by_all = a.causal ? min(a.S_kv, warp_row + 1) : a.S_kv;  // keys no row of this warp needs masked
+    const int warp_row = item.at.tile * TILE_M + 16 * warp, row = warp_row + lane / 4;
     Rows rows;
     load_q(rows, a, item, row, lane);  // meanwhile the producers have been filling the rings for this item
     for (int tile = 0; tile < item.tiles; ++tile, turn.next()) {
       float s[2 * kKeyBlocks][4];
-      mbarrier_wait(full_at(smem, 0, turn.slot), turn.parity, 0);
+      mbarrier_wait<0>(full_at(smem, 0, turn.slot), turn.parity);
       multiply_qk(s, rows, slot_at(smem, 0, turn.slot), lane);
       release(empty_at(smem, 0, turn.slot), lane);  // K's next tile may come while this one is weighed
-      if ((tile + 1) * TILE_N > seen_by_all) mask(s, tile * TILE_N, end, end_below, lane);
+      if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, a, tile * TILE_N, row, lane);  // few tiles need it
       weigh(s, rows, factor);
-      mbarrier_wait(full_at(smem, 1, turn.slot), turn.parity, 0);
+      mbarrier_wait<0>(full_at(smem, 1, turn.slot), turn.parity);
       multiply_pv(rows, s, slot_at(smem, 1, turn.slot), lane);
       release(empty_at(smem, 1, turn.slot), lane);
     }
@@ -305,7 +314,7 @@ __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, 
 
 }  // namespace
 
-static __global__ void __launch_bounds__(kThreads) flashcore_stage5(const flashcore_args a) {
+static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage5(const flashcore_args a) {
   const uint32_t smem = shared_address(dynamic_shared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) init_barriers(smem);

@@ -1,0 +1,91 @@
+"""The shipped jobs: they parse, and their gates pass and fail on the documents the kernels' commands write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_remote import gates
+from orchestrator.domain import job
+
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
+NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
+
+
+def resolved(name: str) -> job.Job:
+    def load(wanted: str) -> job.JobFile:
+        path = JOBS / f"{wanted}.yaml"
+        return job.parse(path.read_text(encoding="utf-8"), f"jobs/{path.name}", wanted)
+
+    return job.resolve(name, load)
+
+
+def documents(**changes: Any) -> dict[str, Any]:
+    """What a good run on an L4 leaves, with some values replaced."""
+    value = {
+        "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
+        "p50": 40.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", **changes,
+    }  # fmt: skip
+    kernel = {
+        "registers": value["registers"], "stack_bytes": value["stack"], "spill_store_bytes": value["spills"],
+        "spill_load_bytes": 0, "smem_bytes": 49152,
+    }  # fmt: skip
+    rows = [{"name": n, "stats": {"n": value["n"], "p50": value["p50"]}} for n in ("mission", "mission/sdpa")]
+    ratios = {"mission": value["null"], "mission/sdpa": 1.0, "mission/baseline": value["ratio"]}
+    build = {"kernels": [kernel]}
+    metrics = {"tensor_active_pct": value["tensor"], "dram_throughput_pct": value["dram"]}
+    return {
+        "build": build,
+        "steps": {"resources": {"build": build}},
+        "correctness": {"summary": {"total": 20, "passed": value["passed"], "max_err": value["max_err"]}},
+        "benchmark": {"benchmarks": rows, "comparisons": [{"against": a, "ratio": r} for a, r in ratios.items()]},
+        "profile": {"kernels": [{"metrics": metrics}]},
+        "host": {"gpu": {"name": value["gpu"]}},
+    }
+
+
+def verdicts(name: str, **changes: Any) -> list[tuple[str, str]]:
+    context = documents(**changes)
+    specs = [gate for step in resolved(name).steps for gate in step.spec().gates]
+    return [(gates.evaluate(spec, context).verdict, spec.expr) for spec in specs]
+
+
+def test_all_jobs_of_the_brief_are_there() -> None:
+    assert {"preflight", "build", "test", "bench", "ncu", "phase0", "phase1", "phase2"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
+    assert [gate.expr for step in resolved(name).steps for gate in step.gates if not gate.hint] == []
+    assert [v for v in verdicts(name) if v[0] != "pass"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "broken"),
+    [
+        ("phase0", {"passed": 19}, ["passed == 20"]),
+        ("phase0", {"spills": 8}, ["spill_store_bytes == 0"]),
+        ("phase0", {"stack": 16}, ["stack_bytes == 0"]),
+        ("phase0", {"null": 1.5}, ["0.8 <="]),
+        ("phase0", {"n": 50}, ["stats.n"]),
+        ("phase1", {"registers": 124}, ["<= 120"]),
+        ("phase1", {"ratio": 0.2}, ["1 / 7"]),
+        ("phase1", {"tensor": 3.0}, ["tensor_active_pct"]),
+        ("phase1", {"p50": 250.0}, ["< 200"]),
+        ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
+        ("phase2", {"dram": 20.0}, ["dram_throughput_pct"]),
+    ],
+)
+def test_what_is_wrong_breaks_its_own_gate_only(name: str, changes: dict[str, Any], broken: list[str]) -> None:
+    failed = [expr for verdict, expr in verdicts(name, **changes) if verdict != "pass"]
+    assert len(failed) == len(broken)
+    for part in broken:
+        assert any(part in expr for expr in failed)
+
+
+def test_an_l4s_absolute_times_do_not_apply_elsewhere() -> None:
+    found = dict((expr, verdict) for verdict, expr in verdicts("phase1", gpu="NVIDIA H200", p50=999.0))
+    assert [v for expr, v in found.items() if "< 200" in expr] == ["not_applicable"]
+    assert found['benchmark.comparisons[against="mission/baseline"].ratio <= 1 / 7'] == "pass"
