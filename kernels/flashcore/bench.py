@@ -3,7 +3,7 @@
 Each pair is measured in blocks A B B A and B A A B, so that a drifting clock or a busy neighbour hits both sides alike;
 the ratio is that of the blocks (:func:`flashcore.stats.paired_ratio`). The kernel is timed against itself in the same
 way: that null must be 1 within its interval, or the method is not to be believed on this machine. After the timing the
-inputs are replaced where they lie, outputs are poisoned, and what the timed calls then compute is compared with float64,
+inputs are replaced where they lie, outputs poisoned, and what the timed calls then compute is compared with float64,
 which a kernel that remembers old results, or skips part of the work, does not survive.
 """
 

@@ -107,6 +107,10 @@ VARIANTS: dict[str, Variant] = {
                     "both rings must fit 99 KB of shared memory: STAGES * TILE_N <= 384",
                     lambda c: c["STAGES"] * c["TILE_N"] <= 384,
                 ),
+                Constraint(
+                    "a block of 128 rows has 168 registers a thread, which 128 keys overflow: TILE_M * TILE_N <= 8192",
+                    lambda c: c["TILE_M"] * c["TILE_N"] <= 8192,
+                ),
             ),
             alignment=16,  # cp.async copies 16 bytes at a time
         ),

@@ -86,6 +86,6 @@ def test_what_is_wrong_breaks_its_own_gate_only(name: str, changes: dict[str, An
 
 
 def test_an_l4s_absolute_times_do_not_apply_elsewhere() -> None:
-    found = dict((expr, verdict) for verdict, expr in verdicts("phase1", gpu="NVIDIA H200", p50=999.0))
+    found = {expr: verdict for verdict, expr in verdicts("phase1", gpu="NVIDIA H200", p50=999.0)}
     assert [v for expr, v in found.items() if "< 200" in expr] == ["not_applicable"]
     assert found['benchmark.comparisons[against="mission/baseline"].ratio <= 1 / 7'] == "pass"
