@@ -175,7 +175,9 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const __half *head, int
 }
 
 // ------------------------------------------------------------------------------------------------ launch
-inline int64_t tiles_of(int rows, int per_tile) { return (static_cast<int64_t>(rows) + per_tile - 1) / per_tile; }
+__host__ __device__ constexpr int64_t tiles_of(int rows, int per_tile) {
+  return (static_cast<int64_t>(rows) + per_tile - 1) / per_tile;
+}
 
 // Launch `blocks` blocks of a kernel that takes flashcore_args; cudaErrorInvalidValue for shapes no kernel here takes.
 template <void (*kernel)(flashcore_args)>

@@ -1,0 +1,38 @@
+"""Compile a kernel for the processor with ``cuda_on_cpu.h``.
+
+    library = compile_on_cpu(registry.VARIANTS["fused"], {"TILE_N": 32}, folder)
+
+A CUDA launch is not C++: ``kernel<<<blocks, threads, ...>>>(args)`` becomes ``launch(kernel, blocks, threads, ...)(args)``
+in a copy of the sources; nothing else about them changes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from flashcore import toolchain
+from flashcore.launch import Args
+from flashcore.registry import CSRC, Variant
+
+HERE = Path(__file__).parent
+
+
+def compile_on_cpu(variant: Variant, overrides: Mapping[str, int], folder: Path) -> ctypes.CDLL:
+    """The library of ``variant`` built into ``folder``; its ``flashcore_forward`` takes a pointer to ``launch.Args``."""
+    sources = [p for p in CSRC.iterdir() if p.suffix in {".cu", ".cuh", ".h"}]
+    for path in sources:
+        text = re.sub(r"(\w+)<<<(.*?)>>>\(", r"cuda_on_cpu::launch(\1, \2)(", path.read_text(), flags=re.DOTALL)
+        (folder / path.name).write_text(f'#line 1 "{path}"\n{text}')
+    output = folder / f"{variant.name}.so"
+    defines = [f"-D{name}={value}" for name, value in variant.configure(overrides).items()]
+    argv = [toolchain.cxx(), "-x", "c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas", *defines,
+            f"-I{HERE}", "-include", "cuda_on_cpu.h", str(folder / variant.source.name), "-o", str(output)]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    library = ctypes.CDLL(str(output))
+    library.flashcore_forward.argtypes = [ctypes.POINTER(Args)]
+    return library

@@ -1,0 +1,304 @@
+// Runs the kernels of kernels/flashcore/csrc on a processor: the logic of a kernel can be tested where no GPU is.
+// How: build.py here turns x<<<...>>>( into a call, compiles with a C++ compiler and this header first; see there.
+//
+// A block's threads are fibers of one OS thread; blocks run one after the other. What a warp does together (shuffles,
+// ldmatrix, mma, wmma) is one exchange() in which all 32 lanes must take part, with the same operation, or the run
+// aborts; so does a barrier that not all reach. Shared memory starts as NaN, and touching more than was asked for
+// aborts. What the hardware leaves open is drawn from CUDA_ON_CPU_SEED: the order in which threads proceed, and
+// whether a cp.async happens at once (even seeds) or as late as its wait allows (odd seeds). A missing barrier or
+// wait thus gives wrong results under some seeds. Fragments of WMMA are spread over lanes unlike on any real GPU.
+#pragma once
+#define CUDA_ON_CPU
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __shared__ static  // one block at a time
+#define CUDART_INF_F INFINITY
+#define threadIdx (cuda_on_cpu::now->index)
+#define blockIdx (cuda_on_cpu::grid.block)
+#define blockDim (cuda_on_cpu::grid.threads)
+#define gridDim (cuda_on_cpu::grid.blocks)
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace cuda_on_cpu {
+
+[[noreturn]] inline void fail(const char *what) {
+  std::fprintf(stderr, "cuda_on_cpu: %s\n", what);
+  std::abort();
+}
+
+constexpr int kStack = 256 * 1024, kShared = 228 * 1024;
+alignas(128) inline unsigned char shared_memory[kShared];
+inline size_t shared_bytes;
+inline unsigned chance;  // state of the random choices
+inline bool copies_at_once;
+
+struct Grid {
+  dim3 blocks, threads, block;
+};
+inline Grid grid;
+
+struct Copy {
+  unsigned char *to;
+  const void *from;
+};
+
+struct Fiber {
+  dim3 index;
+  int lane, warp;
+  bool done = false;
+  const unsigned *watched = nullptr;  // runs again once this counter is no longer `seen`
+  unsigned seen = 0;
+  std::vector<std::vector<Copy>> groups{1};  // of cp.async; the last one is open
+  ucontext_t context;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+};
+inline Fiber *now;
+inline ucontext_t scheduler;
+
+struct Barrier {
+  int arrived = 0;
+  unsigned round = 0;
+};
+inline Barrier barriers[16];
+
+struct Warp {
+  Barrier meeting;
+  const char *operation;
+  alignas(16) unsigned char box[2][32][128];  // by round: a lane may be one exchange ahead of another
+};
+inline std::vector<Warp> warps;
+
+inline unsigned draw() { return (chance = chance * 1664525u + 1013904223u) >> 8; }
+
+inline void wait_past(const unsigned &counter, unsigned value) {
+  now->watched = &counter, now->seen = value;
+  while (counter == value) swapcontext(&now->context, &scheduler);
+  now->watched = nullptr;
+}
+
+inline void arrive(Barrier &barrier, int expected) {
+  if (++barrier.arrived > expected) fail("more threads at a barrier than it was declared for");
+  if (barrier.arrived == expected) barrier.arrived = 0, ++barrier.round;
+}
+
+inline void meet(Barrier &barrier, int expected) {
+  const unsigned round = barrier.round;
+  arrive(barrier, expected);
+  wait_past(barrier.round, round);
+}
+
+// Each lane gives a value and sees those of all 32.
+template <typename T>
+std::vector<T> exchange(const char *operation, const T &mine) {
+  static_assert(sizeof(T) <= 128);
+  Warp &warp = warps[now->warp];
+  auto &box = warp.box[warp.meeting.round % 2];
+  if (warp.meeting.arrived == 0) warp.operation = operation;
+  if (std::strcmp(warp.operation, operation) != 0) fail("lanes of a warp are at different instructions");
+  std::memcpy(box[now->lane], &mine, sizeof(T));
+  meet(warp.meeting, 32);
+  std::vector<T> all(32);
+  for (int lane = 0; lane < 32; ++lane) std::memcpy(&all[lane], box[lane], sizeof(T));
+  return all;
+}
+
+inline void run_block(const std::function<void()> &kernel) {
+  static std::function<void()> body;
+  body = kernel;
+  const int threads = static_cast<int>(grid.threads.x);
+  if (threads % 32 != 0 || threads > 1024) fail("a block is 1 to 32 whole warps here");
+  std::memset(shared_memory, 0xff, kShared);
+  std::fill(std::begin(barriers), std::end(barriers), Barrier{});
+  warps.assign(threads / 32, Warp{});
+  std::vector<Fiber> fibers(threads);
+  std::vector<Fiber *> order;
+  for (int i = 0; i < threads; ++i) {
+    Fiber &fiber = fibers[i];
+    fiber.index = dim3(i, 0, 0), fiber.lane = i % 32, fiber.warp = i / 32;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
+    fiber.context.uc_link = &scheduler;
+    makecontext(&fiber.context, +[] { body(), now->done = true; }, 0);
+    order.push_back(&fiber);
+  }
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draw() % i]);
+    for (Fiber *fiber : order) {
+      if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) continue;
+      now = fiber, progress = true;
+      swapcontext(&scheduler, &fiber->context);
+    }
+  }
+  for (const Fiber &fiber : fibers)
+    if (!fiber.done) fail("deadlock: a barrier or warp instruction was not reached by all");
+}
+
+template <typename... Parameters>
+auto launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared = 0, void * = nullptr) {
+  return [=](Parameters... parameters) {
+    const char *seed = std::getenv("CUDA_ON_CPU_SEED");
+    chance = seed ? std::atoi(seed) : 0, copies_at_once = chance % 2 == 0;
+    if (shared > kShared) fail("more shared memory than a block can have");
+    grid.blocks = blocks, grid.threads = threads, shared_bytes = shared;
+    for (unsigned block = 0; block < blocks.x; ++block) {
+      grid.block = dim3(block, 0, 0);
+      run_block([=] { kernel(parameters...); });
+    }
+  };
+}
+
+inline unsigned char *at(uint32_t address, int bytes) {
+  unsigned char *pointer = shared_memory + static_cast<int32_t>(address);
+  const bool dynamic = pointer >= shared_memory && pointer < shared_memory + kShared;
+  if (address % bytes != 0) fail("misaligned shared address");
+  if (dynamic && pointer + bytes > shared_memory + shared_bytes) fail("outside the shared memory that was asked for");
+  return pointer;
+}
+
+inline void perform(std::vector<Copy> &copies) {
+  for (const Copy &copy : copies) copy.from ? std::memcpy(copy.to, copy.from, 16) : std::memset(copy.to, 0, 16);
+  copies.clear();
+}
+
+}  // namespace cuda_on_cpu
+
+// ------------------------------------------------------------------------------------------------ CUDA's own functions
+inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
+inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0); }
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  return cuda_on_cpu::exchange("shfl.xor", x)[cuda_on_cpu::now->lane ^ mask];
+}
+template <typename T>
+T __shfl_sync(unsigned, T x, int lane) {
+  return cuda_on_cpu::exchange("shfl", x)[lane % 32];
+}
+inline int __any_sync(unsigned, int predicate) {
+  const auto all = cuda_on_cpu::exchange("vote", predicate);
+  return std::any_of(all.begin(), all.end(), [](int p) { return p != 0; });
+}
+inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
+using std::max;
+using std::min;
+
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+using __half = _Float16;
+using half = __half;
+struct alignas(4) __half2 {
+  __half x, y;
+};
+using half2 = __half2;
+inline __half __float2half_rn(float x) { return static_cast<__half>(x); }
+inline __half __float2half(float x) { return static_cast<__half>(x); }
+inline float __half2float(__half x) { return static_cast<float>(x); }
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline float2 __half22float2(__half2 x) { return {__half2float(x.x), __half2float(x.y)}; }
+
+using cudaError_t = int;
+using cudaStream_t = void *;
+enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, int, int) {
+  return cudaSuccess;
+}
+inline const char *cudaGetErrorName(cudaError_t error) { return error ? "cudaErrorInvalidValue" : "cudaSuccess"; }
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 3, cudaSuccess; }
+
+// ------------------------------------------------------------------------------------------------ tensor.cuh's instructions
+namespace flashcore {
+
+inline unsigned char *dynamic_shared() { return cuda_on_cpu::shared_memory; }
+inline uint32_t shared_address(const void *pointer) {
+  return static_cast<uint32_t>(static_cast<const unsigned char *>(pointer) - cuda_on_cpu::shared_memory);
+}
+
+inline void cp_async_16(uint32_t to, const void *from, bool present) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) cuda_on_cpu::fail("cp.async from a misaligned address");
+  auto &open = cuda_on_cpu::now->groups.back();
+  open.push_back({cuda_on_cpu::at(to, 16), present ? from : nullptr});
+  if (cuda_on_cpu::copies_at_once) cuda_on_cpu::perform(open);
+}
+inline void cp_async_commit() { cuda_on_cpu::now->groups.emplace_back(); }
+template <int PENDING>
+void cp_async_wait() {
+  auto &groups = cuda_on_cpu::now->groups;
+  for (size_t i = 0; i + 1 + PENDING < groups.size(); ++i) cuda_on_cpu::perform(groups[i]);
+}
+
+template <bool TRANSPOSED>
+void ldmatrix(uint32_t (&r)[4], uint32_t row) {
+  const auto rows = cuda_on_cpu::exchange(TRANSPOSED ? "ldmatrix.trans" : "ldmatrix", row);
+  const int g = cuda_on_cpu::now->lane / 4, t = cuda_on_cpu::now->lane % 4;
+  for (int m = 0; m < 4; ++m) {
+    uint16_t pair[2];
+    for (int i = 0; i < 2; ++i) {
+      const int line = TRANSPOSED ? 2 * t + i : g, column = TRANSPOSED ? g : 2 * t + i;
+      std::memcpy(&pair[i], cuda_on_cpu::at(rows[8 * m + line], 16) + 2 * column, 2);
+    }
+    std::memcpy(&r[m], pair, 4);
+  }
+}
+inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t row) { ldmatrix<false>(r, row); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t row) { ldmatrix<true>(r, row); }
+
+inline void mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    __half a[8], b[4];
+  } mine;
+  std::memcpy(mine.a, a, 16), std::memcpy(mine.b, &b0, 4), std::memcpy(mine.b + 2, &b1, 4);
+  const auto all = cuda_on_cpu::exchange("mma", mine);
+  const int g = cuda_on_cpu::now->lane / 4, t = cuda_on_cpu::now->lane % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int row = g + 8 * (i / 2), column = 2 * t + i % 2;
+    for (int k = 0; k < 16; ++k) {  // where PTX says that A[row][k] and B[k][column] are
+      const __half x = all[row % 8 * 4 + k % 8 / 2].a[k % 2 + 2 * (row / 8) + 4 * (k / 8)];
+      const __half y = all[column * 4 + k % 8 / 2].b[k % 2 + 2 * (k / 8)];
+      c[i] += __half2float(x) * __half2float(y);
+    }
+  }
+}
+
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline void barrier_sync(int id, int threads) { cuda_on_cpu::meet(cuda_on_cpu::barriers[id], threads); }
+inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cpu::barriers[id], threads); }
+
+}  // namespace flashcore
+
+#include "mbarriers.h"  // mbarrier.cuh's instructions
