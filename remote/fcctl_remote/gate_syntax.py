@@ -382,6 +382,13 @@ def names(expr: str) -> List[str]:
     return found
 
 
+def mentions_document(node: Node) -> bool:
+    """Whether any part of the expression comes from a document, rather than being written out in it."""
+    found: List[str] = []
+    _collect_names(node, found)
+    return bool(found)
+
+
 def _collect_names(node: Node, found: List[str]) -> None:
     if isinstance(node, Path) and node.root not in found:
         found.append(node.root)

@@ -27,6 +27,7 @@ from fcctl_remote.gate_syntax import (
     Path,
     Unary,
     Where,
+    mentions_document,
     names,
     parse,
 )
@@ -85,12 +86,12 @@ def _condition(value: Any, expr: str) -> bool:
 def _judged(node: Node, context: Mapping[str, Any]) -> Any:
     """What to show a person: what a comparison is about, also of one inside all() or any().
 
-    That is its first operand that is not a constant: ``x`` of ``x <= 3`` and of ``0.8 <= x <= 1.25``.
+    That is its first operand with something of a document in it: ``x`` of ``x <= 3`` and of ``0.8 <= x <= 1.25``.
     """
     if isinstance(node, Call) and node.function in ("all", "any") and isinstance(node.args[0], Comparison):
         node = node.args[0]
     if isinstance(node, Comparison):
-        node = next((operand for operand in node.operands if not isinstance(operand, Literal)), node.operands[0])
+        node = next((operand for operand in node.operands if mentions_document(operand)), node.operands[0])
     return _value(node, context)
 
 
