@@ -48,15 +48,19 @@ def _serve(reader: FrameReader, writer: FrameWriter, calls: Calls) -> int:
             return 1
         if request is None:
             return 0
-        frame, blob = request
-        reply: Dict[str, Any] = {"id": frame.get("id")}
-        try:
-            result, out = _call(calls, reader, frame, blob)
-            writer.send({**reply, "result": wire.encode(result)}, out)
-        except BrokenPipeError:
-            raise
-        except Exception as error:  # noqa: BLE001 - every call gets an answer
-            writer.send({**reply, "error": wire.encode(_call_error(error, calls.layout.root))})
+        _answer(reader, writer, calls, *request)
+        del request  # one call's bytes must not be held while the next call's are made
+
+
+def _answer(reader: FrameReader, writer: FrameWriter, calls: Calls, frame: Dict[str, Any], blob: bytes) -> None:
+    reply: Dict[str, Any] = {"id": frame.get("id")}
+    try:
+        result, out = _call(calls, reader, frame, blob)
+        writer.send({**reply, "result": wire.encode(result)}, out)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - every call gets an answer
+        writer.send({**reply, "error": wire.encode(_call_error(error, calls.layout.root))})
 
 
 def _call(calls: Calls, reader: FrameReader, frame: Dict[str, Any], blob: bytes) -> Tuple[Any, bytes]:

@@ -146,7 +146,7 @@ def _names_host(specs: List[wire.GateSpec]) -> bool:
 
 
 def _probe(run: RunLayout, case: Case, gathered: documents.Gathered) -> Mapping[str, Any]:
-    """No step probed the machine yet, and a gate asks about it: do so now, and keep it as this step's document."""
+    """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
     from fcctl_remote import probe
 
     document: Dict[str, Any] = probe.collect()

@@ -14,6 +14,7 @@ from fcctl_remote.hostlock import HostLock
 from fcctl_remote.layout import Layout, RunLayout
 from fcctl_remote.mirror import Mirror
 from fcctl_remote.process import Signals, become_subreaper
+from fcctl_remote.telemetry import last_sample
 from fcctl_remote.text import one_line
 
 #: Another process that only looks whether the lock is free holds it for an instant.
@@ -156,6 +157,7 @@ class Supervisor:
 
     def _finish(self) -> int:
         state = self.progress.state
+        self._note_gpu()
         outcome = runs.unstarted_outcome(self.plan, self.ending or "passed", self.message or "")
         outcome.message = self.message
         outcome.started = state.started or outcome.started
@@ -170,6 +172,14 @@ class Supervisor:
             self.reserve.give_back()
         self.queue.leave()
         return outcome.exit_code
+
+    def _note_gpu(self) -> None:
+        """Where no step probed the machine, its telemetry still knows which GPU this was."""
+        if "gpu" in self.progress.state.host:
+            return
+        gpus = (last_sample(self.run.telemetry) or {}).get("gpus")
+        if gpus:
+            self.progress.state.host["gpu"] = {"present": True, "name": gpus[0].get("name"), "count": len(gpus)}
 
     # -------------------------------------------------------------------------------------------- while a step runs
     def stop(self) -> Optional[str]:

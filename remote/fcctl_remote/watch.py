@@ -16,6 +16,7 @@ SETTLE_S = 1.0
 MAX_WAIT_S = 60.0
 MAX_EVENT_BYTES = 512 * 1024
 TAIL_BYTES = 4096
+MAX_LOG_BYTES = 1024 * 1024  # of one answer: little memory, and fast enough for any link
 CURRENT = "@current"
 
 
@@ -104,6 +105,6 @@ class Watch:
             start = min(self._start_of(step), size)
             if self.request.tail:
                 start = max(start, size - TAIL_BYTES)
-            return start, size, os.pread(fd, min(size - start, wire.MAX_BLOB_BYTES), start)
+            return start, size, os.pread(fd, min(size - start, MAX_LOG_BYTES), start)
         finally:
             os.close(fd)

@@ -251,6 +251,22 @@ def test_a_dead_holder_does_not_hold_the_machine(host: Host, agent: Agent) -> No
     assert agent.outcome(first).status == "lost"
 
 
+def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
+    folder = host.base / "bin"
+    folder.mkdir()
+    line = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000001"
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\nwhile echo '{line}'; do sleep 0.2; done\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    # The windows' PATH is the tmux server's, which starts with the first run.
+    agent = host.agent(PATH=f"{folder}:{host.env['PATH']}")
+    run_id = agent.submit(
+        step("a", "while ! grep -qs L4 $FCCTL_RUN_DIR/telemetry.jsonl; do sleep 0.05; done", timeout_s=9)
+    )
+    outcome = agent.outcome(run_id)
+    assert outcome.status == "passed"
+    assert outcome.host["gpu"] == {"present": True, "name": "NVIDIA L4", "count": 1}
+
+
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("a", "sleep 1.3"))
     agent.outcome(run_id)
