@@ -79,6 +79,12 @@ class Variant:
                 yield chosen
 
 
+def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
+    """kSharedBytes of stage2.cu: K, V with padded rows, Q or the weights in its place, a number per row."""
+    rows, keys = c["TILE_M"], c["TILE_N"]
+    return c["STAGES"] * keys * (128 + 144) + rows * max(128, 2 * (keys + 8)) + 4 * rows
+
+
 VARIANTS: dict[str, Variant] = {
     v.name: v
     for v in (
@@ -89,6 +95,51 @@ VARIANTS: dict[str, Variant] = {
             summary="scalar, one block per query row, online softmax",
             parameters=(Parameter("KEYS", (32, 64, 128, 256), 64, "keys per tile"),),
             alignment=4,  # half2 loads
+        ),
+        Variant(
+            name="fused",
+            device="cuda",
+            source=CSRC / "fused.cu",
+            summary="mma.sync with probabilities in registers, swizzled cp.async tiles, keys shared out between warps",
+            parameters=(
+                Parameter("TILE_M", (16, 32, 64, 128), 32, "query rows per block"),
+                Parameter("TILE_N", (32, 64, 128), 32, "keys per warp and step"),
+                Parameter("STAGES", (1, 2), 2, "buffers for K, and for V"),
+                Parameter("WARPS_KV", (1, 2, 4, 8), 4, "warps that share out the keys of the same rows"),
+                Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
+            ),
+            constraints=(
+                Constraint("a block has whole warps: TILE_M >= WARP_ROWS", lambda c: c["TILE_M"] >= c["WARP_ROWS"]),
+                Constraint(
+                    "Q, K and V must fit 99 KB of shared memory: TILE_M + 2 * STAGES * WARPS_KV * TILE_N <= 792",
+                    lambda c: c["TILE_M"] + 2 * c["STAGES"] * c["WARPS_KV"] * c["TILE_N"] <= 792,
+                ),
+            ),
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
+            name="stage2",
+            device="cuda",
+            source=CSRC / "stage2.cu",
+            summary="tiles copied ahead by cp.async, mma.sync for QK, WMMA for PV with its weights in shared memory",
+            parameters=(
+                Parameter("TILE_M", (32, 64, 128), 64, "query rows per block"),
+                Parameter("TILE_N", (32, 64, 128), 64, "keys per tile"),
+                Parameter("STAGES", (2, 3, 4), 2, "tiles of K and V in shared memory: one in use, the others coming"),
+                Parameter("WARPS", (2, 4, 8), 4, "warps per block, which share out its rows"),
+            ),
+            constraints=(
+                Constraint(
+                    "a warp takes one or two blocks of 16 rows: TILE_M is 16 or 32 times WARPS",
+                    lambda c: c["TILE_M"] // c["WARPS"] in (16, 32),
+                ),
+                Constraint(
+                    "with 32 rows per warp only 32 keys fit its registers: TILE_M = 32 * WARPS needs TILE_N = 32",
+                    lambda c: c["TILE_M"] // c["WARPS"] == 16 or c["TILE_N"] == 32,
+                ),
+                Constraint("the tiles must fit 99 KB of shared memory", lambda c: _stage2_shared_bytes(c) <= 99 * 1024),
+            ),
+            alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
             name="stage5",

@@ -2,11 +2,12 @@
 // How: build.py here turns x<<<...>>>( into a call, compiles with a C++ compiler and this header first; see there.
 //
 // A block's threads are fibers of one OS thread; blocks run one after the other. What a warp does together (shuffles,
-// ldmatrix, mma, wmma) is one exchange() in which all 32 lanes must take part, with the same operation, or the run
-// aborts; so does a barrier that not all reach. Shared memory starts as NaN, and touching more than was asked for
-// aborts. What the hardware leaves open is drawn from CUDA_ON_CPU_SEED: the order in which threads proceed, and
-// whether a cp.async happens at once (even seeds) or as late as its wait allows (odd seeds). A missing barrier or
-// wait thus gives wrong results under some seeds. Fragments of WMMA are spread over lanes unlike on any real GPU.
+// ldmatrix, mma, wmma) is one exchange() in which all 32 lanes must take part, with the same operation, or the launch
+// fails, with a reason as its error's name; so does a barrier that not all reach. Shared memory starts as NaN, and
+// touching more than was asked for fails. What the hardware leaves open is drawn from CUDA_ON_CPU_SEED: the order in
+// which threads proceed, and whether a cp.async happens at once (even seeds) or as late as its wait allows (odd
+// seeds). A missing barrier or wait thus gives wrong results under some seeds. Fragments of WMMA are spread over lanes
+// unlike on any real GPU.
 #pragma once
 #define CUDA_ON_CPU
 
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -42,10 +42,8 @@ struct dim3 {
 
 namespace cuda_on_cpu {
 
-[[noreturn]] inline void fail(const char *what) {
-  std::fprintf(stderr, "cuda_on_cpu: %s\n", what);
-  std::abort();
-}
+inline const char *failure;  // of the last launch
+[[noreturn]] inline void fail(const char *what);
 
 constexpr int kStack = 256 * 1024, kShared = 228 * 1024;
 alignas(128) inline unsigned char shared_memory[kShared];
@@ -75,6 +73,12 @@ struct Fiber {
 };
 inline Fiber *now;
 inline ucontext_t scheduler;
+
+inline void fail(const char *what) {  // by a thread of the kernel: none of them goes on
+  failure = what;
+  setcontext(&scheduler);
+  std::abort();
+}
 
 struct Barrier {
   int arrived = 0;
@@ -127,7 +131,6 @@ inline void run_block(const std::function<void()> &kernel) {
   static std::function<void()> body;
   body = kernel;
   const int threads = static_cast<int>(grid.threads.x);
-  if (threads % 32 != 0 || threads > 1024) fail("a block is 1 to 32 whole warps here");
   std::memset(shared_memory, 0xff, kShared);
   std::fill(std::begin(barriers), std::end(barriers), Barrier{});
   warps.assign(threads / 32, Warp{});
@@ -142,17 +145,20 @@ inline void run_block(const std::function<void()> &kernel) {
     makecontext(&fiber.context, +[] { body(), now->done = true; }, 0);
     order.push_back(&fiber);
   }
-  for (bool progress = true; progress;) {
+  for (bool progress = true; progress && !failure;) {
     progress = false;
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draw() % i]);
     for (Fiber *fiber : order) {
       if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) continue;
       now = fiber, progress = true;
       swapcontext(&scheduler, &fiber->context);
+      if (failure) return;
     }
   }
-  for (const Fiber &fiber : fibers)
-    if (!fiber.done) fail("deadlock: a barrier or warp instruction was not reached by all");
+  const auto stuck = [](const Fiber &fiber) { return !fiber.done; };
+  if (std::any_of(fibers.begin(), fibers.end(), stuck)) {
+    failure = "deadlock: a barrier or warp instruction was not reached by all";
+  }
 }
 
 template <typename... Parameters>
@@ -160,9 +166,11 @@ auto launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
   return [=](Parameters... parameters) {
     const char *seed = std::getenv("CUDA_ON_CPU_SEED");
     chance = seed ? std::atoi(seed) : 0, copies_at_once = chance % 2 == 0;
-    if (shared > kShared) fail("more shared memory than a block can have");
+    failure = nullptr;
+    if (shared > kShared) failure = "more shared memory than a block can have";
+    if (threads.x % 32 != 0 || threads.x > 1024) failure = "a block is 1 to 32 whole warps here";
     grid.blocks = blocks, grid.threads = threads, shared_bytes = shared;
-    for (unsigned block = 0; block < blocks.x; ++block) {
+    for (unsigned block = 0; block < blocks.x && !failure; ++block) {
       grid.block = dim3(block, 0, 0);
       run_block([=] { kernel(parameters...); });
     }
@@ -230,14 +238,17 @@ inline float2 __half22float2(__half2 x) { return {__half2float(x.x), __half2floa
 
 using cudaError_t = int;
 using cudaStream_t = void *;
-enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorLaunchFailure = 719, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+inline cudaError_t cudaGetLastError() { return cuda_on_cpu::failure ? cudaErrorLaunchFailure : cudaSuccess; }
 inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, int, int) {
   return cudaSuccess;
 }
-inline const char *cudaGetErrorName(cudaError_t error) { return error ? "cudaErrorInvalidValue" : "cudaSuccess"; }
+inline const char *cudaGetErrorName(cudaError_t error) {
+  if (error == cudaErrorLaunchFailure) return cuda_on_cpu::failure;
+  return error ? "cudaErrorInvalidValue" : "cudaSuccess";
+}
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 3, cudaSuccess; }
 

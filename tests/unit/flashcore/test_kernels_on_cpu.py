@@ -1,0 +1,98 @@
+"""The kernels' logic without a GPU: the same source, compiled for the processor (tests/support/cuda_on_cpu).
+
+Not covered, by nature: what the compiler makes of it, memory ordering, and speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from flashcore import inputs
+from flashcore.check import Guarded
+from flashcore.compare import measure, tolerance
+from flashcore.launch import Args, Strides
+from flashcore.reference import attention64, sdpa
+from flashcore.registry import VARIANTS
+from flashcore.shapes import Shape
+from tests.support.cuda_on_cpu.build import compile_on_cpu
+
+#: Tile sizes that show each way a kernel can be cut up; every one is a library of its own.
+CONFIGURATIONS = [
+    ("baseline", {}),
+    ("fused", {}),
+    ("fused", {"STAGES": 1, "WARPS_KV": 1}),
+    ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
+]
+
+SHAPES = [
+    Shape(1, 2, 1, 64),
+    Shape(1, 1, 17, 64),
+    Shape(2, 2, 63, 64),
+    Shape(1, 1, 65, 64),
+    Shape(1, 1, 1, 64, S_kv=200),
+    Shape(1, 1, 130, 64, S_kv=1),
+    Shape(1, 1, 40, 64, S_kv=97),
+    Shape(1, 1, 97, 64, S_kv=40),
+    Shape(1, 1, 20, 64, S_kv=300),
+]
+
+
+def among_nans(tensor: torch.Tensor, heads_last: bool) -> torch.Tensor:
+    """The same values with NaN before, after and between them: rows of 80, and [B,S,H,D] order if ``heads_last``."""
+    order = tensor.transpose(1, 2) if heads_last else tensor
+    rows = order.shape[:-1]
+    buffer = torch.full(((rows.numel() + 2 * 64) * 80,), torch.nan, dtype=tensor.dtype)
+    inner = buffer[64 * 80 : -64 * 80].view(*rows, 80)[..., 8:72]
+    inner.copy_(order)
+    return inner.transpose(1, 2) if heads_last else inner
+
+
+def arguments(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, scale: float) -> Args:
+    B, H, S_q, D = q.shape
+    args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D, scale=scale, causal=int(causal))
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):
+        setattr(args, name, tensor.data_ptr())
+        setattr(args, name + "_stride", Strides(*tensor.stride()[:3]))
+    return args
+
+
+def label(configuration: tuple[str, dict[str, int]]) -> str:
+    return "-".join([configuration[0], *(f"{k}={v}" for k, v in configuration[1].items())])
+
+
+@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=label)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    name, overrides = request.param
+    return compile_on_cpu(VARIANTS[name], overrides, tmp_path_factory.mktemp(name))
+
+
+def refusal(library: ctypes.CDLL, shape: Shape, seed: int, values: str, causal: bool, scale: float) -> str | None:
+    """Why the kernel's output is not right, None if it is."""
+    tensors = inputs.draw(shape, seed, "cpu", values)
+    q, k, v = (among_nans(t, heads_last=seed % 2 == 1) for t in tensors)
+    target = Guarded(shape, "cpu", heads_last=seed % 2 == 0)
+    code = library.flashcore_forward(arguments(q, k, v, target.out, causal, scale))
+    if code:
+        return str(library.flashcore_error(code).decode())
+    right = attention64(q, k, v, causal=causal, scale=scale)
+    error = measure(target.out, right)
+    fault = tolerance(sdpa(*tensors, causal=causal, scale=scale), right).refusal(error)
+    return fault or (None if target.intact() else "wrote outside its output")
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_right_on_awkward_lengths(
+    library: ctypes.CDLL, shape: Shape, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):  # copies late, copies at once
+        monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
+        assert refusal(library, shape, seed, "plain", causal, 0.125) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("values", "scale"), [("large", 0.125), ("hot_row", 0.3), ("negative", -0.2), ("plain", 0.0)])
+def test_right_on_hostile_values(library: ctypes.CDLL, values: str, scale: float) -> None:
+    assert refusal(library, Shape(1, 1, 70, 64), 3, values, True, scale) is None
