@@ -7,6 +7,7 @@ import io
 import json
 import os
 import socket
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import tree, wire
-from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, step
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
 
 
 def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
@@ -229,6 +230,19 @@ def test_receive_unpacks_below_the_tree_only(host: Host, agent: Agent) -> None:
     entries = [wire.TreeEntry("b", hashlib.sha256(b"bb").hexdigest(), 2)]
     diff = agent.call("tree_diff", {"workspace": "ws"}, json.dumps(wire.encode(entries)).encode())
     assert (diff["changed"], diff["removed"]) == ([], 1)
+
+
+def test_a_sender_that_fell_silent_does_not_hold_the_tree(host: Host, agent: Agent) -> None:
+    argv = [host_python(), str(host.runner), "receive", "ws"]
+    with subprocess.Popen(argv, env=host.env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as stuck:
+        assert stuck.stdin is not None
+        stuck.stdin.write(b"\0" * 100)
+        stuck.stdin.flush()
+        time.sleep(0.3)
+        assert stuck.poll() is None
+        assert agent.call("tree_diff", {"workspace": "ws"}, b"[]")["changed"] == []
+        stuck.stdin.close()
+        assert stuck.wait(5) == 1
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "new\nline"])
