@@ -129,7 +129,7 @@ class Step(_Part):
     timeout: Duration = 600.0
     needs: Needs = Needs()
     retries: Annotated[int, Field(ge=0, le=10)] = 0
-    optional: bool = False
+    optional: bool | Literal["unavailable"] = False
     env: Env = {}
     exit_codes: dict[str, Literal["passed", "warned", "failed", "skipped", "unavailable"]] = {}
     activity: Activity = "test"
@@ -158,7 +158,8 @@ class Step(_Part):
             run=self.run,
             timeout_s=self.timeout,
             retries=self.retries,
-            optional=self.optional,
+            optional=self.optional is True,
+            unavailable_ok=self.optional == "unavailable",
             needs=self.needs.spec(),
             env=dict(self.env),
             collect=[wire.CollectSpec(c.reader, c.file) for c in self.collect],

@@ -61,7 +61,7 @@ def _limit(step: wire.StepSpec) -> str:
     text = duration(step.timeout_s)
     if step.retries:
         text += f" x {1 + step.retries}"
-    return text + (" (optional)" if step.optional else "")
+    return text + (" (optional)" if step.optional or step.unavailable_ok else "")
 
 
 def _needs(needs: wire.Needs) -> str:

@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import shutil
 import stat
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -99,14 +100,33 @@ def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:
 
 
 def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], gathered: Gathered) -> None:
-    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's."""
-    out = run.step(step.id).out
+    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
+
+    The files themselves go home too: one outside the folders that do is copied into the step's out folder.
+    """
+    place = run.step(step.id)
     for spec in step.collect:
-        paths = _matches(run, spec.file, out)
+        paths = [place.log] if spec.file == "@log" else _matches(run, spec.file, place.out)
         if not paths:
             gathered.faults.append("collect: no file matches %r" % spec.file)
         for path in paths[:MAX_FILES_PER_COLLECT]:
             _read_one(run, spec.reader, path, env, gathered)
+            _keep(run, path, place.out, gathered)
+
+
+def _keep(run: RunLayout, path: str, out: str, gathered: Gathered) -> None:
+    """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
+    real = os.path.realpath(path)
+    if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (run.steps, run.artifacts)):
+        return
+    try:
+        target = _free_name(out, *os.path.splitext(os.path.basename(path)))
+        try:
+            os.link(real, target)
+        except OSError:
+            shutil.copyfile(real, target)
+    except OSError as error:
+        gathered.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
 
 
 def _matches(run: RunLayout, pattern: str, out: str) -> List[str]:
@@ -143,14 +163,18 @@ def _read_one(run: RunLayout, reader: str, path: str, env: Mapping[str, str], ga
 
 def store(document: Dict[str, Any], out: str, stem: str) -> str:
     """Write a document into a step's out folder under a name not yet taken; returns its path."""
-    number = 1
-    while True:
-        path = os.path.join(out, "%s%s.json" % (stem, "" if number == 1 else "-%d" % number))
-        if not os.path.lexists(path):
-            break
-        number += 1
+    path = _free_name(out, stem, ".json")
     files.write_atomic(path, files.to_json(document), durable=False)
     return path
+
+
+def _free_name(folder: str, stem: str, suffix: str) -> str:
+    number = 1
+    while True:
+        path = os.path.join(folder, "%s%s%s" % (stem, "" if number == 1 else "-%d" % number, suffix))
+        if not os.path.lexists(path):
+            return path
+        number += 1
 
 
 def merge(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:

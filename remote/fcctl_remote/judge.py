@@ -67,7 +67,7 @@ def _decide(spec: wire.StepSpec, gathered: documents.Gathered, judgement: Judgem
         judgement.status, judgement.message = "unavailable", one_line("; ".join(gathered.unavailable), 2000)
         judgement.hint = gathered.hint
     elif undecided:
-        judgement.status = "unavailable" if spec.optional else "failed"
+        judgement.status = "unavailable" if spec.optional or spec.unavailable_ok else "failed"
         judgement.message = "gate without a value: " + "; ".join(_gate_text(gate) for gate in undecided)
         judgement.hint = undecided[0].hint
 

@@ -72,7 +72,11 @@ class GateSpec:
 
 @dataclass
 class CollectSpec:
-    """A file of the step's working folder (a glob is allowed) and the reader that turns it into a document."""
+    """A file and the reader that turns it into a document.
+
+    ``file`` is relative to the step's working folder, may be a glob, may begin with ``$FCCTL_OUT`` or
+    ``$FCCTL_ARTIFACTS``, or is ``@log``: what the step itself printed.
+    """
 
     reader: str
     file: str
@@ -86,7 +90,8 @@ class StepSpec:
     run: str
     timeout_s: float = 600.0
     retries: int = 0
-    optional: bool = False
+    optional: bool = False  # whatever happens to it, the run goes on
+    unavailable_ok: bool = False  # the run goes on if the machine cannot run it, not if it fails
     needs: Needs = field(default_factory=Needs)
     env: Dict[str, str] = field(default_factory=dict)
     collect: List[CollectSpec] = field(default_factory=list)

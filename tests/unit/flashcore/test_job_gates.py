@@ -40,7 +40,11 @@ def documents(**changes: Any) -> dict[str, Any]:
         "build": build,
         "steps": {"resources": {"build": build}},
         "correctness": {"summary": {"total": 20, "passed": value["passed"], "max_err": value["max_err"]}},
-        "benchmark": {"benchmarks": rows, "comparisons": [{"against": a, "ratio": r} for a, r in ratios.items()]},
+        "benchmark": {
+            "device": "cuda",
+            "benchmarks": rows,
+            "comparisons": [{"against": a, "ratio": r} for a, r in ratios.items()],
+        },
         "profile": {"kernels": [{"metrics": metrics}]},
         "host": {"gpu": {"name": value["gpu"]}},
     }
@@ -68,7 +72,7 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase0", {"passed": 19}, ["passed == 20"]),
         ("phase0", {"spills": 8}, ["spill_store_bytes == 0"]),
         ("phase0", {"stack": 16}, ["stack_bytes == 0"]),
-        ("phase0", {"null": 1.5}, ["0.8 <="]),
+        ("phase0", {"null": 1.5}, ["0.9 <="]),
         ("phase0", {"n": 50}, ["stats.n"]),
         ("phase1", {"registers": 124}, ["<= 120"]),
         ("phase1", {"ratio": 0.2}, ["1 / 7"]),
@@ -83,6 +87,14 @@ def test_what_is_wrong_breaks_its_own_gate_only(name: str, changes: dict[str, An
     assert len(failed) == len(broken)
     for part in broken:
         assert any(part in expr for expr in failed)
+
+
+def test_a_busy_processor_is_no_reason_to_fail() -> None:
+    """The comparison of a kernel with itself wavers on shared cores; on a GPU it has no excuse."""
+    context = documents(null=1.5)
+    context["benchmark"]["device"] = "cpu"
+    specs = [gate for step in resolved("bench").steps for gate in step.spec().gates]
+    assert [gates.evaluate(spec, context).verdict for spec in specs] == ["pass", "pass", "not_applicable"]
 
 
 def test_an_l4s_absolute_times_do_not_apply_elsewhere() -> None:

@@ -1,0 +1,65 @@
+"""What ``collect`` reads also goes home: the step's own log, and files of the snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.workspace import Workspace
+
+PTXAS = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'softmax' for 'sm_89'
+ptxas info    : Function properties for softmax
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, used 1 barriers, 376 bytes cmem[0]
+"""
+JOB = """
+steps:
+  - id: log
+    run: cat ptxas.txt
+    collect: [{reader: ptxas, file: "@log"}]
+    gates:
+      - max(build.kernels[*].registers) == 24
+  - id: file
+    run: |
+      mkdir -p deep
+      echo '{"speed": 3.5}' > deep/numbers.json
+      echo '{"speed": 4.5}' > "$FCCTL_OUT/more.json"
+    collect:
+      - {reader: metrics, file: deep/numbers.json}
+      - {reader: metrics, file: $FCCTL_OUT/more.json}
+    gates: ["metrics.metrics.speed > 3"]
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home)
+    (made.root / "ptxas.txt").write_text(PTXAS)
+    made.job("read", JOB)
+    return made
+
+
+def test_log_and_files_become_documents_and_come_home(workspace: Workspace) -> None:
+    workspace.fcctl("run", "read", "--on", "here")
+    folder, record = workspace.only_folder(), workspace.only_run()
+    assert [[d["kind"] for d in s["documents"]] for s in record["steps"]] == [["build"], ["metrics", "metrics"]]
+    assert (folder / "steps/log/log.txt").read_text() == PTXAS
+    assert '"speed": 3.5' in (folder / "steps/file/out/numbers.json").read_text()
+    assert len(list((folder / "steps/file/out").glob("more*"))) == 1, "what goes home anyway is not copied"
+
+
+def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:
+    workspace.job(
+        "forgive",
+        """
+steps:
+  - {id: cannot, run: "true", needs: {tools: [no-such-tool]}, optional: unavailable}
+  - {id: fails, run: "false", optional: unavailable}
+  - {id: never, run: "true"}
+""",
+    )
+    workspace.fcctl("run", "forgive", "--on", "here", check=100)
+    assert [s["status"] for s in workspace.only_run()["steps"]] == ["unavailable", "failed", "skipped"]
