@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "copy.cuh"
 #include "flashcore.h"
 #include "tensor.cuh"
 
@@ -63,7 +64,7 @@ static_assert(kSharedBytes <= 99 * 1024, "the most an sm_89 block can have");
 static_assert(16 * kOutPitch * 4 <= 16 * kWeightPitch * 2, "a block of the output fits where its weights were");
 
 // Registers are dealt out by whole warps: 16 warps on an SM leave 128 a thread, 12 leave 168, 8 leave 255.
-constexpr int kWarpsPerSm = kRowBlocks * TILE_N <= 32 ? 16 : kRowBlocks * TILE_N <= 64 ? 12 : 8;
+constexpr int kWarpsPerSm = kRowBlocks * TILE_N <= 32 ? 16 : TILE_N <= 64 && kRowBlocks == 1 ? 12 : 8;
 constexpr int kBlocksPerSm = std::max(1, kWarpsPerSm / WARPS);
 
 using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
@@ -76,17 +77,8 @@ struct Rows {
 };
 using Scores = float[kRowBlocks][2 * kKeyBlocks][4];  // C fragments, 16 rows x 8 keys each
 
-// As load_tile, into padded rows.
-__device__ __forceinline__ void load_values(uint32_t tile, const __half *head, int64_t stride, int first, int end) {
-#pragma unroll
-  for (int i = 0; i < (TILE_N * kChunks + kThreads - 1) / kThreads; ++i) {
-    const int index = threadIdx.x + i * kThreads, row = index / kChunks, chunk = index % kChunks;
-    if (TILE_N * kChunks % kThreads != 0 && row >= TILE_N) break;
-    const bool present = first + row < end;  // else zeros: a weight of 0 must not meet a NaN
-    const __half *from = head + (present ? first + row : 0) * stride + chunk * 8;
-    cp_async_16(tile + row * kValuePitch * 2 + chunk * 16, from, present);
-  }
-}
+// Byte offset of a chunk of a row of V.
+__device__ __forceinline__ uint32_t padded(int row, int chunk) { return row * kValuePitch * 2 + chunk * 16; }
 
 // A fragments: 16 rows x 16 dims, two chunks of each row.
 __device__ __forceinline__ void load_q(Rows &rows, uint32_t queries, int warp, int lane, uint32_t flip) {
@@ -257,15 +249,15 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
 
   // Begin to copy a tile; the group is committed even if there is none, so that waiting can count groups.
   const auto copy = [&](int tile) {
-    const int slot = tile % STAGES;
+    const int slot = tile % STAGES, first = tile * TILE_N, thread = threadIdx.x;
     if (tile < tiles) {
-      load_tile<TILE_N, kThreads>(keys + slot * kKeyBytes, k, a.k_stride.row, tile * TILE_N, a.S_kv, threadIdx.x);
-      load_values(values + slot * kValueBytes, v, a.v_stride.row, tile * TILE_N, a.S_kv);
+      copy_rows<TILE_N, kThreads>(keys + slot * kKeyBytes, k, a.k_stride.row, first, a.S_kv, thread, swizzle);
+      copy_rows<TILE_N, kThreads>(values + slot * kValueBytes, v, a.v_stride.row, first, a.S_kv, thread, padded);
     }
     cp_async_commit();
   };
 
-  load_tile<TILE_M, kThreads>(queries, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x);
+  copy_rows<TILE_M, kThreads>(queries, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x, swizzle);
   for (int tile = 0; tile < STAGES - 1; ++tile) copy(tile);  // Q is in the first of these groups
 
   cp_async_wait<STAGES - 2>();  // all groups but the newest STAGES - 2: the first has landed, for this thread,

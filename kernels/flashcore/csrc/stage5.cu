@@ -33,6 +33,7 @@
 
 #include <algorithm>
 
+#include "copy.cuh"
 #include "flashcore.h"
 #include "mbarrier.cuh"
 #include "tensor.cuh"
@@ -112,12 +113,13 @@ template <typename Body>
 __device__ __forceinline__ void for_each_item(const flashcore_args &a, Body body) {
   const int block = blockIdx.x, blocks = gridDim.x;
   const int items = (a.S_q + TILE_M - 1) / TILE_M * a.B * a.H;
-  int first = 0, round = 0;
+  int first = 0;
+  bool back = false;
   do {
     // Back and forth over the blocks: who got the longest item of one round gets the shortest of the next.
-    const int index = first + (round % 2 ? blocks - 1 - block : block);
+    const int index = first + (back ? blocks - 1 - block : block);
     if (index < items) body(item_at(a, index));
-    first += blocks, ++round;
+    first += blocks, back = !back;
   } while (PERSISTENT && first < items);
 }
 
@@ -136,23 +138,12 @@ __device__ void init_barriers(uint32_t smem) {
 }
 
 // ------------------------------------------------------------------------------------------------ producers
-// One tile into one slot, by one warp. Tiles that end inside the tensor, which is nearly all, need no look at each row:
-// a lane's rows are 4 apart, and one pointer walks down them.
-__device__ __forceinline__ void copy_tile(uint32_t slot, const __half *head, int64_t stride, int first, int end, int lane) {
-  if (first + TILE_N > end) return load_tile<TILE_N, 32>(slot, head, stride, first, end, lane);
-  const __half *from = head + (first + lane / kChunks) * stride + lane % kChunks * 8;
-#pragma unroll
-  for (int row = 0; row < TILE_N; row += 32 / kChunks, from += 32 / kChunks * stride) {
-    cp_async_16(slot + swizzle(row + lane / kChunks, lane % kChunks), from, true);
-  }
-}
-
 __device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int ring, const Turn &turn, const Item &item,
                                      int tile, int lane) {
   const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
   const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
   mbarrier_wait<kProducerPause>(empty_at(smem, ring, turn.slot), turn.parity ^ 1);
-  copy_tile(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane);
+  copy_rows<TILE_N, 32>(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane, swizzle);
   mbarrier_arrive_when_copied(full_at(smem, ring, turn.slot));  // and on to the next, without waiting for it
 }
 
@@ -230,7 +221,7 @@ __device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], const flashc
 }
 
 // Online softmax: scores become weights relative to the new maximum; what was summed before is brought to it.
-__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor) {
+__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor, uint32_t (&p)[kKeyBlocks][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // row g, row g + 8
     float maximum = rows.maximum[half];
@@ -242,11 +233,10 @@ __device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows,
     float sum = rows.sum[half] * correction;
 #pragma unroll
     for (int n = 0; n < 2 * kKeyBlocks; ++n) {
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        s[n][i] = exp2_approx(fmaf(s[n][i], factor, -offset));  // exactly 0 where masked
-        sum += s[n][i];
-      }
+      const float left = exp2_approx(fmaf(s[n][2 * half], factor, -offset));  // exactly 0 where masked
+      const float right = exp2_approx(fmaf(s[n][2 * half + 1], factor, -offset));
+      sum += left + right;
+      p[n / 2][half + n % 2 * 2] = pack_halves(left, right);
     }
 #pragma unroll
     for (int d = 0; d < 2 * kDimBlocks; ++d) rows.o[d][2 * half] *= correction, rows.o[d][2 * half + 1] *= correction;
@@ -255,17 +245,15 @@ __device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows,
 }
 
 // o += weights V; the weights are already laid out as A fragments once packed to halves.
-__device__ __forceinline__ void multiply_pv(Rows &rows, const float (&s)[2 * kKeyBlocks][4], uint32_t v, int lane) {
+__device__ __forceinline__ void multiply_pv(Rows &rows, const uint32_t (&p)[kKeyBlocks][4], uint32_t v, int lane) {
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n) {
-    const uint32_t p[4] = {pack_halves(s[2 * n][0], s[2 * n][1]), pack_halves(s[2 * n][2], s[2 * n][3]),
-                           pack_halves(s[2 * n + 1][0], s[2 * n + 1][1]), pack_halves(s[2 * n + 1][2], s[2 * n + 1][3])};
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) {
       uint32_t b[4];  // 16 keys x 16 dims, transposed on the way: a row of V is a row of B
       ldmatrix_x4_trans(b, v + swizzle(16 * n + lane % 16, 2 * d + lane / 16));
-      mma_16816(rows.o[2 * d], p, b[0], b[1]);
-      mma_16816(rows.o[2 * d + 1], p, b[2], b[3]);
+      mma_16816(rows.o[2 * d], p[n], b[0], b[1]);
+      mma_16816(rows.o[2 * d + 1], p[n], b[2], b[3]);
     }
   }
 }
@@ -303,9 +291,10 @@ __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, 
       multiply_qk(s, rows, slot_at(smem, 0, turn.slot), lane);
       release(empty_at(smem, 0, turn.slot), lane);  // K's next tile may come while this one is weighed
       if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, a, tile * TILE_N, row, lane);  // few tiles need it
-      weigh(s, rows, factor);
+      uint32_t p[kKeyBlocks][4];
+      weigh(s, rows, factor, p);
       mbarrier_wait<0>(full_at(smem, 1, turn.slot), turn.parity);
-      multiply_pv(rows, s, slot_at(smem, 1, turn.slot), lane);
+      multiply_pv(rows, p, slot_at(smem, 1, turn.slot), lane);
       release(empty_at(smem, 1, turn.slot), lane);
     }
     store(rows, a, item, row, lane);
