@@ -12,7 +12,6 @@ import time
 
 from orchestrator.adapters.hosts.transport import STDERR_TAIL, Process, printable
 
-
 #: How long a program may take to end once its input has, seconds.
 GRACE_S = 0.5
 

@@ -69,7 +69,7 @@ def send(transport: Transport, remote_program: str, shipment: Shipment, watch: W
         raise RsyncFailed("rsync is not installed here")
     with _folder() as folder:
         names = folder / "names"
-        names.write_bytes(b"".join(os.fsencode(path) + b"\0" for path in shipment.paths))
+        names.write_bytes(b"".join(_listed(path) + b"\0" for path in shipment.paths))
         argv = [program, *FLAGS, f"--timeout={TIMEOUT_S}", f"--files-from={names}"]
         if not transport.remote:
             _run([*argv, "--", f"{shipment.source_root}/", f"{shipment.tree_root}/"], folder, watch)
@@ -77,6 +77,11 @@ def send(transport: Transport, remote_program: str, shipment: Shipment, watch: W
         with _Shell(transport, folder, remote_program, shipment.tree_root) as shell:
             argv += ["-e", str(shell.program)]
             _run([*argv, "--", f"{shipment.source_root}/", "fcctl:./"], folder, shell.watching(watch))
+
+
+def _listed(path: str) -> bytes:
+    """A name as ``--files-from`` wants it: what starts with ``#`` or ``;`` would be a comment."""
+    return os.fsencode(f"./{path}" if path.startswith(("#", ";")) else path)
 
 
 def _run(argv: list[str], folder: Path, watch: Watch) -> None:

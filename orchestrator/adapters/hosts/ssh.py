@@ -29,7 +29,7 @@ class SshProcess:
         self.channel.settimeout(timeout_s)
         try:
             self.channel.sendall(data)
-        except paramiko.SSHException as error:
+        except (EOFError, paramiko.SSHException) as error:
             raise OSError(str(error)) from error
 
     def read(self, limit: int, timeout_s: float) -> bytes:
@@ -92,7 +92,12 @@ class SshTransport:
             known_hosts=target.known_hosts,
             proxy_jump=target.proxy_jump,
         )
-        dialer = Dialer(target.ssh_config, target.known_hosts, target.connect_timeout_s)
+        dialer = Dialer(
+            target.ssh_config,
+            target.known_hosts,
+            timeout_s=target.connect_timeout_s,
+            patience_s=target.link_timeout_s,
+        )
         return cls(dialer.open(settings), max(target.connect_timeout_s, target.link_timeout_s))
 
     def run(self, script: str) -> Process:

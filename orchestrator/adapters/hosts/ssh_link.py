@@ -93,13 +93,44 @@ class ProxyProgram:
         self._errors.close()
 
 
+class ImpatientSocket:
+    """A socket that fails when nothing could be sent for ``patience_s``.
+
+    Paramiko tries for ever to send into a link that takes nothing, in whichever thread that is; a channel's timeout
+    does not cover it.
+    """
+
+    def __init__(self, sock: Any, patience_s: float) -> None:
+        self._sock = sock
+        self._patience_s = patience_s
+        self._stuck_since: float | None = None
+
+    def send(self, data: bytes) -> int:
+        try:
+            sent: int = self._sock.send(data)
+        except TimeoutError:
+            now = time.monotonic()
+            self._stuck_since = self._stuck_since or now
+            if now - self._stuck_since > self._patience_s:
+                raise ConnectionAbortedError(f"nothing could be sent for {self._patience_s:g} s") from None
+            raise
+        self._stuck_since = None
+        return sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
 class Dialer:
     """Opens links with one target's options; jump hosts are resolved with the same configuration file."""
 
-    def __init__(self, config_file: str | None, known_hosts_file: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, config_file: str | None, known_hosts_file: str | None, *, timeout_s: float, patience_s: float
+    ) -> None:
         self._config_file = config_file
         self._known_hosts_file = known_hosts_file
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
 
     def open(self, settings: SshSettings, depth: int = 0) -> Link:
         """Raises HostUnreachable, with the reason."""
@@ -175,7 +206,7 @@ class Dialer:
             config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # resolved already; no files of Fabric's own
             gateway=False,
             connect_kwargs={
-                "sock": sock,
+                "sock": ImpatientSocket(sock, self._patience_s),
                 "transport_factory": keys.transport,
                 "auth_strategy": KeyLogin(settings, _agent_socket(settings)),
                 "timeout": self._timeout_s,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fcctl_remote import wire
 from fcctl_remote.tree import tree_digest
 from orchestrator.adapters.git_source import GitSource
 from orchestrator.adapters.hosts import Connector, rsync
@@ -171,8 +172,9 @@ def test_tar_after_an_rsync_that_fails(session: AgentSession, source: Path, tmp_
         diff = session.tree_diff("ws", GitSource().read(source).entries)
         (source / "vanishing").unlink()  # rsync ends with 23 or 24; tar passes over it
         assert session.send("ws", diff.root, source, diff.changed).how == "tar"
+    sync_and_check(session, source)
+    (source / "empty").write_text("no more")
     assert sync_and_check(session, source).how == "tar"
-    assert sync(session, source)[1].how == "none"
 
 
 def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:
@@ -267,6 +269,17 @@ def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) ->
     with pytest.raises(LinkLost, match="silent"):
         session.status()
     assert 1.5 < time.monotonic() - began < 6
+    session.close()
+
+
+def test_link_takes_nothing_more_during_a_large_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=2.0))
+    entries = [wire.TreeEntry(f"{'d' * 100}{n}", "ab" * 32, 1) for n in range(40_000)]  # 9 MB, more than any buffer
+    link.stall()
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        session.tree_diff("ws", entries)
+    assert time.monotonic() - began < 12
     session.close()
 
 
