@@ -97,6 +97,24 @@ VARIANTS: dict[str, Variant] = {
             alignment=4,  # half2 loads
         ),
         Variant(
+            name="wmma",
+            device="cuda",
+            source=CSRC / "wmma.cu",
+            summary="both products on tensor cores through nvcuda::wmma, softmax through shared memory",
+            parameters=(
+                Parameter("TILE_N", (32, 64), 64, "keys per tile"),
+                Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
+                Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
+            ),
+            constraints=(
+                Constraint(
+                    "tiles, scores and queries must fit 64 KB: WARPS * WARP_ROWS <= 64, or 128 with TILE_N=32",
+                    lambda c: c["WARPS"] * c["WARP_ROWS"] <= (64 if c["TILE_N"] == 64 else 128),
+                ),
+            ),
+            alignment=16,  # rows are read and written 16 bytes at a time
+        ),
+        Variant(
             name="fused",
             device="cuda",
             source=CSRC / "fused.cu",
@@ -111,8 +129,20 @@ VARIANTS: dict[str, Variant] = {
             constraints=(
                 Constraint("a block has whole warps: TILE_M >= WARP_ROWS", lambda c: c["TILE_M"] >= c["WARP_ROWS"]),
                 Constraint(
+                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048",
+                    lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048,
+                ),
+                Constraint(
+                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 512",
+                    lambda c: c["TILE_M"] // c["WARP_ROWS"] * c["WARPS_KV"] <= 8 or c["WARP_ROWS"] * c["TILE_N"] <= 512,
+                ),
+                Constraint(
                     "Q, K and V must fit 99 KB of shared memory: TILE_M + 2 * STAGES * WARPS_KV * TILE_N <= 792",
                     lambda c: c["TILE_M"] + 2 * c["STAGES"] * c["WARPS_KV"] * c["TILE_N"] <= 792,
+                ),
+                Constraint(
+                    "what the warps merge must fit, too: TILE_M * (128 + 288 * (WARPS_KV - 1)) <= 99 * 1024",
+                    lambda c: c["TILE_M"] * (128 + 288 * (c["WARPS_KV"] - 1)) <= 99 * 1024,
                 ),
             ),
             alignment=16,  # cp.async copies 16 bytes at a time

@@ -1,12 +1,12 @@
 // fused: attention in one pass, with everything between the two products in registers.
 //
-// The idea: a warp owns WARP_ROWS query rows. Its scores come out of mma.sync in the layout that the next mma.sync takes
-// as its left operand, so probabilities are packed to halves where they are and never touch memory. Only K and V pass
-// through shared memory, swizzled, copied by cp.async while the tensor cores work on what came before.
+// The idea: a warp owns WARP_ROWS query rows. Its scores come out of mma.sync in the layout that the next mma.sync
+// takes as its left operand, so probabilities are packed to halves where they are and never touch memory. Only K and V
+// pass through shared memory, swizzled, copied by cp.async while the tensor cores work on what came before.
 //
-// A block has TILE_M rows x WARPS_KV: warps that share rows take turns at the keys (of each step's WARPS_KV * TILE_N keys
-// one tile each) and merge their partial results at the end. That is how few rows still make many warps: 512 queries of 8
-// heads are 64 tiles of 64 rows, less than one per multiprocessor of most cards, and one warp per 16 rows hides nothing.
+// WARPS_KV warps share the same rows: of each step's WARPS_KV * TILE_N keys each takes one tile, and they merge their
+// partial results at the end. That is how few rows still make many warps: 512 queries of 8 heads are 64 tiles of 64
+// rows, less than one per multiprocessor of most cards, and a multiprocessor with 4 warps hides no latency.
 //
 // STAGES 1: K and V have one buffer each; V is on its way during Q K^T, the next K during P V.
 // STAGES 2: both have two; the next step's K and V are on their way during this whole step.
@@ -35,6 +35,8 @@ using namespace flashcore;
 
 constexpr int kWarps = TILE_M / WARP_ROWS * WARPS_KV;
 constexpr int kThreads = 32 * kWarps;
+// 16 warps per multiprocessor, 128 registers a thread, where the scores leave room for that; else as many as it takes.
+constexpr int kMinBlocks = WARP_ROWS * TILE_N <= 1024 && kThreads <= 128 ? 512 / kThreads : 1;
 constexpr int kRowTiles = WARP_ROWS / 16;  // mma tiles, of 16 rows
 constexpr int kKeyTiles = TILE_N / 8;      // of 8 keys, as columns of S
 constexpr int kOutTiles = kHeadDim / 8;    // of 8 columns of O
@@ -141,7 +143,7 @@ __device__ __forceinline__ void softmax(Scores &s, Rows &rows, float factor) {
     }
 }
 
-// O += P V: C fragments of two neighbouring key tiles are one A fragment; V's rows are B's rows, hence the transposition.
+// O += P V: C fragments of two neighbouring key tiles are one A fragment; V's rows are B's, hence the transposition.
 __device__ __forceinline__ void multiply_pv(Rows &rows, const Scores &p, uint32_t v_tile, int lane) {
 #pragma unroll
   for (int k = 0; k < kKeyTiles; k += 2) {
@@ -164,8 +166,8 @@ __device__ __forceinline__ void multiply_pv(Rows &rows, const Scores &p, uint32_
   }
 }
 
-// Add what the other warps of these rows found to the first one's. `box` is free memory; values of neighbouring lanes are
-// neighbours in it, so that no bank is asked twice.
+// Add what the other warps of these rows found to the first one's. `box` is free memory; values of neighbouring lanes
+// are neighbours in it, so that no bank is asked twice.
 __device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row_group, float factor, int lane) {
   constexpr int kGroups = TILE_M / WARP_ROWS;
   if (group > 0) {
@@ -224,14 +226,14 @@ __device__ __forceinline__ void store(Rows &rows, unsigned char *tile, int first
 #pragma unroll
   for (int i = 0; i < WARP_ROWS / 4; ++i) {
     const int row = first + 4 * i + lane / kChunks, chunk = lane % kChunks;
-    if (row < count)
-      *reinterpret_cast<uint4 *>(o + row * stride + chunk * 8) = *reinterpret_cast<const uint4 *>(tile + swizzle(row, chunk));
+    const uint4 data = *reinterpret_cast<const uint4 *>(tile + swizzle(row, chunk));
+    if (row < count) *reinterpret_cast<uint4 *>(o + row * stride + chunk * 8) = data;
   }
 }
 
 }  // namespace
 
-static __global__ void __launch_bounds__(kThreads) flashcore_fused(const flashcore_args a) {
+static __global__ void __launch_bounds__(kThreads, kMinBlocks) flashcore_fused(const flashcore_args a) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = warp % WARPS_KV, row_group = warp / WARPS_KV;
   const int tiles = static_cast<int>(tiles_of(a.S_q, TILE_M));
@@ -245,16 +247,13 @@ static __global__ void __launch_bounds__(kThreads) flashcore_fused(const flashco
 
   const uint32_t q_tile = shared_address(dynamic_shared()), k_tiles = q_tile + kQBytes;
   const uint32_t v_tiles = k_tiles + STAGES * kStageBytes, mine = group * TILE_N * kRowBytes;
-  const auto load_k = [&](int step) {
-    if (step < steps)
-      load_tile<kStep, kThreads>(k_tiles + step % STAGES * kStageBytes, k, a.k_stride.row, step * kStep, keys, threadIdx.x);
+  const auto load = [&](uint32_t to, const __half *from, int64_t stride, int step) {
+    to += step % STAGES * kStageBytes;
+    if (step < steps) load_tile<kStep, kThreads>(to, from, stride, step * kStep, keys, threadIdx.x);
     cp_async_commit();  // also when empty: the waits below count groups
   };
-  const auto load_v = [&](int step) {
-    if (step < steps)
-      load_tile<kStep, kThreads>(v_tiles + step % STAGES * kStageBytes, v, a.v_stride.row, step * kStep, keys, threadIdx.x);
-    cp_async_commit();
-  };
+  const auto load_k = [&](int step) { load(k_tiles, k, a.k_stride.row, step); };
+  const auto load_v = [&](int step) { load(v_tiles, v, a.v_stride.row, step); };
 
   load_tile<TILE_M, kThreads>(q_tile, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x);
   load_k(0);

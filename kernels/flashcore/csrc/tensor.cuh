@@ -41,7 +41,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 // 16 bytes from global to shared memory without passing through registers; zeros, and no read at all, unless `present`.
 // .cg keeps them out of L1: every byte is read once per block, and reuse happens in L2.
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(present ? 16 : 0) : "memory");
+  const int bytes = present ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 // The copies this thread began since the last commit are one group; groups finish in order.
@@ -138,8 +139,8 @@ constexpr int kRowBytes = kHeadDim * 2;
 constexpr int kChunks = kRowBytes / 16;
 
 // Byte offset of chunk `chunk` of row `row` in a tile.
-__device__ __forceinline__ uint32_t swizzle(int row, int chunk) {
-  return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ (row % kChunks)) << 4));
+__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t chunk) {  // unsigned: % is then a mask
+  return row * kRowBytes + ((chunk ^ row % kChunks) << 4);
 }
 
 // What one block works on: consecutive blocks share a head, so that its K and V are read from L2, not from DRAM.
@@ -161,16 +162,18 @@ __device__ __forceinline__ __half *head_of(void *base, const flashcore_strides &
 
 // Begin to copy rows first .. first + ROWS - 1 of a head into a swizzled tile; rows from `end` on become zeros, so that
 // a weight of zero meets a value of zero and never a NaN that happened to lie in memory. Commit afterwards.
+// Each thread keeps its chunk and strides over rows: one address that grows, not one per row held in registers.
 template <int ROWS, int THREADS>
 __device__ __forceinline__ void load_tile(uint32_t tile, const __half *head, int64_t stride, int first, int end,
                                           int thread) {
+  static_assert(THREADS % kChunks == 0, "a pass over the tile is whole rows");
+  constexpr int kPass = THREADS / kChunks;  // rows
+  const int chunk = thread % kChunks;
+  int row = thread / kChunks;
+  const __half *from = head + (first + row) * stride + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < (ROWS * kChunks + THREADS - 1) / THREADS; ++i) {
-    const int index = thread + i * THREADS, row = index / kChunks, chunk = index % kChunks;
-    if (ROWS * kChunks % THREADS != 0 && row >= ROWS) break;
-    const bool present = first + row < end;
-    const __half *from = head + (present ? first + row : 0) * stride + chunk * 8;  // never an address outside the tensor
-    cp_async_16(tile + swizzle(row, chunk), from, present);
+  for (int pass = 0; pass < (ROWS + kPass - 1) / kPass; ++pass, row += kPass, from += kPass * stride) {
+    if (ROWS % kPass == 0 || row < ROWS) cp_async_16(tile + swizzle(row, chunk), from, first + row < end);
   }
 }
 

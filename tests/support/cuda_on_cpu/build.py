@@ -2,8 +2,8 @@
 
     library = compile_on_cpu(registry.VARIANTS["fused"], {"TILE_N": 32}, folder)
 
-A CUDA launch is not C++: ``kernel<<<blocks, threads, ...>>>(args)`` becomes ``launch(kernel, blocks, threads, ...)(args)``
-in a copy of the sources; nothing else about them changes.
+A CUDA launch is not C++: ``kernel<<<blocks, threads>>>(args)`` becomes ``launch(kernel, blocks, threads)(args)`` in a
+copy of the sources; nothing else about them changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def compile_on_cpu(variant: Variant, overrides: Mapping[str, int], folder: Path) -> ctypes.CDLL:
-    """The library of ``variant`` built into ``folder``; its ``flashcore_forward`` takes a pointer to ``launch.Args``."""
+    """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``launch.Args``."""
     sources = [p for p in CSRC.iterdir() if p.suffix in {".cu", ".cuh", ".h"}]
     for path in sources:
         text = re.sub(r"(\w+)<<<(.*?)>>>\(", r"cuda_on_cpu::launch(\1, \2)(", path.read_text(), flags=re.DOTALL)

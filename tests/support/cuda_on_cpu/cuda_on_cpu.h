@@ -238,7 +238,8 @@ inline float2 __half22float2(__half2 x) { return {__half2float(x.x), __half2floa
 
 using cudaError_t = int;
 using cudaStream_t = void *;
-enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorLaunchFailure = 719, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorLaunchFailure = 719 };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 inline cudaError_t cudaGetLastError() { return cuda_on_cpu::failure ? cudaErrorLaunchFailure : cudaSuccess; }
 inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 template <typename Kernel>
@@ -252,7 +253,7 @@ inline const char *cudaGetErrorName(cudaError_t error) {
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 3, cudaSuccess; }
 
-// ------------------------------------------------------------------------------------------------ tensor.cuh's instructions
+// ------------------------------------------------------------------------------------------------ instructions
 namespace flashcore {
 
 inline unsigned char *dynamic_shared() { return cuda_on_cpu::shared_memory; }

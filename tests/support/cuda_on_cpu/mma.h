@@ -26,10 +26,16 @@ void fill_fragment(F &f, T value) {
   for (auto &x : f.x) x = value;
 }
 
+template <typename T>
+void check(const T *matrix, unsigned stride) {
+  if (reinterpret_cast<uintptr_t>(matrix) % 32 != 0) cuda_on_cpu::fail("wmma: not a multiple of 32 bytes");
+  if (stride * sizeof(T) % 16 != 0) cuda_on_cpu::fail("wmma: a stride is a multiple of 16 bytes");
+}
+
 template <typename F, typename T>
 void load(F &f, const T *from, unsigned stride, bool row_major) {
   cuda_on_cpu::exchange("wmma.load", from);
-  if (reinterpret_cast<uintptr_t>(from) % 32 != 0 || stride * sizeof(T) % 16 != 0) cuda_on_cpu::fail("wmma: misaligned");
+  check(from, stride);
   for (int e = 0; e < f.num_elements; ++e) {
     const int row = position(e) / 16, column = position(e) % 16;
     f.x[e] = from[row_major ? row * stride + column : column * stride + row];
@@ -52,7 +58,7 @@ void load_matrix_sync(fragment<accumulator, M, N, K, T> &f, const T *from, unsig
 template <int M, int N, int K, typename T>
 void store_matrix_sync(T *to, const fragment<accumulator, M, N, K, T> &f, unsigned stride, layout_t layout) {
   cuda_on_cpu::exchange("wmma.store", to);
-  if (reinterpret_cast<uintptr_t>(to) % 32 != 0 || stride * sizeof(T) % 16 != 0) cuda_on_cpu::fail("wmma: misaligned");
+  check(to, stride);
   for (int e = 0; e < f.num_elements; ++e) {
     const int row = position(e) / 16, column = position(e) % 16;
     to[layout == mem_row_major ? row * stride + column : column * stride + row] = f.x[e];
@@ -62,7 +68,8 @@ void store_matrix_sync(T *to, const fragment<accumulator, M, N, K, T> &f, unsign
 
 template <typename LayoutA, typename LayoutB>
 void mma_sync(fragment<accumulator, 16, 16, 16, float> &d, const fragment<matrix_a, 16, 16, 16, __half, LayoutA> &a,
-              const fragment<matrix_b, 16, 16, 16, __half, LayoutB> &b, const fragment<accumulator, 16, 16, 16, float> &c) {
+              const fragment<matrix_b, 16, 16, 16, __half, LayoutB> &b,
+              const fragment<accumulator, 16, 16, 16, float> &c) {
   const auto as = cuda_on_cpu::exchange("wmma.mma a", a), bs = cuda_on_cpu::exchange("wmma.mma b", b);
   float left[256], right[256];
   for (int lane = 0; lane < 32; ++lane)

@@ -22,6 +22,8 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 #: Tile sizes that show each way a kernel can be cut up; every one is a library of its own.
 CONFIGURATIONS = [
     ("baseline", {}),
+    ("wmma", {}),
+    ("wmma", {"TILE_N": 32, "WARPS": 2, "WARP_ROWS": 32}),
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
     ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
@@ -29,8 +31,8 @@ CONFIGURATIONS = [
 
 SHAPES = [
     Shape(1, 2, 1, 64),
-    Shape(1, 1, 17, 64),
-    Shape(2, 2, 63, 64),
+    Shape(2, 2, 17, 64),
+    Shape(1, 1, 63, 64),
     Shape(1, 1, 65, 64),
     Shape(1, 1, 1, 64, S_kv=200),
     Shape(1, 1, 130, 64, S_kv=1),
