@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fcctl_remote import wire
-from orchestrator.adapters.hosts import replies, upload
+from orchestrator.adapters.hosts import inline, replies, upload
 from orchestrator.adapters.hosts.frames import EndOfOutput, FrameStream, nonsense
 from orchestrator.adapters.hosts.program import HostProgram
 from orchestrator.adapters.hosts.rsync import Shipment
@@ -56,6 +56,7 @@ class AgentSession:
     def greet(self) -> None:
         """Wait for the agent and learn about its machine. Raises EndOfOutput if the program ended instead."""
         ident = self._write("hello", {}, None)
+        replies.prepare()  # while the other end starts its Python
         self._frames.skip_to_ready()
         message, _ = self._reply(ident)
         hello = replies.shaped(wire.Hello, _result(message, "hello"))
@@ -70,10 +71,21 @@ class AgentSession:
 
     def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
         self._usable()
+        parcel = inline.packed(source_root, paths)
+        if parcel is not None:
+            return self._put(workspace, parcel)
         try:
             return self._uploader.send(self.hello, Shipment(source_root, paths, workspace, tree_root), self._watch_link)
         except (EndOfOutput, LinkLost) as error:
             raise self._break(self._lost(error)) from None
+
+    def _put(self, workspace: str, parcel: inline.Parcel) -> Transfer:
+        began = time.monotonic()
+        if parcel.files:
+            params = {"workspace": workspace, "files": wire.encode(parcel.files)}
+            self._call("tree_put", params, dict, blob=parcel.content)
+        how = "inline" if parcel.files else "none"
+        return Transfer(len(parcel.files), len(parcel.content), time.monotonic() - began, how)
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
