@@ -45,7 +45,7 @@ class Transfer:
     files: int
     bytes: int
     seconds: float
-    how: str  # rsync, tar, none
+    how: str  # inline, rsync, tar, none
 
 
 class HostSession(Protocol):
@@ -61,7 +61,10 @@ class HostSession(Protocol):
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff: ...
 
     def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
-        """Bring ``paths`` of ``source_root`` into the tree on the host: rsync where both ends have it, else tar."""
+        """Bring ``paths`` of ``source_root`` into the tree on the host.
+
+        A few small files go inline, in one call; else rsync where both ends have it, else tar.
+        """
 
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str

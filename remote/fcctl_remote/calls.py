@@ -25,6 +25,7 @@ class Calls:
         self.methods: Dict[str, Callable[[Params, bytes], Answer]] = {
             "hello": self.hello,
             "tree_diff": self.tree_diff,
+            "tree_put": self.tree_put,
             "snapshot": self.snapshot,
             "submit": self.submit,
             "status": self.status,
@@ -63,6 +64,15 @@ class Calls:
         entries = tree.parse_manifest(blob)
         with files.locked(self.layout.tree_lock(workspace)):
             return tree.Tree(root, index).diff(entries), b""
+
+    def tree_put(self, params: Params, blob: bytes) -> Answer:
+        from fcctl_remote import put
+
+        self.layout.ensure()
+        workspace = _text(params, "workspace")
+        wanted = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
+        with files.locked(self.layout.tree_lock(workspace)):
+            return {"files": put.put(self.layout.tree(workspace), wanted, blob)}, b""
 
     def snapshot(self, params: Params, blob: bytes) -> Answer:
         self.layout.ensure()

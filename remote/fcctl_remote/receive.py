@@ -5,7 +5,7 @@ import sys
 import tarfile
 from typing import BinaryIO
 
-from fcctl_remote import files, tree
+from fcctl_remote import files, put, tree
 from fcctl_remote.layout import Layout
 
 
@@ -39,15 +39,10 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> No
         raise BadArchive("refused path %r: %s" % (path[:200], fault))
     if not (member.isreg() or member.issym()):
         raise BadArchive("refused %r: neither a file nor a symbolic link" % path[:200])
-    folder, target = tree.unpack_parents(root, path)
-    if os.path.isdir(target) and not os.path.islink(target):
-        tree.remove_tree(target)
-    temporary = os.path.join(folder, ".fcctl-receive-%d" % os.getpid())
     if member.issym():
-        os.symlink(member.linkname, temporary)
+        put.replace(root, path, lambda temporary: os.symlink(member.linkname, temporary))
     else:
-        _write(archive, member, temporary)
-    os.rename(temporary, target)
+        put.replace(root, path, lambda temporary: _write(archive, member, temporary))
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, temporary: str) -> None:

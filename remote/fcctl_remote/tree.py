@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional
 
 from fcctl_remote import files
 from fcctl_remote.refusal import Refusal
@@ -349,20 +349,3 @@ def remove_tree(folder: str) -> int:
             removed += 1
     os.rmdir(folder)
     return removed
-
-
-def unpack_parents(root: str, path: str) -> Tuple[str, str]:
-    """Make the folders of ``path`` below ``root``, replacing any file or link that stands in their way.
-
-    Returns the folder and the file's full path.
-    """
-    folder = root
-    for part in path.split("/")[:-1]:
-        folder = os.path.join(folder, part)
-        try:
-            if not stat.S_ISDIR(os.lstat(folder).st_mode):
-                os.unlink(folder)
-                os.mkdir(folder)
-        except FileNotFoundError:
-            os.mkdir(folder)
-    return folder, os.path.join(root, path)

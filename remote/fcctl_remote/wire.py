@@ -18,6 +18,7 @@ Methods (params -> result; "blob" marks bytes that follow the frame):
 ========== ============================================================= =============================================
 hello      {}                                                             Hello
 tree_diff  {workspace}, blob: JSON list of TreeEntry                      TreeDiff
+tree_put   {workspace, files: [PutFile]}, blob: contents end to end          {files: count}; for a few small files
 snapshot   {workspace, run_id, tree_sha256}, blob: JSON list of TreeEntry Snapshot; error ``tree_mismatch``
 submit     {plan: RunPlan}                                                Submitted
 watch      WatchRequest                                                   WatchReply, blob: log bytes
@@ -142,6 +143,17 @@ class TreeDiff:
     changed: List[str]
     removed: int
     root: str  # absolute path of the tree on the host
+
+
+@dataclass
+class PutFile:
+    """One file of a ``tree_put``: ``size`` bytes of the blob, none for a link."""
+
+    path: str
+    size: int
+    mtime: float  # epoch seconds
+    executable: bool = False
+    link: Optional[str] = None
 
 
 @dataclass

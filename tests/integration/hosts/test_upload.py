@@ -14,7 +14,7 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.tree import tree_digest
 from orchestrator.adapters.git_source import GitSource
-from orchestrator.adapters.hosts import Connector, rsync
+from orchestrator.adapters.hosts import Connector, inline, rsync
 from orchestrator.adapters.hosts.agent import AgentSession
 from orchestrator.domain.target import LocalTarget, Target
 from orchestrator.errors import HostFault, HostUnusable, LinkLost
@@ -37,6 +37,12 @@ ODD = [
     "a:b",
     "*?[x]",
 ]
+
+
+@pytest.fixture(autouse=True)
+def none_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are about rsync and tar, however small the files; what goes inline has tests of its own."""
+    monkeypatch.setattr(inline, "INLINE_FILES", -1)
 
 
 @pytest.fixture
