@@ -11,8 +11,8 @@ namespace flashcore {
 // Eight threads take a row. Tiles inside the tensor, nearly all, need no look at each row: one pointer walks down, with
 // three instructions a chunk. The tile at the end goes row by row, in a loop kept small since it runs once.
 template <int ROWS, int THREADS, typename Offset>
-__device__ __forceinline__ void copy_rows(uint32_t tile, const __half *head, int64_t stride, int first, int end, int thread,
-                                          Offset offset) {
+__device__ __forceinline__ void copy_rows(uint32_t tile, const __half *head, int64_t stride, int first, int end,
+                                          int thread, Offset offset) {
   constexpr int kStep = THREADS / kChunks;  // rows per round
   static_assert(ROWS % kStep == 0, "every round is full");
   const int row = thread / kChunks, chunk = thread % kChunks;

@@ -1,9 +1,9 @@
 // A barrier in shared memory that warps of different jobs meet at: sm_80 and later, nothing of Hopper's.
 //
-// An mbarrier counts arrivals. When as many have come as it was made for, its phase is over and it counts anew. A waiter
-// names the phase by its parity, so `wait(b, 0)` returns once the first phase is over, and `wait(b, 1)` on a barrier
-// nobody has arrived at returns at once: to it, the phase "before the first" is over. Ours are 64-bit words of shared
-// memory, named by their 32-bit shared address.
+// An mbarrier counts arrivals. When as many have come as it was made for, its phase is over and it counts anew. A
+// waiter names the phase by its parity, so waiting for parity 0 ends once the first phase is over, and waiting for
+// parity 1 on a barrier nobody has arrived at ends at once: the phase "before the first" counts as over. Ours are
+// 64-bit words of shared memory, named by their 32-bit shared address.
 #ifndef FLASHCORE_MBARRIER_CUH
 #define FLASHCORE_MBARRIER_CUH
 

@@ -6,9 +6,9 @@
 // softmax needs two shuffles. P V is done by WMMA, whose layout is not: so the weights P go through shared memory to
 // become a fragment, and V's rows are padded, since WMMA knows a row stride and nothing of a swizzle.
 //
-// A WMMA accumulator hides which row each element is of, and online softmax must scale rows. Two things are documented
-// that help: elements of two fragments of one type correspond, and a fragment can be loaded. So each row's correction is
-// loaded as a whole fragment, from a vector, with a column stride of 0, and multiplied in element by element.
+// A WMMA accumulator hides which row each element is of, and online softmax must scale rows. Two things that help are
+// documented: elements of two fragments of one type correspond, and a fragment can be loaded. So each row's correction
+// is loaded as a whole fragment, from a vector, with a column stride of 0, and multiplied in element by element.
 //
 // What it leaves on the table: P's way through shared memory (a write, a warp barrier and a read per tile), and the
 // space it takes. `fused` keeps P in registers.
@@ -137,7 +137,8 @@ __device__ __forceinline__ void mask(Scores &s, const flashcore_args &a, int fir
 
 // Online softmax: scores become weights relative to the new maximum and go to shared memory as halves, with what to
 // multiply earlier sums by.
-__device__ __forceinline__ void weigh(Scores &s, Rows &rows, __half *weights, float *corrections, float factor, int lane) {
+__device__ __forceinline__ void weigh(Scores &s, Rows &rows, __half *weights, float *corrections, float factor,
+                                      int lane) {
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
@@ -257,7 +258,8 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
     cp_async_commit();
   };
 
-  copy_rows<TILE_M, kThreads>(queries, head_of(a.q, a.q_stride, at), a.q_stride.row, tile_row, a.S_q, threadIdx.x, swizzle);
+  const __half *q = head_of(a.q, a.q_stride, at);
+  copy_rows<TILE_M, kThreads>(queries, q, a.q_stride.row, tile_row, a.S_q, threadIdx.x, swizzle);
   for (int tile = 0; tile < STAGES - 1; ++tile) copy(tile);  // Q is in the first of these groups
 
   cp_async_wait<STAGES - 2>();  // all groups but the newest STAGES - 2: the first has landed, for this thread,
@@ -274,7 +276,7 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
 
   for (int tile = 0; tile < tiles; ++tile) {
     cp_async_wait<STAGES - 2>();  // this tile has landed,
-    __syncthreads();              // for all; and all are done with the last one (or with Q, whose place the weights take)
+    __syncthreads();              // for all; and all are done with the last one, or with Q, where the weights will be
     copy(tile + STAGES - 1);      // into the slot of that last one
     const int slot = tile % STAGES;
     Scores s;

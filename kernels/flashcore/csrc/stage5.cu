@@ -1,10 +1,10 @@
 // stage5: warps with different jobs. Producer warps only copy, consumer warps only compute, and the blocks stay.
 //
-// The idea: in a kernel whose every warp loads, waits and computes, each tile starts with all warps at one barrier. Here
-// one or two producer warps run ahead and fill a ring of STAGES slots for K and one for V with cp.async; the consumer
-// warps, 16 query rows each, never issue a copy and never meet each other: each goes its own pace as slots fill, so one
-// warp's softmax overlaps another's mma. Blocks are persistent: as many as fit the GPU at once, each walking through its
-// share of the row tiles, and the producers fetch the next row tile's keys while the consumers finish the last.
+// The idea: in a kernel whose every warp loads, waits and computes, each tile starts with all warps at one barrier.
+// Here one or two producer warps run ahead and fill a ring of STAGES slots for K and one for V with cp.async; the
+// consumer warps, 16 query rows each, copy nothing and never meet each other: each goes its own pace as slots fill, so
+// one warp's softmax overlaps another's mma. Blocks are persistent: as many as fit the GPU at once, each walking over
+// its share of the row tiles, and the producers fetch the next row tile's keys while the consumers finish the last.
 //
 // Who waits for whom. Two rings (0: K, 1: V), each with STAGES slots, each slot with two mbarriers:
 //
@@ -19,17 +19,18 @@
 //   producer, tile n:  wait empty (round r - 1 over: parity (r & 1) ^ 1, true at once for r = 0); copy; arrive on full
 //   consumer, tile n:  wait full (round r over: parity r & 1); read; arrive on empty
 //
-// - Nobody is lapped: full's round r + 1 needs the producer, who needs all consumers' arrivals of round r, each of which
-//   comes after that consumer saw full's round r over. So a waiter is never more than one phase behind and one bit of
-//   parity is enough.
-// - Nobody waits forever: producers and consumers take row tiles and tile counts from the same function (for_each_item),
-//   0 and 1 tiles included, so every slot filled is read and every slot waited for is filled. The K and V rings do not
-//   wait for each other, and a consumer empties K's slot before it waits for V's, so one producer for both, which fills
-//   them in that order, is no cycle either.
-// - Nothing is left over at the end: every copy's landing was waited for by the consumers, who leave last.
+// - Nobody is lapped: full's round r + 1 needs the producer, who needs all consumers' arrivals of round r, each of
+//   which comes after that consumer saw full's round r over. So a waiter is never more than one phase behind, and one
+//   bit of parity is enough.
+// - Nobody waits forever: both roles take row tiles and tile counts, 0 and 1 included, from one function
+//   (for_each_item), so every slot filled is read and every slot waited for gets filled. A producer at tile n waits
+//   only for reads of tile n - STAGES, whose K and V were filled before: one producer for both rings makes no cycle.
+// - Nothing is left over at the end: producers see their last copies land before they leave, and consumers leave after
+//   the last full phase, so every arrival has happened when shared memory goes to the next block.
 //
-// NUM_PRODUCER_WARPS = 1: one warp feeds both rings; 2: one each. What this design cannot have before Hopper: one thread
-// that starts a whole tile's copy (TMA), and registers that producers give to consumers (setmaxnreg).
+// NUM_PRODUCER_WARPS = 1: one warp feeds both rings; 2: one each. What this design cannot have before Hopper, and may
+// not pay without: one thread that starts a whole tile's copy (TMA), and registers that producers give up to consumers
+// (setmaxnreg): here a producer warp holds as many registers as a consumer and uses a few.
 
 #include <algorithm>
 
@@ -125,7 +126,9 @@ __device__ __forceinline__ void for_each_item(const flashcore_args &a, Body body
 
 // ------------------------------------------------------------------------------------------------ shared memory
 __device__ uint32_t slot_at(uint32_t smem, int ring, int slot) { return smem + (ring * STAGES + slot) * kSlotBytes; }
-__device__ uint32_t full_at(uint32_t smem, int ring, int slot) { return smem + kTileBytes + (ring * STAGES + slot) * 16; }
+__device__ uint32_t full_at(uint32_t smem, int ring, int slot) {
+  return smem + kTileBytes + (ring * STAGES + slot) * 16;
+}
 __device__ uint32_t empty_at(uint32_t smem, int ring, int slot) { return full_at(smem, ring, slot) + 8; }
 
 __device__ void init_barriers(uint32_t smem) {
@@ -138,8 +141,8 @@ __device__ void init_barriers(uint32_t smem) {
 }
 
 // ------------------------------------------------------------------------------------------------ producers
-__device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int ring, const Turn &turn, const Item &item,
-                                     int tile, int lane) {
+__device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int ring, const Turn &turn,
+                                     const Item &item, int tile, int lane) {
   const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
   const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
   mbarrier_wait<kProducerPause>(empty_at(smem, ring, turn.slot), turn.parity ^ 1);
@@ -159,6 +162,8 @@ __device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, 
       }
     }
   });
+  cp_async_commit();
+  cp_async_wait<0>();  // a thread must not be gone while its copies are still to arrive on a barrier
 }
 
 // ------------------------------------------------------------------------------------------------ consumers
@@ -220,8 +225,10 @@ __device__ __forceinline__ void mask(float (&s)[2 * kKeyBlocks][4], const flashc
   }
 }
 
-// Online softmax: scores become weights relative to the new maximum; what was summed before is brought to it.
-__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor, uint32_t (&p)[kKeyBlocks][4]) {
+// Online softmax: scores become weights relative to the new maximum, packed to halves, which makes C fragments of S the
+// A fragments of P; what was summed before is brought to the new maximum.
+__device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows, float factor,
+                                      uint32_t (&p)[kKeyBlocks][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // row g, row g + 8
     float maximum = rows.maximum[half];
@@ -244,7 +251,7 @@ __device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows,
   }
 }
 
-// o += weights V; the weights are already laid out as A fragments once packed to halves.
+// o += P V, P never having left its registers.
 __device__ __forceinline__ void multiply_pv(Rows &rows, const uint32_t (&p)[kKeyBlocks][4], uint32_t v, int lane) {
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n) {
@@ -272,7 +279,8 @@ __device__ __forceinline__ void store(const Rows &rows, const flashcore_args &a,
   }
 }
 
-// The warp is done with a slot: all its lanes have read, then one says so.
+// The warp is done with a slot: all its lanes have read, then one says so. (Release: ptxas puts a MEMBAR before it, and
+// two of those per tile and warp are part of the price of this design.)
 __device__ __forceinline__ void release(uint32_t empty, int lane) {
   __syncwarp();
   if (lane == 0) mbarrier_arrive(empty);
@@ -324,7 +332,8 @@ static int resident_blocks(int64_t *blocks) {
   if (*blocks > 0) return cudaSuccess;
   const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;  // or more than 48 KB would seem not to fit
   if (const cudaError_t error = cudaFuncSetAttribute(flashcore_stage5, shared, kSharedBytes)) return error;
-  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return error;
+  const auto count = cudaDevAttrMultiProcessorCount;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, count, device)) return error;
   if (const cudaError_t error =
           cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, flashcore_stage5, kThreads, kSharedBytes)) {
     return error;

@@ -6,6 +6,7 @@ Not covered, by nature: what the compiler makes of it, memory ordering, and spee
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,11 @@ CONFIGURATIONS = [
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
     ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
+    ("stage2", {}),
+    ("stage2", {"TILE_M": 64, "TILE_N": 32, "WARPS": 2, "STAGES": 3}),
+    ("stage5", {}),
+    ("stage5", {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": 2, "STAGES": 3}),
+    ("stage5", {"TILE_M": 128, "TILE_N": 32, "STAGES": 4, "PERSISTENT": 0}),
 ]
 
 SHAPES = [
@@ -98,3 +104,11 @@ def test_right_on_awkward_lengths(
 @pytest.mark.parametrize(("values", "scale"), [("large", 0.125), ("hot_row", 0.3), ("negative", -0.2), ("plain", 0.0)])
 def test_right_on_hostile_values(library: ctypes.CDLL, values: str, scale: float) -> None:
     assert refusal(library, Shape(1, 1, 70, 64), 3, values, True, scale) is None
+
+
+@pytest.mark.parametrize("producers", [1, 2])
+def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: Path) -> None:
+    """Four heads of so many keys that L2 takes three, a smaller last group, and more row tiles than blocks."""
+    tile = {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": producers}
+    library = compile_on_cpu(VARIANTS["stage5"], tile, tmp_path)
+    assert refusal(library, Shape(1, 4, 70, 64, S_kv=20_000), 1, "plain", True, 0.125) is None
