@@ -27,6 +27,7 @@ class Timing:
     shape: dict[str, int] | None
     stats: dict[str, float]  # finite numbers only: n, p50, p90, p99, min, max, mean, stddev
     is_reference: bool
+    error: str = ""  # why there is no time
 
     @property
     def p50(self) -> float | None:
@@ -45,8 +46,12 @@ class Ratio:
 
 def timings(document: dict[str, Any]) -> list[Timing]:
     """Every entry that has a median, in the document's order."""
-    found = [_timing(entry) for entry in _objects(document.get("benchmarks"))]
-    return [t for t in found if t.p50 is not None and t.p50 > 0]
+    return [t for t in entries(document) if t.p50 is not None and t.p50 > 0]
+
+
+def entries(document: dict[str, Any]) -> list[Timing]:
+    """Every entry, also those of tools that report no median, and those that failed."""
+    return [_timing(entry) for entry in _objects(document.get("benchmarks"))]
 
 
 def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:
@@ -106,6 +111,7 @@ def _timing(entry: dict[str, Any]) -> Timing:
         unit=str(entry.get("unit") or "us"),
         shape=shape_of(entry.get("shape")),
         stats={k: v for k, v in ((k, number(v)) for k, v in stats.items()) if v is not None},
+        error=str(entry.get("error") or ""),
         is_reference=role == "reference" or any(_REFERENCE.search(text) for text in (name, variant)),
     )
 

@@ -44,9 +44,11 @@ def plural(count: int, word: str) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Four significant digits at least: ``25.90``, ``1397.7``, ``12345``; empty if unknown."""
+    """Three significant digits at least: ``0.0132``, ``25.90``, ``1397.7``, ``12345``; empty if unknown."""
     if value is None:
         return ""
+    if 0 < value < 1:
+        return f"{value:.3g}"
     if value < 100:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 10_000 else f"{value:.0f}"
@@ -64,6 +66,13 @@ def speed(ratio: float) -> str:
     if 0.995 <= ratio <= 1.005:
         return "as fast"
     return f"{_times(1 / ratio)}x faster" if ratio < 1 else f"{_times(ratio)}x slower"
+
+
+def interval(ratio: float, low: float, high: float) -> str:
+    """The bounds of a ratio in the terms that :func:`speed` tells it in: ``[2.25, 2.40]``."""
+    if ratio < 1:
+        low, high = 1 / high, 1 / low
+    return f"[{_times(low)}, {_times(high)}]"
 
 
 def _times(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
+from orchestrator.domain.plan import worst_case_s
 from orchestrator.reports.live import duration
 
 if TYPE_CHECKING:
@@ -23,12 +24,6 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "source": {**prepared.saved.source.model_dump(), "files": len(prepared.source.entries)},
         "worst_case": {"seconds": worst_case_s(plan), "usd": worst_case_usd(prepared)},
     }
-
-
-def worst_case_s(plan: wire.RunPlan) -> float:
-    """If every step, with every retry, ran into its timeout; or the run's own limit if that is less."""
-    total = sum(step.timeout_s * (1 + step.retries) for step in plan.steps)
-    return total if plan.max_minutes is None else min(total, plan.max_minutes * 60)
 
 
 def worst_case_usd(prepared: Prepared) -> float:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
+from orchestrator.domain.timings import number
 from orchestrator.reports.document_tables import section
-from orchestrator.reports.figures import ascii_only, mark
+from orchestrator.reports.failure_section import TITLES, failure, gate_value, path_line, stopped
+from orchestrator.reports.figures import ascii_only, mark, plural
 from orchestrator.reports.live import duration
 from orchestrator.reports.run_list import COLOURS
 from orchestrator.reports.sanitize import clean, clean_text
-from orchestrator.workflows.documents import Documents, load
+from orchestrator.workflows.documents import Documents, load, part
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
-MAX_WIDTH = 100
+MAX_WIDTH = 132
 _OMITTED = 20
-_LOG_LINES = 6
+_ANY_WIDTH = 10_000
 _INDENT = 2
 
 
@@ -31,17 +34,30 @@ def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None
 
     ``folder`` is where the run's files are; documents that cannot be read are named, never an error.
     """
+    from rich.segment import Segments
+    from rich.text import Text
+
     documents = load(record, folder)
-    width = min(console.width, MAX_WIDTH)
-    unicode = "utf" in console.encoding.lower()
+    options = console.options.update(width=min(console.width, MAX_WIDTH), markup=False, highlight=False)
+    plain = None if "utf" in console.encoding.lower() else ascii_only
     for piece in _pieces(record, folder, documents):
-        if unicode and console.is_terminal:
-            console.print(piece, width=width, markup=False, highlight=False, emoji=False)
-            continue
-        with console.capture() as captured:
-            console.print(piece, width=width, markup=False, highlight=False, emoji=False)
-        text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-        console.out(text if unicode else ascii_only(text), end="", highlight=False)
+        whole = isinstance(piece, Text) and piece.no_wrap  # a path, however long
+        lines = console.render_lines(piece, options.update(width=_ANY_WIDTH) if whole else options, pad=False)
+        console.print(Segments(_printed(lines, plain)), crop=False, end="", soft_wrap=True)
+
+
+def _printed(lines: list[list[Segment]], plain: Callable[[str], str] | None) -> Iterator[Segment]:
+    """The lines without the blanks a table or its padding ends in, which a copy from the terminal would have."""
+    from rich.segment import Segment
+
+    for line in lines:
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            *front, last = line
+            for text, style, _ in (*front, Segment(last.text.rstrip(), last.style)):
+                yield Segment(plain(text) if plain else text, style)
+        yield Segment("\n")
 
 
 def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
@@ -53,7 +69,7 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     yield from _header(record)
     if record.steps:
         yield _heading("Steps")
-        yield indented(_steps(record))
+        yield indented(_steps(record, documents))
     for document in documents.items:
         found = section(document)
         if found:
@@ -68,7 +84,10 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     if record.omitted:
         yield _heading("Left on the host")
         yield indented(_omitted(record))
-    yield from _footer(record, folder, documents)
+    for step in stopped(record):
+        yield _heading(TITLES[step.status], clean(step.id, 40))
+        yield from failure(step, folder, _short(folder))
+    yield from _footer(folder, documents)
 
 
 def _heading(title: str, detail: str = "") -> Text:
@@ -115,16 +134,13 @@ def _wall_clock_s(record: RunRecord) -> float | None:
         return None
 
 
-def _footer(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
+def _footer(folder: Path, documents: Documents) -> Iterator[RenderableType]:
     from rich.text import Text
 
     for problem in documents.problems:
         yield Text(f"\nnot shown: {clean(problem, 300)}", "yellow")
-    yield Text("\nResults  ", "bold").append(_short(folder), "default not bold")
-    for step in record.steps:
-        if step.log and step.status in ("failed", "timed_out"):
-            where = f"{_short(folder)}/{clean(step.log, 200)}"
-            yield Text(f"Log of {clean(step.id, 40)}  ", "bold").append(where, "default not bold")
+    yield Text()
+    yield path_line("Results  ", _short(folder))
 
 
 def _short(folder: Path) -> str:
@@ -136,7 +152,7 @@ def _short(folder: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ steps and gates
-def _steps(record: RunRecord) -> Table:
+def _steps(record: RunRecord, documents: Documents) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -148,11 +164,11 @@ def _steps(record: RunRecord) -> Table:
     for step in record.steps:
         ran = step.attempts > 0 or step.duration_s > 0
         taken = duration(max(0.0, step.duration_s)) if ran and step.status != "unavailable" else ""
-        table.add_row(Text(clean(step.id, 60)), mark(step.status), Text(taken), _step_note(step))
+        table.add_row(Text(clean(step.id, 60)), mark(step.status), Text(taken), _step_note(step, documents))
     return table
 
 
-def _step_note(step: StepRecord) -> Text:
+def _step_note(step: StepRecord, documents: Documents) -> Text:
     from rich.text import Text
 
     said = Text()
@@ -162,17 +178,26 @@ def _step_note(step: StepRecord) -> Text:
         said.append(f"gates {passed}/{len(judged)}", "" if passed == len(judged) else "red")
     if step.attempts > 1:
         said.append(f"{', ' if said else ''}attempt {step.attempts}")
-    if step.message and step.status not in ("passed", "skipped"):
-        said.append(("\n" if said else "") + _message(step), "dim")
-    if step.hint and step.status != "passed":
-        said.append(("\n" if said else "") + f"hint: {clean(step.hint, 300)}", "cyan")
+    for line, style in _explained(step, documents):
+        said.append(("\n" if said else "") + line, style)
     return said
 
 
-def _message(step: StepRecord) -> str:
-    """The first line says what happened; of the log that may follow, its end matters, and only if the step failed."""
-    first, *rest = [clean(line, 160) for line in clean_text(step.message).splitlines() if line.strip()] or [""]
-    return "\n".join([first, *(rest[-_LOG_LINES:] if step.status in ("failed", "timed_out") else ())])
+def _explained(step: StepRecord, documents: Documents) -> Iterator[tuple[str, str]]:
+    """What the table says of a step that did not simply pass; what stopped the run has a section of its own."""
+    first, *rest = [clean(line, 160) for line in clean_text(step.message or "").splitlines() if line.strip()] or [""]
+    if step.status == "warned":
+        found = [d.content for d in documents.items if d.step == step.id and d.kind == "environment"]
+        warnings = number(part(found[0], "summary", "warnings")) if found else None
+        if warnings:
+            yield plural(int(warnings), "warning"), "yellow"
+            return
+    if step.status not in ("passed", "skipped"):
+        yield first, "dim"
+    if step.status == "warned" and rest:  # the log's end, of which the last line is the most likely to say why
+        yield rest[-1], "dim"
+    if step.status in ("warned", "unavailable") and step.hint:
+        yield f"hint: {clean(step.hint, 300)}", "cyan"
 
 
 def _gates(record: RunRecord) -> Table:
@@ -203,10 +228,7 @@ def _verdict(gate: GateRecord) -> Text:
 def _gate_value(gate: GateRecord) -> str:
     if gate.verdict == "not_applicable":
         return f"  only when {clean(gate.when, 120)}" if gate.when else ""
-    if gate.value is None or isinstance(gate.value, bool):
-        return ""
-    value = f"{gate.value:g}" if isinstance(gate.value, float) else gate.value
-    return f"  is {clean(value, 80)}"
+    return gate_value(gate)
 
 
 def _omitted(record: RunRecord) -> Table:

@@ -36,7 +36,7 @@ def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
         "! warned", "○ unavailable", "ncu is not installed", "install Nsight Compute", "gates 1/1", "gates 0/1",
         "no GPU", "CUDA 13.0", "PyTorch 2.13.0", "14 passed, 1 warning, 0 errors", "no NVIDIA GPU found",
         "attention_baseline", "17/17 cases passed, largest error 3.6e-04", "seed 3", "edges",
-        "p50", "p90", "p99", "vs SDPA", "1.52x faster", "reference",
+        "p50", "p90", "p99", "SDPA", "1.52x faster",
         "✓ pass", "correctness.summary.passed == 17", "is 17", "✗ fail", "hint: profile it: fcctl run ncu",
         "- not applicable", "only when host.gpu.present", "artifacts/core", "too large", str(folder),
         "steps/bench/log.txt",
@@ -58,7 +58,7 @@ def test_eighty_columns_are_enough(folder: Path) -> None:
 
 def test_a_console_that_is_no_terminal_does_not_get_endless_lines(folder: Path) -> None:
     text = printed(sample_run.record(), folder, width=400)
-    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 100
+    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 132
 
 
 def test_colour_is_never_all_there_is(folder: Path) -> None:
@@ -88,12 +88,55 @@ def test_the_cases_that_failed_say_why(folder: Path) -> None:
 def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
     record = sample_run.record()
     log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
-    for status, shown in (("failed", True), ("warned", False)):
+    for status, oldest in (("failed", 35), ("warned", 49)):
         step = record.steps[0].model_copy(update={"message": log, "status": status, "documents": []})
         text = printed(record.model_copy(update={"steps": [step]}), tmp_path)
         assert "exit code 2" in text
-        assert ("line 49" in text) is shown
-        assert "line 40" not in text
+        assert [i for i in range(50) if f"line {i}\n" in text] == list(range(oldest, 50))
+
+
+def test_a_failed_gate_is_told_once_more_at_the_end(folder: Path) -> None:
+    (folder / "steps/bench/log.txt").write_text("\x1b[31mtimed\x1b[0m\n\nthe end\n")
+    end = printed(sample_run.record(), folder)
+    end = end[end.index("Failed  bench") :]
+    assert 'gate: benchmark.benchmarks[name="mission"].stats.p50 < 900  is 1000' in end
+    assert "hint: profile it: fcctl run ncu" in end
+    assert "\n    | timed\n    | the end\n" in end
+    assert f"  log:  {folder}/steps/bench/log.txt\n" in end, "in one piece, to be copied"
+
+
+@pytest.mark.parametrize("log", ["../secret.txt", "/etc/passwd", "link/log.txt", "fifo", "missing.txt"])
+def test_a_log_that_is_no_plain_file_of_the_run_is_not_read(tmp_path: Path, log: str) -> None:
+    import os
+
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "secret.txt").write_text("stolen")
+    (tmp_path / "log.txt").write_text("stolen")
+    (run / "link").symlink_to(tmp_path)
+    os.mkfifo(run / "fifo")
+    step = (
+        sample_run.record()
+        .steps[0]
+        .model_copy(update={"log": log, "status": "failed", "documents": [], "message": "exit code 2\nfrom the host"})
+    )
+    text = printed(sample_run.record().model_copy(update={"steps": [step]}), run)
+    assert "stolen" not in text
+    assert "root:" not in text
+    assert "| from the host" in text
+
+
+@pytest.mark.parametrize("status", ["timed_out", "cancelled", "unavailable"])
+def test_every_bad_end_has_its_section(tmp_path: Path, status: str) -> None:
+    step = (
+        sample_run.record()
+        .steps[0]
+        .model_copy(update={"status": status, "documents": [], "message": "why\nmore", "hint": "do this"})
+    )
+    text = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), tmp_path)
+    end = text[text.index(f"{status.replace('_', ' ').capitalize()}  preflight") :]
+    assert "why" in end
+    assert "hint: do this" in end
 
 
 def test_no_steps_no_documents(tmp_path: Path) -> None:
