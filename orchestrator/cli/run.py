@@ -44,7 +44,7 @@ def run(
         link = Link(services.hosts, wanted.target, services.clock, services.observer)
         if not dry_run:
             link.open_soon()
-        prepared = prepare(services, workspace.root, workspace.config.project.name, wanted)
+        prepared = prepare(services, workspace.root, workspace.config.project.name, workspace.config.budget, wanted)
         if dry_run:
             services.observer.close()
             _show_plan(cli, prepared)

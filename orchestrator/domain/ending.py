@@ -8,7 +8,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
-from orchestrator.domain.records import EXIT_CODES, OmittedRecord, RunRecord, RunStatus, iso, step_record
+from orchestrator.domain.records import (
+    EXIT_CODES,
+    CostLine,
+    CostRecord,
+    OmittedRecord,
+    RunRecord,
+    RunStatus,
+    iso,
+    step_record,
+)
 from orchestrator.domain.saved_plan import SavedPlan
 
 _OUTCOME = TypeAdapter(wire.Outcome)
@@ -49,8 +58,23 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         source=saved.source,
         host=outcome.host,
         steps=steps,
+        cost=_cost(saved, outcome),
         omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
         settings=saved.settings,
+    )
+
+
+def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:
+    """The run's own seconds on the host at the target's price; what is not a step's is ``idle``."""
+    seconds: dict[str, float] = {}
+    for step in outcome.steps:
+        seconds[step.activity] = seconds.get(step.activity, 0.0) + max(0.0, step.duration_s)
+    total = max(0.0, outcome.finished - outcome.started, sum(seconds.values()))
+    seconds["idle"] = seconds.get("idle", 0.0) + total - sum(seconds.values())
+    rate = saved.usd_per_hour / 3600
+    lines = [CostLine(activity=a, seconds=round(s, 3), usd=round(s * rate, 6)) for a, s in seconds.items()]
+    return CostRecord(
+        usd=round(total * rate, 6), usd_per_hour=saved.usd_per_hour, billed_s=round(total, 3), breakdown=lines
     )
 
 

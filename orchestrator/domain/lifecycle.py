@@ -8,6 +8,7 @@ run and one that finds a dead controller's run do the same thing: fold the journ
 journal      the effect it announces                             stage after it
 ===========  ==================================================  ==========================
 begun        the run exists here; nothing happened yet           BEGUN
+arm, armed   the host's shutdown timer is about to be, is set    (unchanged)
 sync         files are about to reach the tree on the host       SYNCING
 submit       the plan is about to reach the host program         SUBMITTING
 submitted    the host program answered that it has the run       RUNNING

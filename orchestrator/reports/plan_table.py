@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
-from orchestrator.domain.plan import worst_case_s
 from orchestrator.reports.live import duration
 
 if TYPE_CHECKING:
@@ -22,13 +21,8 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "plan": wire.encode(plan),
         "target": prepared.saved.target.model_dump(mode="json"),
         "source": {**prepared.saved.source.model_dump(), "files": len(prepared.source.entries)},
-        "worst_case": {"seconds": worst_case_s(plan), "usd": worst_case_usd(prepared)},
+        "worst_case": {"seconds": prepared.saved.worst_case_minutes * 60, "usd": prepared.saved.worst_case_usd},
     }
-
-
-def worst_case_usd(prepared: Prepared) -> float:
-    """The dollars of :func:`worst_case_s` at the target's price; 0 for a machine without one."""
-    return worst_case_s(prepared.saved.plan) / 3600 * (prepared.saved.target.usd_per_hour or 0.0)
 
 
 def print_plan(prepared: Prepared, console: Console) -> None:
@@ -47,9 +41,10 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     for step in plan.steps:
         table.add_row(step.id, _limit(step), _needs(step.needs), "\n".join(g.expr for g in step.gates))
     console.print(table)
-    usd = worst_case_usd(prepared)
-    price = f", ${usd:.2f}" if usd else ", no price on this target"
-    console.print(f"worst case  {duration(worst_case_s(plan))}{price}. Nothing was sent or started.", highlight=False)
+    usd, rate = prepared.saved.worst_case_usd, prepared.saved.usd_per_hour
+    price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"
+    limit = duration(prepared.saved.worst_case_minutes * 60)
+    console.print(f"worst case  {limit}{price}. Nothing was sent or started.", highlight=False)
 
 
 def _limit(step: wire.StepSpec) -> str:

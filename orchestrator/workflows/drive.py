@@ -17,6 +17,7 @@ from orchestrator.errors import HostFault
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
+from orchestrator.workflows.lease import arm, disarm
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_source
 
@@ -122,8 +123,23 @@ class Driver:
     def _sync(self) -> None:
         if self._source is None:
             raise ValueError("a launch needs the source")
+        self._arm()
         self._log("sync", tree_sha256=self._source.tree_sha256)
         send_source(self._link, self.saved.plan, self._source, self._services.observer)
+
+    def _arm(self) -> None:
+        """Before anything else runs on a machine that is ours to power off."""
+        if not self.saved.target.owned:
+            return
+        self._log("arm")
+        armed = arm(self._link, self.saved.plan, self._services.observer)
+        if armed is not None:
+            self._log("armed", token=armed.token, deadline=armed.deadline)
+
+    def _disarm(self) -> None:
+        for entry in self._active.journal.entries():
+            if entry.kind == "armed":
+                disarm(self._link, entry.data["token"], self._services.observer)
 
     def _submit(self) -> None:
         self._log("submit")
@@ -157,6 +173,8 @@ class Driver:
 
     def _complete(self) -> RunRecord:
         record = self._record()
+        if self.state.without_outcome is None:
+            self._disarm()
         self._log("complete", status=record.status)
         self.folder = self._active.complete(record)
         if self.state.without_outcome is None and not record.omitted:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.domain import run_id as ids
+from orchestrator.domain.budget import Budget, usd_per_hour
 from orchestrator.domain.job import Job
 from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import JobError
+from orchestrator.errors import BudgetError, JobError
 from orchestrator.ports import Services, Source
 
 
@@ -34,12 +35,13 @@ class Prepared:
     source: Source
 
 
-def prepare(services: Services, root: Path, project: str, wanted: Wanted) -> Prepared:
+def prepare(services: Services, root: Path, project: str, budget: Budget, wanted: Wanted) -> Prepared:
     """Read the source and make the plan of one run. Nothing has happened yet when this returns.
 
     Raises:
         UsageError: a setting or a step range that the job does not know.
         JobError: the job has steps for the controller, which needs a target that is woken.
+        BudgetError: the run could cost more than it may.
     """
     before_wake = controller_steps(wanted.job, wanted.settings, wanted.steps)
     if before_wake:
@@ -62,10 +64,27 @@ def prepare(services: Services, root: Path, project: str, wanted: Wanted) -> Pre
         workspace=tree_name(project, root),
     )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
-    return Prepared(
-        SavedPlan(plan=plan, target=wanted.target, source=record, settings=dict(wanted.settings)),
-        source,
+    saved = SavedPlan(
+        plan=plan,
+        target=wanted.target,
+        source=record,
+        settings=dict(wanted.settings),
+        usd_per_hour=usd_per_hour(wanted.target, budget),
     )
+    _check_cap(saved, wanted.job, budget)
+    return Prepared(saved, source)
+
+
+def _check_cap(saved: SavedPlan, job: Job, budget: Budget) -> None:
+    caps = [cap for cap in (budget.per_run_usd, job.budget.usd) if cap is not None]
+    worst = saved.worst_case_usd
+    if caps and worst > min(caps):
+        raise BudgetError(
+            f"{job.job} on {saved.target.name} could cost ${worst:.2f}, and a run may cost ${min(caps):.2f}",
+            cause=f"its steps may take {saved.worst_case_minutes:.0f} minutes at ${saved.usd_per_hour:.2f} an hour",
+            hint="lower the steps' timeouts or `budget: {minutes: N}` of the job, take fewer with --steps, or raise"
+            " per_run_usd of [budget] in fcctl.toml",
+        )
 
 
 def tree_name(project: str, root: Path) -> str:

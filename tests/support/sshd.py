@@ -54,6 +54,8 @@ class LoopbackSshd:
         self.user = getpass.getuser()
         self.port = free_port()
         self.settings = settings
+        #: Of every command over it; a change counts from the next start.
+        self.environment = {"HOME": str(self.home), "TMUX_TMPDIR": str(self.tmux_tmpdir)}
         self._process: subprocess.Popen[bytes] | None = None
         self._proxies: list[LinkProxy] = []
         self.home.mkdir()
@@ -118,7 +120,7 @@ class LoopbackSshd:
             *(f"HostKey {key}" for key in self.host_keys),
             f"AuthorizedKeysFile {self.folder}/authorized_keys",
             f"PidFile {self.folder}/sshd.pid",
-            f"SetEnv HOME={self.home} TMUX_TMPDIR={self.tmux_tmpdir}",
+            "SetEnv " + " ".join(f"{name}={value}" for name, value in self.environment.items()),
             *self.settings,
             "StrictModes no",
             "UsePAM no",

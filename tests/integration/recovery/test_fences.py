@@ -1,0 +1,85 @@
+"""A machine that fcctl owns gets its shutdown timer before anything else runs, and loses it when the run is home."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import Workspace
+
+JOB = "steps:\n  - {id: look, run: 'cat $HOME/shutdown.log > $FCCTL_OUT/seen.txt', timeout: 2m}\n"
+
+
+@pytest.fixture
+def shutdown(sshd: LoopbackSshd) -> Path:
+    """A ``shutdown`` of the far side that writes down what it is asked, found before the real one."""
+    folder = sshd.home / "sbin"
+    folder.mkdir()
+    log = sshd.home / "shutdown.log"
+    log.touch()
+    for name, body in (
+        ("shutdown", f'#!/bin/sh\necho "$@" >> {log}\n'),
+        ("sudo", '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n'),
+        ("systemd-run", "#!/bin/sh\nexit 1\n"),
+    ):
+        (folder / name).write_text(body)
+        (folder / name).chmod(0o755)
+    return log
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, shutdown: Path) -> Workspace:
+    sshd.stop()
+    sshd.environment["PATH"] = f"{shutdown.parent}/sbin:{os.environ['PATH']}"
+    sshd.start()
+    made = Workspace(tmp_path / "w", private_home, sshd, owned=True, usd_per_hour=0.75)
+    made.job("look", JOB)
+    return made
+
+
+def test_armed_first_and_disarmed_last(workspace: Workspace, shutdown: Path) -> None:
+    workspace.fcctl("run", "look", "--on", "box")
+    seen = (workspace.only_folder() / "steps/look/out/seen.txt").read_text().splitlines()
+    assert len(seen) == 1, "the timer was set before the first step, once"
+    assert seen[0].startswith("-P +"), seen
+    assert 15 <= int(seen[0].split()[1][1:]) <= 17, "two minutes of steps and a quarter of an hour"
+    assert shutdown.read_text().splitlines()[-1] == "-c"
+    kinds = [json.loads(line)["kind"] for line in (workspace.only_folder() / "journal.jsonl").read_text().splitlines()]
+    assert kinds[:4] == ["begun", "arm", "armed", "sync"]
+
+
+def test_a_machine_that_is_not_owned_is_never_touched(workspace: Workspace, shutdown: Path) -> None:
+    text = (workspace.root / "fcctl.toml").read_text().replace("owned = true", "owned = false")
+    (workspace.root / "fcctl.toml").write_text(text)
+    workspace.fcctl("run", "look", "--on", "box")
+    assert shutdown.read_text() == ""
+
+
+def test_a_machine_that_refuses_is_not_used(workspace: Workspace, shutdown: Path) -> None:
+    (shutdown.parent / "sbin/shutdown").write_text("#!/bin/sh\necho not allowed >&2\nexit 1\n")
+    done = workspace.fcctl("run", "look", "--on", "box", check=6)
+    assert "shutdown timer" in done.stderr
+    assert "hint:" in done.stderr
+    assert workspace.only_run()["steps"] == []
+
+
+def test_a_run_that_could_cost_too_much_is_refused_before_anything(workspace: Workspace, shutdown: Path) -> None:
+    with (workspace.root / "fcctl.toml").open("a") as f:
+        f.write("\n[budget]\nper_run_usd = 0.02\n")
+    done = workspace.fcctl("run", "look", "--on", "box", check=5)
+    assert "$0.03" in done.stderr
+    assert "$0.02" in done.stderr
+    assert workspace.runs() == {}
+    assert workspace.active() == []
+
+
+def test_what_a_run_cost_is_in_its_record(workspace: Workspace) -> None:
+    workspace.fcctl("run", "look", "--on", "box")
+    cost = workspace.only_run()["cost"]
+    assert cost["usd_per_hour"] == 0.75
+    assert cost["usd"] == pytest.approx(cost["billed_s"] * 0.75 / 3600, abs=1e-5)
+    assert sum(line["seconds"] for line in cost["breakdown"]) == pytest.approx(cost["billed_s"], abs=0.01)
