@@ -66,10 +66,11 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     def indented(content: RenderableType) -> Padding:
         return Padding(content, (0, 0, 0, _INDENT), expand=False)
 
-    yield from _header(record)
+    ended = stopped(record)
+    yield from _header(record, told=ended)
     if record.steps:
         yield _heading("Steps")
-        yield indented(_steps(record, documents))
+        yield indented(_steps(record, documents, told=ended))
     for document in documents.items:
         found = section(document)
         if found:
@@ -80,11 +81,11 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     if any(step.gates for step in record.steps):
         judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"]
         yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in judged)} of {len(judged)} passed")
-        yield indented(_gates(record))
+        yield indented(_gates(record, told=ended))
     if record.omitted:
         yield _heading("Left on the host")
         yield indented(_omitted(record))
-    for step in stopped(record):
+    for step in ended:
         yield _heading(TITLES[step.status], clean(step.id, 40))
         yield from failure(step, folder, _short(folder))
     yield from _footer(folder, documents)
@@ -98,7 +99,7 @@ def _heading(title: str, detail: str = "") -> Text:
 
 
 # ------------------------------------------------------------------------------------------------ head and foot
-def _header(record: RunRecord) -> Iterator[Text]:
+def _header(record: RunRecord, told: list[StepRecord]) -> Iterator[Text]:
     from rich.text import Text
 
     line = Text("\n")
@@ -110,9 +111,10 @@ def _header(record: RunRecord) -> Iterator[Text]:
         line.append(f" in {duration(seconds)}")
     yield line
     yield Text("  ".join(_identity(record)), "dim")
-    for text, style in ((record.message, ""), (record.hint and f"hint: {record.hint}", "cyan")):
-        if text:
-            yield Text(clean(text, 600), style)
+    if record.message:
+        yield Text(clean(record.message, 600))
+    if record.hint and record.hint not in {step.hint for step in told}:
+        yield Text(f"hint: {clean(record.hint, 600)}", "cyan")
 
 
 def _identity(record: RunRecord) -> Iterator[str]:
@@ -152,7 +154,7 @@ def _short(folder: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ steps and gates
-def _steps(record: RunRecord, documents: Documents) -> Table:
+def _steps(record: RunRecord, documents: Documents, told: list[StepRecord]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -164,11 +166,13 @@ def _steps(record: RunRecord, documents: Documents) -> Table:
     for step in record.steps:
         ran = step.attempts > 0 or step.duration_s > 0
         taken = duration(max(0.0, step.duration_s)) if ran and step.status != "unavailable" else ""
-        table.add_row(Text(clean(step.id, 60)), mark(step.status), Text(taken), _step_note(step, documents))
+        table.add_row(
+            Text(clean(step.id, 60)), mark(step.status), Text(taken), _step_note(step, documents, told=step in told)
+        )
     return table
 
 
-def _step_note(step: StepRecord, documents: Documents) -> Text:
+def _step_note(step: StepRecord, documents: Documents, *, told: bool) -> Text:
     from rich.text import Text
 
     said = Text()
@@ -178,13 +182,13 @@ def _step_note(step: StepRecord, documents: Documents) -> Text:
         said.append(f"gates {passed}/{len(judged)}", "" if passed == len(judged) else "red")
     if step.attempts > 1:
         said.append(f"{', ' if said else ''}attempt {step.attempts}")
-    for line, style in _explained(step, documents):
+    for line, style in _explained(step, documents, told=told):
         said.append(("\n" if said else "") + line, style)
     return said
 
 
-def _explained(step: StepRecord, documents: Documents) -> Iterator[tuple[str, str]]:
-    """What the table says of a step that did not simply pass; what stopped the run has a section of its own."""
+def _explained(step: StepRecord, documents: Documents, *, told: bool) -> Iterator[tuple[str, str]]:
+    """What the table says of a step that did not simply pass; of one that is ``told`` below only what it came to."""
     first, *rest = [clean(line, 160) for line in clean_text(step.message or "").splitlines() if line.strip()] or [""]
     if step.status == "warned":
         found = [d.content for d in documents.items if d.step == step.id and d.kind == "environment"]
@@ -192,15 +196,16 @@ def _explained(step: StepRecord, documents: Documents) -> Iterator[tuple[str, st
         if warnings:
             yield plural(int(warnings), "warning"), "yellow"
             return
-    if step.status not in ("passed", "skipped"):
+    by_gate = told and any(gate.verdict in ("fail", "unavailable") for gate in step.gates)
+    if first and not by_gate and step.status not in ("passed", "skipped"):
         yield first, "dim"
     if step.status == "warned" and rest:  # the log's end, of which the last line is the most likely to say why
         yield rest[-1], "dim"
-    if step.status in ("warned", "unavailable") and step.hint:
+    if not told and step.status != "passed" and step.hint:
         yield f"hint: {clean(step.hint, 300)}", "cyan"
 
 
-def _gates(record: RunRecord) -> Table:
+def _gates(record: RunRecord, told: list[StepRecord]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -211,7 +216,7 @@ def _gates(record: RunRecord) -> Table:
         for gate in step.gates:
             said = Text(clean(gate.expr, 300))
             said.append(_gate_value(gate), "dim")
-            if gate.hint and gate.verdict in ("fail", "unavailable"):
+            if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
                 said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
             table.add_row(_verdict(gate), said)
     return table
