@@ -35,8 +35,6 @@ using namespace flashcore;
 
 constexpr int kWarps = TILE_M / WARP_ROWS * WARPS_KV;
 constexpr int kThreads = 32 * kWarps;
-// 16 warps per multiprocessor, 128 registers a thread, where the scores leave room for that; else as many as it takes.
-constexpr int kMinBlocks = WARP_ROWS * TILE_N <= 1024 && kThreads <= 128 ? 512 / kThreads : 1;
 constexpr int kRowTiles = WARP_ROWS / 16;  // mma tiles, of 16 rows
 constexpr int kKeyTiles = TILE_N / 8;      // of 8 keys, as columns of S
 constexpr int kOutTiles = kHeadDim / 8;    // of 8 columns of O
@@ -50,6 +48,10 @@ constexpr uint32_t kLoadBytes = kQBytes + 2 * STAGES * kStageBytes;
 constexpr int kPartial = kRowTiles * (4 * kOutTiles + 4);
 constexpr uint32_t kMergeBytes = kQBytes + (WARPS_KV - 1) * (TILE_M / WARP_ROWS) * 32 * kPartial * 4;
 constexpr uint32_t kSharedBytes = kLoadBytes > kMergeBytes ? kLoadBytes : kMergeBytes;
+
+// Left alone (0) the compiler aims at two blocks of 256 threads per multiprocessor, even with a few spills. Where the
+// shared memory of an L4, 100 KB, has room for one block only, it need not.
+constexpr int kMinBlocks = kThreads == 256 && kSharedBytes > 50 * 1024 ? 1 : 0;
 
 static_assert(TILE_M % WARP_ROWS == 0 && WARP_ROWS % 16 == 0 && TILE_N % 16 == 0, "whole mma tiles");
 static_assert(STAGES == 1 || STAGES == 2, "K and V have one or two buffers");
