@@ -146,7 +146,7 @@ def _step(name: str, started: float, rng: random.Random) -> StepRecord:
 
 def measure(case: Case, workspace: Path, times: int) -> list[tuple[float, float]]:
     """(wall-clock, processor) seconds of each process."""
-    command = [sys.executable, "-m", "orchestrator.cli.main", *case.arguments]
+    command = [sys.executable, "-m", "orchestrator.cli.entry", *case.arguments]
     if case.program:
         command = [sys.executable, "-c", PRELUDE + case.program, str(workspace / "results")]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}", "PATH": "/usr/bin:/bin", "HOME": str(workspace)}

@@ -35,7 +35,7 @@ def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
 
 def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 120) -> Outcome:
     """Run ``fcctl`` with the given arguments in ``cwd``; ``env`` is added to the environment."""
-    command = [sys.executable, "-m", "orchestrator.cli.main", *argv]
+    command = [sys.executable, "-m", "orchestrator.cli.entry", *argv]
     done = subprocess.run(
         command,
         cwd=cwd,

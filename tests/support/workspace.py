@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FCCTL = [sys.executable, "-m", "orchestrator.cli.main"]
+FCCTL = [sys.executable, "-m", "orchestrator.cli.entry"]
 
 
 class Workspace:

@@ -32,7 +32,7 @@ ALLOWED = {
 #: Needed before there is a workspace, and so before app.py can wire anything.
 BEFORE_THE_WORKSPACE = ("orchestrator.adapters.workspace", "orchestrator.adapters.logging_setup")
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
-FRAME = ("commands", "context", "failures", "main", "options", "output")
+FRAME = ("commands", "context", "entry", "failures", "main", "options", "output")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")
 
 OURS = [

@@ -1,13 +1,12 @@
-"""A machine over SSH: programs run on channels of one Fabric connection."""
+"""A machine over SSH: programs run on channels of one connection."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 
-import paramiko
-
 from orchestrator.adapters.hosts.ssh_config import Destination, resolve
+from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.ssh_link import Dialer, Link
 from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
 from orchestrator.domain.target import SshTarget

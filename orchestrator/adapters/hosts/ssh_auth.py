@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import paramiko
-from paramiko.agent import AgentKey, AgentSSH
-
 from orchestrator.adapters.hosts.known_hosts import fingerprint
 from orchestrator.adapters.hosts.ssh_config import SshSettings
+from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.transport import printable
 from orchestrator.errors import HostUnreachable
 
@@ -23,7 +21,7 @@ AGENT_TIMEOUT_S = 60
 PASSPHRASE_TRIES = 3
 
 
-class SocketAgent(AgentSSH):
+class SocketAgent(paramiko.agent.AgentSSH):
     """The ssh-agent that listens on a given socket (``IdentityAgent``)."""
 
     def __init__(self, path: str) -> None:
@@ -92,7 +90,7 @@ class KeyLogin:
             else:
                 yield key, str(file)
 
-    def _agent_keys(self) -> list[AgentKey]:
+    def _agent_keys(self) -> list[paramiko.AgentKey]:
         if not self._agent_socket:
             return []
         try:

@@ -92,7 +92,7 @@ def resolve(
     Raises:
         HostUnreachable: (config) the configuration cannot be read.
     """
-    from paramiko import SSHException
+    from orchestrator.adapters.hosts.ssh_library import paramiko
 
     if destination.name.startswith("-"):
         raise HostUnreachable(
@@ -101,7 +101,7 @@ def resolve(
     try:
         parsed = _config(destination, config_file)
         found = parsed.lookup(destination.name)
-    except (SSHException, OSError, ValueError) as error:
+    except (paramiko.SSHException, OSError, ValueError) as error:
         raise HostUnreachable(
             "cannot read the SSH configuration",
             reason="config",
@@ -146,12 +146,12 @@ def user_config(config_file: str | None) -> list[str]:
 
 
 def _config(destination: Destination, config_file: str | None) -> SSHConfig:
-    from paramiko import SSHConfig
+    from orchestrator.adapters.hosts.ssh_library import paramiko
 
     program = shutil.which("ssh")
     if program is None:
         file = _path(config_file or "~/.ssh/config")
-        return SSHConfig.from_path(str(file)) if config_file or file.exists() else SSHConfig()
+        return paramiko.SSHConfig.from_path(str(file)) if config_file or file.exists() else paramiko.SSHConfig()
     argv = [program, "-G", *user_config(config_file)]
     argv += ["-l", destination.user] if destination.user else []
     argv += ["-p", str(destination.port)] if destination.port else []
@@ -163,7 +163,7 @@ def _config(destination: Destination, config_file: str | None) -> SSHConfig:
     if answer.returncode != 0:
         raise ValueError(answer.stderr.strip() or f"ssh -G ended with {answer.returncode}")
     # Paramiko would read the answer's own line ``host NAME`` as the start of a block.
-    return SSHConfig.from_text("\n".join(x for x in answer.stdout.splitlines() if not x.startswith("host ")))
+    return paramiko.SSHConfig.from_text("\n".join(x for x in answer.stdout.splitlines() if not x.startswith("host ")))
 
 
 def _but_none(values: str | list[str]) -> list[str]:

@@ -14,12 +14,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import paramiko
-from fabric import Config, Connection
-
 from orchestrator.adapters.hosts import known_hosts
 from orchestrator.adapters.hosts.ssh_auth import KeyLogin
 from orchestrator.adapters.hosts.ssh_config import Destination, SshSettings, resolve
+from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.transport import printable
 from orchestrator.errors import HostUnreachable
 
@@ -34,20 +32,15 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:
-    """An open connection and everything it stands on; ``connection`` is Fabric's."""
+    """An open connection and everything it stands on."""
 
-    def __init__(self, connection: Connection, below: Link | None, proxy: ProxyProgram | None) -> None:
-        self.connection = connection
+    def __init__(self, transport: paramiko.Transport, below: Link | None, proxy: ProxyProgram | None) -> None:
+        self.transport = transport
         self._below = below
         self._proxy = proxy
 
-    @property
-    def transport(self) -> paramiko.Transport:
-        transport: paramiko.Transport = self.connection.transport
-        return transport
-
     def close(self) -> None:
-        for part in (self.connection, self._below, self._proxy):
+        for part in (self.transport, self._below, self._proxy):
             if part is not None:
                 with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
                     part.close()
@@ -197,36 +190,36 @@ class Dialer:
             ) from None  # fmt: skip
 
     # ---------------------------------------------------------------------------------------- key and login
-    def _log_in(self, settings: SshSettings, sock: Any, proxy: ProxyProgram | None) -> Connection:
+    def _log_in(self, settings: SshSettings, sock: Any, proxy: ProxyProgram | None) -> paramiko.Transport:
         keys = HostKeys(settings)
-        connection = Connection(
-            settings.host,
-            user=settings.user,
-            port=settings.port,
-            config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # resolved already; no files of Fabric's own
-            gateway=False,
-            connect_kwargs={
-                "sock": ImpatientSocket(sock, self._patience_s),
-                "transport_factory": keys.transport,
-                "auth_strategy": KeyLogin(settings, _agent_socket(settings)),
-                "timeout": self._timeout_s,
-                "banner_timeout": self._timeout_s,
-                "auth_timeout": max(self._timeout_s, 30.0),
-                "channel_timeout": self._timeout_s,
-            },
-        )
-        connection.client.set_missing_host_key_policy(keys)
+        client = paramiko.SSHClient()
+        strategy: Any = KeyLogin(settings, _agent_socket(settings))
+        shown: Any = ImpatientSocket(sock, self._patience_s)
+        client.set_missing_host_key_policy(keys)
         began = time.monotonic()
         try:
-            connection.open()
+            client.connect(
+                settings.host,
+                settings.port,
+                settings.user,
+                sock=shown,
+                transport_factory=keys.transport,
+                auth_strategy=strategy,
+                timeout=self._timeout_s,
+                banner_timeout=self._timeout_s,
+                auth_timeout=max(self._timeout_s, 30.0),
+                channel_timeout=self._timeout_s,
+            )
         except HostUnreachable:
-            connection.client.close()
+            client.close()
             raise
         except (paramiko.SSHException, OSError, EOFError) as error:
-            connection.client.close()
+            client.close()
             _explain(settings, error, proxy, late=time.monotonic() - began >= self._timeout_s)
-        connection.transport.set_keepalive(KEEPALIVE_S)
-        return connection
+        transport = client.get_transport()
+        assert transport is not None  # noqa: S101 - it was opened just now
+        transport.set_keepalive(KEEPALIVE_S)
+        return transport
 
 
 class HostKeys(paramiko.MissingHostKeyPolicy):

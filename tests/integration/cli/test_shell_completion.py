@@ -81,7 +81,7 @@ def test_the_script_is_one_of_its_shell(fcctl: Fcctl, tmp_path: Path, shell: str
 def test_bash_completes(fcctl: Fcctl, busy: Path) -> None:
     program = busy / "bin" / "fcctl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.cli.entry "$@"\n')
     program.chmod(0o755)
     (busy / "completion.bash").write_text(fcctl("completion", "bash", cwd=busy).out)
     script = (

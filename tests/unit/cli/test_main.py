@@ -169,7 +169,7 @@ def test_a_yes_is_needed(
 
 def fcctl(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
-    command = [sys.executable, "-m", "orchestrator.cli.main", *argv]
+    command = [sys.executable, "-m", "orchestrator.cli.entry", *argv]
     return subprocess.run(command, check=False, env=environ, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -195,7 +195,7 @@ def test_version_is_the_project_s(private_home: Path) -> None:
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]])
 def test_a_closed_pipe_is_no_error(private_home: Path, json_option: list[str]) -> None:
-    command = [sys.executable, "-m", "orchestrator.cli.main", "-C", str(ROOT), "jobs", "ls", *json_option]
+    command = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(ROOT), "jobs", "ls", *json_option]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
     process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
