@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from orchestrator.reports.cells import print_trimmed
 from orchestrator.reports.live import duration
 from orchestrator.reports.sanitize import clean
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from orchestrator.workflows.resume import ActiveState
 
 COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "NOTE")
+#: What a narrow terminal goes without: the run's name says both.
+_IN_THE_NAME = ("JOB", "TARGET")
+_WIDE = 110
+_COLOURS = {"running": "green", "followed": "green", "unreachable": "red", "broken": "red", "interrupted": "yellow"}
 
 
 def rows(states: list[ActiveState], now: float) -> list[tuple[str, ...]]:
@@ -42,10 +47,13 @@ def print_active(states: list[ActiveState], console: Console) -> None:
         console.print("no active runs")
         return
     from rich.table import Table
+    from rich.text import Text
 
+    shown = [i for i, name in enumerate(COLUMNS) if console.width >= _WIDE or name not in _IN_THE_NAME]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, overflow="fold", no_wrap=column == "RUN")
+    for i in shown:
+        table.add_column(COLUMNS[i], overflow="fold", no_wrap=COLUMNS[i] != "NOTE")
     for cells in rows(states, time.time()):
-        table.add_row(*cells)
-    console.print(table)
+        state = Text(cells[3], _COLOURS.get(cells[3], ""))
+        table.add_row(*(state if i == 3 else Text(cells[i]) for i in shown))
+    print_trimmed(console, table, console.width)

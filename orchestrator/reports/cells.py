@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from orchestrator.reports.figures import ascii_only
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.measure import Measurement
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -42,6 +45,34 @@ def more(count: int, limit: int = MAX_ROWS) -> Iterator[Text]:
     """The line that says how many rows are not shown, if any."""
     if count > limit:
         yield text(f"... and {count - limit} more", "dim")
+
+
+def print_trimmed(console: Console, piece: RenderableType, width: int) -> None:
+    """Print without the blanks that a table or its padding ends in, and in ASCII where the terminal has no more.
+
+    A text that is not to be wrapped (a path) goes out in one piece, however long.
+    """
+    from rich.segment import Segments
+    from rich.text import Text
+
+    unbroken = isinstance(piece, Text) and piece.no_wrap
+    options = console.options.update(width=_ANY_WIDTH if unbroken else width, markup=False, highlight=False)
+    lines = console.render_lines(piece, options, pad=False)
+    plain = None if "utf" in console.encoding.lower() else ascii_only
+    console.print(Segments(_trimmed(lines, plain)), crop=False, end="", soft_wrap=True)
+
+
+def _trimmed(lines: list[list[Segment]], plain: Callable[[str], str] | None) -> Iterator[Segment]:
+    from rich.segment import Segment
+
+    for line in lines:
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            *front, last = line
+            for said, style, _ in (*front, Segment(last.text.rstrip(), last.style)):
+                yield Segment(plain(said) if plain else said, style)
+        yield Segment("\n")
 
 
 class FirstThatFits:

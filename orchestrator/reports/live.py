@@ -144,6 +144,7 @@ class Live:
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.time) -> None:
         from rich.live import Live as RichLive
+        from rich.spinner import Spinner
 
         self._console = console
         self._clock = clock
@@ -152,6 +153,7 @@ class Live:
         self._skew = 0.0
         self._last_line = ""
         self._telemetry: dict[str, Any] | None = None
+        self._spinner = Spinner("dots" if "utf" in console.encoding.lower() else "line")
         self._live = RichLive(
             get_renderable=self._render, console=console, refresh_per_second=8, transient=True, redirect_stdout=False
         )
@@ -161,19 +163,23 @@ class Live:
         self._phase = f"{name}  {clean(detail, 200)}"
 
     def note(self, message: str) -> None:
-        self._console.print(f"note: {clean(message, 500)}", style="yellow", markup=False, highlight=False)
+        self._say(f"note: {clean(message, 500)}", "")
+
+    def _say(self, text: str, style: str) -> None:
+        """A line that stays, above the block that moves."""
+        self._console.print(text, style=style, markup=False, highlight=False)
 
     def event(self, event: wire.Event) -> None:
         if event.type == "step_finished":
             mark, colour, text = step_line(event)
-            self._console.print(f"{mark} {text}", style=colour, markup=False, highlight=False)
+            self._say(f"{mark} {text}", colour)
             self._last_line = ""
         elif event.type == "warning":
-            self.note(first_line(str(event.data.get("message"))))
+            self._say(f"warning: {first_line(str(event.data.get('message')))}", "yellow")
         elif event.type == "gate":
             line = gate_line(event)
             if line:
-                self._console.print("  " + line, style="red", markup=False, highlight=False)
+                self._say("  " + line, "red")
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
         self._summary = reply.summary
@@ -190,10 +196,10 @@ class Live:
 
     def _render(self) -> RenderableType:
         from rich.console import Group
-        from rich.spinner import Spinner
         from rich.text import Text
 
-        rows: list[RenderableType] = [Spinner("dots", text=Text(self._headline(), style="bold"))]
+        self._spinner.update(text=Text(self._headline(), style="bold", no_wrap=True, overflow="ellipsis"))
+        rows: list[RenderableType] = [self._spinner]
         if self._last_line:
             rows.append(Text("  " + self._last_line, style="dim", no_wrap=True, overflow="ellipsis"))
         gauge = telemetry_text(self._telemetry)

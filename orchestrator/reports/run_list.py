@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from orchestrator.reports.cells import print_trimmed
 from orchestrator.reports.live import duration
 from orchestrator.reports.sanitize import clean
 
@@ -59,7 +60,7 @@ def print_runs(rows: list[RunRow], console: Console, now: float) -> None:
             *(Text(cell) for cell in more),
             Text(clean(row.gpu or "", 40)),
         )
-    console.print(table)
+    print_trimmed(console, table, console.width)
 
 
 def age(created: str, now: float) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
 from orchestrator.domain.timings import number
+from orchestrator.reports.cells import print_trimmed
 from orchestrator.reports.document_tables import section
 from orchestrator.reports.failure_section import TITLES, failure, gate_value, path_line, stopped
-from orchestrator.reports.figures import ascii_only, mark, plural
+from orchestrator.reports.figures import mark, plural
 from orchestrator.reports.live import duration
 from orchestrator.reports.run_list import COLOURS
 from orchestrator.reports.sanitize import clean, clean_text
@@ -18,14 +19,12 @@ from orchestrator.workflows.documents import Documents, load, part
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
 MAX_WIDTH = 132
 _OMITTED = 20
-_ANY_WIDTH = 10_000
 _INDENT = 2
 
 
@@ -34,30 +33,9 @@ def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None
 
     ``folder`` is where the run's files are; documents that cannot be read are named, never an error.
     """
-    from rich.segment import Segments
-    from rich.text import Text
-
     documents = load(record, folder)
-    options = console.options.update(width=min(console.width, MAX_WIDTH), markup=False, highlight=False)
-    plain = None if "utf" in console.encoding.lower() else ascii_only
     for piece in _pieces(record, folder, documents):
-        whole = isinstance(piece, Text) and piece.no_wrap  # a path, however long
-        lines = console.render_lines(piece, options.update(width=_ANY_WIDTH) if whole else options, pad=False)
-        console.print(Segments(_printed(lines, plain)), crop=False, end="", soft_wrap=True)
-
-
-def _printed(lines: list[list[Segment]], plain: Callable[[str], str] | None) -> Iterator[Segment]:
-    """The lines without the blanks a table or its padding ends in, which a copy from the terminal would have."""
-    from rich.segment import Segment
-
-    for line in lines:
-        while line and not line[-1].text.strip():
-            line.pop()
-        if line:
-            *front, last = line
-            for text, style, _ in (*front, Segment(last.text.rstrip(), last.style)):
-                yield Segment(plain(text) if plain else text, style)
-        yield Segment("\n")
+        print_trimmed(console, piece, min(console.width, MAX_WIDTH))
 
 
 def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[RenderableType]:
