@@ -53,7 +53,8 @@ constexpr uint32_t kSharedBytes = kLoadBytes > kMergeBytes ? kLoadBytes : kMerge
 // shared memory of an L4, 100 KB, has room for one block only, it need not.
 constexpr int kMinBlocks = kThreads == 256 && kSharedBytes > 50 * 1024 ? 1 : 0;
 
-static_assert(TILE_M % WARP_ROWS == 0 && WARP_ROWS % 16 == 0 && TILE_N % 16 == 0, "whole mma tiles");
+static_assert(TILE_M % WARP_ROWS == 0 && WARP_ROWS % 16 == 0, "whole mma tiles");
+static_assert(TILE_N % WARP_ROWS == 0, "a tile's first key is at or below the diagonal for all rows of a warp, or none");
 static_assert(STAGES == 1 || STAGES == 2, "K and V have one or two buffers");
 static_assert(kThreads <= 1024 && kSharedBytes <= 99 * 1024, "fits an L4");
 
@@ -124,8 +125,7 @@ __device__ __forceinline__ void softmax(Scores &s, Rows &rows, float factor) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
       maximum = max_across<4>(maximum);
-      // A row that has seen no key yet has the maximum -inf, and -inf - -inf is NaN: any finite base gives 2^-inf = 0.
-      const float base = maximum == -CUDART_INF_F ? 0.f : maximum * factor;
+      const float base = maximum * factor;  // finite: every row of a tile that is not skipped sees its first key
       const float correction = exp2_approx(rows.maximum[i][h] * factor - base);
       rows.maximum[i][h] = maximum;
       float sum = 0.f;

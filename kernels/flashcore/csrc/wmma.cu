@@ -228,7 +228,6 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
         for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(out[i][d], p[i], v, out[i][d]);
       }
     }
-    __syncwarp();  // all lanes have read P before the next scores overwrite it
   }
 
   // Divide by the sums and write rows, through this warp's memory once more.

@@ -145,12 +145,18 @@ inline void run_block(const std::function<void()> &kernel) {
     makecontext(&fiber.context, +[] { body(), now->done = true; }, 0);
     order.push_back(&fiber);
   }
-  for (bool progress = true; progress && !failure;) {
+  std::vector<unsigned> speed;  // warps that run at one pace would hide that they do not wait for each other
+  for (size_t i = 0; i < warps.size(); ++i) speed.push_back(1 + draw() % 8);
+  for (bool progress = true; progress;) {
     progress = false;
+    std::vector<bool> runs;
+    for (const unsigned s : speed) runs.push_back(draw() % 8 < s);
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draw() % i]);
     for (Fiber *fiber : order) {
       if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) continue;
-      now = fiber, progress = true;
+      progress = true;
+      if (!runs[fiber->warp]) continue;
+      now = fiber;
       swapcontext(&scheduler, &fiber->context);
       if (failure) return;
     }
