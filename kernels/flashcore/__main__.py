@@ -1,4 +1,6 @@
-"""``python -m flashcore``: build, check, bench and profile a kernel variant.
+"""``python -m flashcore``: build, check, bench and profile a kernel variant; measure what the GPU can do.
+
+A VARIANT is a name of ``python -m flashcore list``, or one with settings: ``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64``.
 
 Results go to stdout as a table and to the output folder as documents; errors go to stderr, with what to do.
 Exit codes: 0 ok; 1 wrong results or a failed build; 2 usage; 69 this machine lacks something (torch, nvcc, ncu, a GPU).
@@ -7,13 +9,14 @@ Exit codes: 0 ok; 1 wrong results or a failed build; 2 usage; 69 this machine la
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flashcore import build, documents, profile, registry, shapes, toolchain
+from flashcore import build, documents, profile, registry, roofline, sanitize, shapes, toolchain
 from flashcore.errors import FlashcoreError, Unavailable, UsageError, nearest
 
 
@@ -35,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = verbs.add_parser("list", help="variants, their parameters and the named shapes")
+    listing.add_argument("--json", action="store_true", help="as one JSON object")
     listing.set_defaults(command=_list)
 
     common = argparse.ArgumentParser(add_help=False)
@@ -43,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default="auto",
         metavar="VARIANT",
-        help="a variant's name; auto (default): baseline on a GPU, else cpu",
+        help="a variant, as NAME or NAME:K=V+K=V; auto (default): baseline on a GPU, else cpu",
     )
     common.add_argument(
         "--set", action="append", default=[], metavar="K=V", help="a compile-time parameter; may be repeated"
@@ -62,18 +66,28 @@ def _parser() -> argparse.ArgumentParser:
     building.set_defaults(command=_build)
     checking = verbs.add_parser("check", parents=[common, shaped], help="compare with float64: 20 cases")
     checking.add_argument("--seeds", metavar="A,B,C", help="repeat a run's seeds (default: fresh ones)")
+    checking.add_argument("--sanitize", action="store_true", help="run compute-sanitizer's memcheck and racecheck, too")
+    checking.add_argument("--launches", action="store_true", help="only launch small odd shapes, for a sanitizer")
     checking.set_defaults(command=_check)
     timing = verbs.add_parser("bench", parents=[common, shaped], help="time against PyTorch SDPA in one process")
     timing.add_argument("--iterations", type=int, default=100, metavar="N", help="samples per side, at least 100")
+    timing.add_argument("--modes", metavar="LIST", help="of hot,cold,eager (default: all)")
     timing.add_argument(
         "--against", metavar="LIST", help="rivals: sdpa, sdpa-flash, ... or variants (default: every SDPA backend)"
     )
+    timing.add_argument("--peaks", metavar="FILE", help="this GPU's ceilings, as peaks wrote them (default: measure)")
+    timing.add_argument("--null", type=int, metavar="N", help="instead: compare the kernel with itself N times")
     timing.set_defaults(command=_bench)
     profiling = verbs.add_parser("profile", parents=[common, shaped], help="one launch under Nsight Compute")
     profiling.add_argument(
         "--loop", action="store_true", help="only launch a few times, for a profiler started by hand"
     )
     profiling.set_defaults(command=_profile)
+    measuring = verbs.add_parser("peaks", help="measure this GPU: tensor cores, exp2, copies, launches")
+    measuring.add_argument(
+        "--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)"
+    )
+    measuring.set_defaults(command=_peaks)
     return parser
 
 
@@ -111,35 +125,47 @@ def _overrides(pairs: Sequence[str]) -> dict[str, int]:
     return chosen
 
 
-def _variant(options: argparse.Namespace, name: str | None = None) -> registry.Variant:
+def _variant(options: argparse.Namespace, label: str) -> tuple[registry.Variant, dict[str, int]]:
+    """The variant called ``label``, and the settings that the label names."""
     asked = getattr(options, "device", None)
-    variant = registry.find(name or options.variant, lambda: asked or _device_here())
+    name, settings = registry.split(label)
+    variant = registry.find(name, lambda: asked or _device_here())
     if asked and variant.device != asked:
         raise Unavailable(f"{variant.name} is a {variant.device} kernel: there is no {asked} code to compile")
-    return variant
+    return variant, _overrides(settings)
 
 
-def _built(options: argparse.Namespace, variant: registry.Variant, configured: bool = True) -> build.Built:
-    """Build ``variant`` with the options' ``--set``, or with its defaults if it is not the one they are meant for."""
-    overrides = _overrides(options.set) if configured else {}
+def _built(options: argparse.Namespace, label: str | None = None) -> build.Built:
+    """Build the variant of the command line, with its ``--set``; or the one called ``label``, without."""
+    variant, overrides = _variant(options, label or options.variant)
+    if label is None:
+        overrides.update(_overrides(options.set))
     built = build.build(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
     how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"
-    print(f"{variant.name}: {how}, {built.library}")
+    print(f"{built.label}: {how}, {built.library}")
     if options.verbose:
         print(built.document["command"], built.log.read_text(encoding="utf-8"), sep="\n")
     return built
 
 
-def _kernel(options: argparse.Namespace, name: str | None = None) -> Any:
-    variant = _variant(options, name)
+def _kernel(options: argparse.Namespace, label: str | None = None) -> Any:
+    variant, _ = _variant(options, label or options.variant)
     _need_torch()
     from flashcore.launch import Kernel
 
-    return Kernel(_built(options, variant, configured=name is None))
+    if variant.device == "cuda" and not _need_torch().cuda.is_available():
+        raise Unavailable(
+            f"{variant.name} runs on a GPU and torch sees none",
+            hint="run it on the GPU machine (fcctl run test --on HOST), or build it here: python -m flashcore build",
+        )
+    return Kernel(_built(options, label))
 
 
 # ------------------------------------------------------------------------------------------------ the verbs
-def _list(_options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps(_listed(), indent=1))
+        return 0
     for variant in registry.VARIANTS.values():
         print(f"{variant.name:<12} {variant.device:<5} {variant.summary}")
         for p in variant.parameters:
@@ -151,8 +177,30 @@ def _list(_options: argparse.Namespace) -> int:
     return 0
 
 
+def _listed() -> dict[str, Any]:
+    variants = [
+        {
+            "name": v.name,
+            "device": v.device,
+            "summary": v.summary,
+            "causal": v.causal,
+            "head_dims": list(v.head_dims),
+            "dtypes": list(v.dtypes),
+            "configurations": sum(1 for _ in v.space()),
+            "parameters": [
+                {"name": p.name, "values": list(p.values), "default": p.default, "meaning": p.meaning}
+                for p in v.parameters
+            ],
+            "constraints": [c.text for c in v.constraints],
+        }
+        for v in registry.VARIANTS.values()
+    ]
+    named = {name: shape.as_dict() for name, shape in shapes.SHAPES.items()}
+    return {"schema_version": 1, "variants": variants, "shapes": named}
+
+
 def _build(options: argparse.Namespace) -> int:
-    built = _built(options, _variant(options))
+    built = _built(options)
     for k in built.document["kernels"]:
         print(
             f"  {k['name']} {k['arch']}: {k['registers']} registers, {k['stack_bytes']} B stack, "
@@ -168,6 +216,9 @@ def _check(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
     seeds = [int(s) for s in options.seeds.split(",")] if options.seeds else None
     kernel = _kernel(options)
+    if options.launches:
+        print(f"{sanitize.launches(kernel)} launches")
+        return 0
     from flashcore import check
 
     def report(case: dict[str, Any]) -> None:
@@ -180,27 +231,65 @@ def _check(options: argparse.Namespace) -> int:
 
     document = check.run(kernel, chosen, seeds, report)
     out = documents.folder(options.out)
-    path = documents.write_json(out / f"correctness-{kernel.variant.name}.json", document)
+    if options.sanitize:
+        document["sanitizer"] = _sanitized(kernel.built, out)
+    path = documents.write_json(out / f"correctness-{kernel.built.slug}.json", document)
     summary = document["summary"]
     print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")
-    return 0 if summary["failed"] == 0 else 1
+    found = [part["status"] for part in document.get("sanitizer", {}).values()]
+    return 0 if summary["failed"] == 0 and "failed" not in found else 1
+
+
+def _sanitized(built: build.Built, out: Path) -> dict[str, Any]:
+    if built.variant.device != "cuda":
+        refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer watches GPU kernels only"}
+        parts = dict.fromkeys(sanitize.TOOLS, refused)
+    else:
+        parts = sanitize.run([built.label], out / f"sanitizer-{built.slug}.log")
+    for tool, part in parts.items():
+        print(f"  {part['status']}  {tool}  {part['message'] or ''}", flush=True)
+    return parts
+
+
+def _rivals(options: argparse.Namespace) -> tuple[list[str] | None, list[Any]]:
+    """``--against``: PyTorch's backends (None for all of them), and other variants."""
+    if not options.against:
+        return None, []
+    from flashcore import reference
+
+    labels = options.against.split(",")
+    others = [label for label in labels if label not in reference.BACKENDS]
+    for label in others:
+        name = registry.split(label)[0]
+        if name not in registry.VARIANTS:
+            raise UsageError(
+                f"nothing is called {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS])
+            )
+    return [n for n in labels if n in reference.BACKENDS], [_kernel(options, label) for label in others]
+
+
+def _modes(options: argparse.Namespace, device: str) -> tuple[str, ...]:
+    from flashcore import timing
+
+    known = timing.modes(device)
+    chosen = tuple(options.modes.split(",")) if options.modes else known
+    for mode in chosen:
+        if mode not in known:
+            raise UsageError(f"{mode!r} is no way to time on {device}", hint=nearest(mode, known))
+    return chosen
 
 
 def _bench(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
+    ceilings = roofline.load(options.peaks) if options.peaks else None
     kernel = _kernel(options)
-    from flashcore import bench, reference
+    modes = _modes(options, kernel.variant.device)
+    from flashcore import bench
 
-    backends, rivals = None, []
-    if options.against:
-        names = options.against.split(",")
-        backends = [n for n in names if n in reference.BACKENDS]
-        for name in names:
-            if name not in reference.BACKENDS and name not in registry.VARIANTS:
-                raise UsageError(
-                    f"nothing is called {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS])
-                )
-        rivals = [_kernel(options, name) for name in names if name in registry.VARIANTS]
+    out = documents.folder(options.out)
+    if options.null:
+        return _null(kernel, chosen, modes, options.null, out)
+    backends, rivals = _rivals(options)
     print(f"  {'us per launch':<28} {'p50':>9} {'p90':>9} {'p99':>9} {'min':>9} {'max':>9}   kernel's time / this")
 
     def report(row: dict[str, Any], ratio: dict[str, Any]) -> None:
@@ -209,16 +298,35 @@ def _bench(options: argparse.Namespace) -> int:
         versus = f"{ratio['ratio']:.3f} [{ratio['ci_low']:.3f}, {ratio['ci_high']:.3f}]" + (
             " (A/A null)" if ratio["null"] else ""
         )
+        roof = f"  {row['roofline']['pct']:.0f} % of {row['roofline']['bound']}" if "roofline" in row else ""
         slow = f"  throttled in {ratio['throttled_blocks']} blocks" if ratio["throttled_blocks"] else ""
-        print(f"  {row['name']:<28} {numbers}   {versus}{slow}", flush=True)
+        print(f"  {row['name']:<28} {numbers}   {versus}{roof}{slow}", flush=True)
 
     document, export = bench.run(
-        kernel, chosen, rivals=rivals, backends=backends, iterations=options.iterations, report=report
-    )
-    out = documents.folder(options.out)
-    path = documents.write_json(out / f"benchmark-{kernel.variant.name}.json", document)
+        kernel, chosen, rivals=rivals, backends=backends, iterations=options.iterations, modes=modes,
+        ceilings=ceilings, report=report,
+    )  # fmt: skip
+    path = documents.write_json(out / f"benchmark-{kernel.built.slug}.json", document)
     documents.write_json(out / "bench_export.json", export)
     print(path)
+    return 0
+
+
+def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], repeats: int, out: Path) -> int:
+    from flashcore import bench
+
+    metrics = {}
+    for name, shape in chosen.items():
+        for mode in modes:
+            found = bench.null(kernel, name, shape, mode, repeats)
+            metrics.update({f"{name}.{mode}.{key}": value for key, value in found.items()})
+            print(
+                f"  {name}/{mode}: {found['both']} of {repeats} within 1 % with an interval that contains 1; "
+                f"worst {found['worst']:.4f}, widest interval {found['widest']:.4f}",
+                flush=True,
+            )
+    document = documents.document("metrics", variant=kernel.variant.name, label=kernel.built.label, metrics=metrics)
+    print(documents.write_json(out / f"null-{kernel.built.slug}.json", document))
     return 0
 
 
@@ -226,17 +334,43 @@ def _profile(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "mission")
     if len(chosen) != 1:
         raise UsageError("profile takes one shape", hint="--shape mission")
+    variant, _ = _variant(options, options.variant)
+    if variant.device != "cuda":
+        raise Unavailable(f"{variant.name} does not run on a GPU: there is nothing for Nsight Compute to see")
+    if not options.loop:
+        profile.ncu()
     kernel = _kernel(options)
-    if kernel.variant.device != "cuda":
-        raise Unavailable(f"{kernel.variant.name} does not run on a GPU: there is nothing for Nsight Compute to see")
     ((name, shape),) = chosen.items()
     if options.loop:
         profile.loop(kernel, shape)
         return 0
-    arguments = [kernel.variant.name, "--shape", ",".join(map(str, (shape.B, shape.H, shape.S, shape.D)))]
-    arguments += [part for pair in options.set for part in ("--set", pair)]
-    label = f"{kernel.variant.name}-{name.replace(',', 'x')}"
-    print(profile.run(label, arguments, Path(documents.folder(options.out))))
+    label = kernel.built.label
+    arguments = [label, "--shape", ",".join(map(str, (shape.B, shape.H, shape.S, shape.D)))]
+    about = {
+        "variant": kernel.variant.name,
+        "label": label,
+        "configuration": kernel.built.configuration,
+        "shape": {"name": name, **shape.as_dict()},
+    }
+    slug = f"{kernel.built.slug}-{name.replace(',', 'x')}"
+    path = profile.run(slug, arguments, documents.folder(options.out), about)
+    for found in json.loads(path.read_text(encoding="utf-8"))["kernels"]:
+        for metric, value in found["metrics"].items():
+            print(f"  {metric:<28} {'-' if value is None else f'{value:,.6g}'}")
+        stalls = ", ".join(f"{s['reason']} {s['warps']:.2f}" for s in found["top_stalls"])
+        print(f"  {'stalls, warps per issue':<28} {stalls}")
+    print(path)
+    return 0
+
+
+def _peaks(options: argparse.Namespace) -> int:
+    _need_torch()
+    from flashcore import peaks
+
+    document = peaks.run()
+    for name, value in document["metrics"].items():
+        print(f"  {name:<28} {value:>14,.3f}")
+    print(documents.write_json(documents.folder(options.out) / "peaks.json", document))
     return 0
 
 

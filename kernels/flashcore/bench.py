@@ -2,9 +2,9 @@
 
 Each pair is measured in blocks A B B A and B A A B, so that a drifting clock or a busy neighbour hits both sides alike;
 the ratio is that of the blocks (:func:`flashcore.stats.paired_ratio`). The kernel is timed against itself in the same
-way: that null must be 1 within its interval, or the method is not to be believed on this machine. After the timing the
-inputs are replaced where they lie, outputs poisoned, and what the timed calls then compute is compared with float64,
-which a kernel that remembers old results, or skips part of the work, does not survive.
+way: that null must be 1 within its interval, or the method is not to be believed on this machine. After the timing
+:mod:`flashcore.audit` looks whether what was timed was the work; a figure that did not survive this is never written.
+Each of the kernel's and its rivals' rows says how far it is from this GPU's measured roofline.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcore import documents, inputs, reference, stats, timing
+from flashcore import audit, documents, inputs, reference, roofline, stats, timing
 from flashcore.clocks import Clocks
-from flashcore.compare import measure, tolerance
-from flashcore.errors import FlashcoreError
+from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
 from flashcore.shapes import Shape
 
@@ -32,12 +31,13 @@ ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 RUN = 2
 #: Times as many blocks in eager mode: single calls are short, and the processor that makes them is not quiet.
 EAGER_BLOCKS = 4
-#: Device work after the stop event that the audit forgives: the cost of looking, and a share of what was timed.
-LATE_US, LATE_SHARE = 200.0, 0.2
-
-
-class AuditFailed(FlashcoreError):
-    """The timed kernel did not do the work."""
+#: What the figures mean; raised whenever they stop being comparable with older ones.
+METHOD_VERSION = 2
+#: Raw samples kept of each row, and unthrottled blocks that a ratio needs.
+MAX_SAMPLES, MIN_BLOCKS = 2000, 5
+#: PyTorch's math backend writes all scores to memory, several times over; it is not timed beyond this.
+MAX_MATH_SCORES = 2**29
+BOUNDED = "sdpa-math"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,11 @@ class Paired:
     clocks: list[dict[str, Any]]  # one reading per block, empty without a GPU
 
     @property
-    def throttled_blocks(self) -> int:
-        return sum(bool(c["throttled"]) for c in self.clocks)
+    def throttled(self) -> np.ndarray:
+        """Which blocks ran on a throttled GPU."""
+        if not self.clocks:
+            return np.zeros(len(self.a), dtype=bool)
+        return np.array([bool(c["throttled"]) for c in self.clocks])
 
 
 Report = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -70,43 +73,98 @@ def run(
     rivals: Sequence[Kernel] = (),
     backends: Sequence[str] | None = None,
     iterations: int = MIN_ITERATIONS,
+    modes: Sequence[str] | None = None,
+    ceilings: Mapping[str, Any] | None = None,
     report: Report | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Time ``kernel`` on every shape and mode; returns the ``benchmark`` document and the export for jq.
 
-    ``backends`` limits PyTorch's implementations (all that work here by default; one at least). ``report`` hears each
-    row with the comparison it came from.
+    ``backends`` limits PyTorch's implementations (all that work here by default; one at least). ``ceilings`` is a
+    document of :mod:`flashcore.peaks`; on a GPU they are measured now if none is given. ``report`` hears each row with
+    the comparison it came from.
 
     Raises:
-        AuditFailed: the outputs of the timed calls are wrong.
+        AuditFailed: the timed calls were not the work.
     """
     blocks = math.ceil(max(iterations, MIN_ITERATIONS) / (2 * RUN))
+    chosen = tuple(modes) if modes else timing.modes(kernel.variant.device)
+    ceilings = _ceilings(kernel, ceilings)
     rows: list[dict[str, Any]] = []
     comparisons: list[dict[str, Any]] = []
+    audits: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
     clocks = Clocks()
+    environment = {**_environment(kernel, clocks), "peaks": ceilings["metrics"] if ceilings else None}
     for name, shape in shapes.items():
-        for mode in timing.modes(kernel.variant.device):
-            against = _rivals(kernel, shape, rivals, backends)
-            bench = _Bench(kernel, name, shape, mode, blocks, clocks)
+        for mode in chosen:
+            against, missing = _rivals(kernel, shape, rivals, backends)
+            bench = Bench(kernel, name, shape, mode, blocks, clocks)
             for row, comparison in bench.against(against):
+                if ceilings:
+                    row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
                 rows.append(row)
                 comparisons.append(comparison)
                 if report:
                     report(row, comparison)
-    built = kernel.built.document
+            audits.append({"benchmark": bench.title(""), "mode": mode, **bench.audit(ceilings)})
+            skipped += [{"shape": name, "mode": mode, **reason} for reason in (*missing, *bench.skipped)]
     headline = "mission" if "mission" in shapes else next(iter(shapes))
     document = documents.document(
         "benchmark",
+        method_version=METHOD_VERSION,
         variant=kernel.variant.name,
-        configuration=built["configuration"],
-        device=torch.cuda.get_device_name() if kernel.variant.device == "cuda" else "cpu",
+        label=kernel.built.label,
+        configuration=kernel.built.document["configuration"],
+        device=environment["device"],
         threads=torch.get_num_threads() if kernel.variant.device == "cpu" else None,
         torch=torch.__version__,
+        environment=environment,
         config=shapes[headline].as_dict(),
         benchmarks=rows,
         comparisons=comparisons,
+        audits=audits,
+        skipped=skipped,
     )
     return document, export(document, shapes)
+
+
+def null(kernel: Kernel, name: str, shape: Shape, mode: str, repeats: int) -> dict[str, Any]:
+    """The comparison of ``kernel`` with itself, ``repeats`` times: does the method find the 1 that is there?
+
+    covering_1: intervals that contain 1; inside_1pct: intervals within 0.99 to 1.01; both: of those that do both.
+    """
+    bench = Bench(kernel, name, shape, mode, math.ceil(MIN_ITERATIONS / (2 * RUN)), Clocks())
+    found = [bench.null() for _ in range(repeats)]
+    covering = [f["ci_low"] <= 1 <= f["ci_high"] for f in found]
+    inside = [abs(f["ratio"] - 1) <= 0.01 for f in found]
+    return {
+        "repeats": repeats,
+        "covering_1": sum(covering),
+        "inside_1pct": sum(inside),
+        "both": sum(c and i for c, i in zip(covering, inside)),  # noqa: B905 (Python 3.9)
+        "worst": max((f["ratio"] for f in found), key=lambda r: abs(r - 1)),
+        "widest": max(f["ci_high"] - f["ci_low"] for f in found),
+    }
+
+
+def _ceilings(kernel: Kernel, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if given is not None or kernel.variant.device != "cuda":
+        return given
+    from flashcore import peaks
+
+    return peaks.run()
+
+
+def _environment(kernel: Kernel, clocks: Clocks) -> dict[str, Any]:
+    """Where the figures were taken."""
+    cuda = kernel.variant.device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "driver": clocks.driver(),
+        "clocks_before": clocks.read(),
+    }
 
 
 def export(document: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
@@ -132,22 +190,35 @@ def export(document: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str
     }
 
 
-def _rivals(kernel: Kernel, shape: Shape, kernels: Sequence[Kernel], backends: Sequence[str] | None) -> list[Rival]:
-    there = reference.available_backends(*inputs.draw(shape, 0, kernel.variant.device))
-    chosen = [n for n in there if backends is None or n in backends]
-    theirs = [Rival(n, reference.sdpa, lambda n=n: reference.backend(n)) for n in chosen]  # type: ignore[misc]
-    return theirs + [Rival(other.variant.name, other) for other in kernels]
+def _rivals(
+    kernel: Kernel, shape: Shape, kernels: Sequence[Kernel], backends: Sequence[str] | None
+) -> tuple[list[Rival], list[dict[str, str]]]:
+    """The rivals for ``shape``, and which of PyTorch's are not timed, with the reason."""
+    wanted = [n for n in reference.names(kernel.variant.device) if backends is None or n in backends]
+    skipped = []
+    if BOUNDED in wanted and shape.B * shape.H * shape.S * shape.keys > MAX_MATH_SCORES:
+        wanted.remove(BOUNDED)
+        skipped.append({"rival": BOUNDED, "reason": "it would write all scores of this shape to memory"})
+    there = reference.available_backends(*inputs.draw(shape, 0, kernel.variant.device), wanted)
+    skipped += [
+        {"rival": n, "reason": "PyTorch does not offer it for these inputs here"} for n in wanted if n not in there
+    ]
+    theirs = [Rival(n, reference.sdpa, lambda n=n: reference.backend(n)) for n in there]  # type: ignore[misc]
+    return theirs + [Rival(other.built.label, other) for other in kernels], skipped
 
 
-class _Bench:
+class Bench:
     """One kernel, shape and mode, against one rival after the other."""
 
     def __init__(self, kernel: Kernel, name: str, shape: Shape, mode: str, blocks: int, clocks: Clocks) -> None:
         self.kernel, self.name, self.shape, self.mode = kernel, name, shape, mode
-        self.blocks, self.clocks = blocks * (EAGER_BLOCKS if mode == "eager" else 1), clocks
+        self.blocks, self.clocks = blocks, clocks
         self.device = kernel.variant.device
         self.seed = inputs.fresh_seeds(1)[0]
         self.sets = timing.places(shape, self.seed, self.device)
+        self.skipped: list[dict[str, str]] = []
+        self._ours: timing.Timer | None = None
+        self._p50 = math.inf
 
     def title(self, subject: str) -> str:
         """``mission``, ``mission/sdpa``, ``mission/cold``, ``mission/sdpa/cold``: kernel and first mode are unnamed."""
@@ -157,26 +228,59 @@ class _Bench:
     def against(self, rivals: Sequence[Rival]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """(row, comparison) pairs: the kernel's own row with its A/A null, then each rival's."""
         ours = self._timer(self.kernel)
-        twin = self._timer(self.kernel)
-        null = self._measure(ours, twin)
-        found = [(self._row(self.kernel.variant.name, "", ours, null.a), self._compare("", null))]
+        paired = self._measure(ours, self._timer(self.kernel))
+        found = [(self._row(self.kernel.built.label, "", ours, paired.a), self._compare("", paired))]
         for rival in rivals:
             with rival.context():
-                theirs = self._timer(rival.subject)
+                try:
+                    theirs = timing.make(self.mode, rival.subject, self.shape, self.sets)
+                except AuditFailed as e:  # a backend that synchronises cannot be captured; it is timed in eager mode
+                    self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})
+                    continue
                 paired = self._measure(ours, theirs)
             if len(found) == 1:  # the kernel's own row is taken beside the first rival
-                found[0] = (self._row(self.kernel.variant.name, "", ours, paired.a), found[0][1])
+                found[0] = (self._row(self.kernel.built.label, "", ours, paired.a), found[0][1])
             found.append((self._row(rival.name, rival.name, theirs, paired.b), self._compare(rival.name, paired)))
-        self._audit(ours)
+        self._ours, self._p50 = ours, found[0][0]["stats"]["p50"]
         return found
 
+    def null(self) -> dict[str, Any]:
+        """The kernel against itself, once, with timers of their own."""
+        return self._compare("", self._measure(self._timer(self.kernel), self._timer(self.kernel)))
+
+    def audit(self, ceilings: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Look whether what :meth:`against` timed was the work (:mod:`flashcore.audit`).
+
+        Raises:
+            AuditFailed: it was not.
+        """
+        assert self._ours is not None, "nothing was timed yet"  # noqa: S101
+        if (
+            ceilings
+            and self.mode != "eager"
+            and roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50)
+        ):
+            raise self._refused(AuditFailed(f"{self._p50:.2f} us is less than this GPU's tensor cores need"))
+        try:
+            return audit.examine(self.kernel, self._ours, self.shape, self.seed)
+        except AuditFailed as e:
+            raise self._refused(e) from e
+
     def _timer(self, subject: timing.Subject) -> timing.Timer:
-        return timing.make(self.mode, subject, self.shape, self.sets)
+        try:
+            return timing.make(self.mode, subject, self.shape, self.sets)
+        except AuditFailed as e:
+            raise self._refused(e) from e
+
+    def _refused(self, fault: AuditFailed) -> AuditFailed:
+        where = f"{self.kernel.built.label} on {self.shape}, {self.mode}"
+        return AuditFailed(f"{where}: {fault.message}", cause=fault.cause, hint=fault.hint)
 
     def _measure(self, a: timing.Timer, b: timing.Timer) -> Paired:
         samples: dict[int, list[list[float]]] = {0: [], 1: []}
         readings = []
-        for number in range(self.blocks):
+        brief = self.mode == "eager" and max(a.sample(), b.sample()) < timing.LONG_US
+        for number in range(self.blocks * (EAGER_BLOCKS if brief else 1)):
             block: dict[int, list[float]] = {0: [], 1: []}
             for side in ORDERS[number % 2]:
                 timer = (a, b)[side]
@@ -197,11 +301,17 @@ class _Bench:
             "mode": self.mode,
             "unit": "us",
             "launches_per_sample": timer.launches,
-            "samples": [round(float(s), 3) for s in flat],
+            "launches": timer.launches * int(flat.size),
+            "samples": [round(float(s), 3) for s in flat[:MAX_SAMPLES]],
             "stats": stats.summary(flat),
         }
 
     def _compare(self, rival: str, paired: Paired) -> dict[str, Any]:
+        throttled = paired.throttled
+        steady = ~throttled
+        unthrottled = None
+        if throttled.any() and steady.sum() >= MIN_BLOCKS:
+            unthrottled = stats.paired_ratio(paired.a[steady], paired.b[steady])
         return {
             "benchmark": self.title(""),
             "against": self.title(rival),
@@ -209,30 +319,7 @@ class _Bench:
             "mode": self.mode,
             **stats.paired_ratio(paired.a, paired.b),
             "block_ratios": [round(float(r), 5) for r in paired.a.mean(axis=1) / paired.b.mean(axis=1)],
-            "throttled_blocks": paired.throttled_blocks,
+            "throttled_blocks": int(throttled.sum()),
+            "unthrottled": unthrottled,
             "clocks": paired.clocks,
         }
-
-    def _audit(self, timer: timing.Timer) -> None:
-        """Whether the calls that were timed compute attention of what lies in their inputs now."""
-        where = f"{self.kernel.variant.name} on {self.shape}, {self.mode}"
-        if isinstance(timer, timing.Events):
-            timed, late = timer.late_us()
-            if late > LATE_US + LATE_SHARE * timed:
-                raise AuditFailed(
-                    f"{where}: the device worked {late:.0f} us on after the stop event",
-                    cause="the kernel's work is not all on the stream that was timed, so its time means nothing",
-                )
-        for number, tensors in enumerate(timer.sets):
-            fresh = inputs.draw(self.shape, self.seed + 1 + number % 3, self.device)
-            for old, new in zip(tensors, fresh):  # noqa: B905 (Python 3.9)
-                old.copy_(new)
-        for tensors, out in timer.outputs():
-            right = reference.attention64(*tensors)
-            fault = tolerance(reference.sdpa(*tensors), right).refusal(measure(out, right))
-            if fault:
-                raise AuditFailed(
-                    f"{where}: the timed calls gave wrong results: {fault}",
-                    cause="inputs were replaced in place after the timing; a kernel must read them again at each call",
-                    hint="python -m flashcore check " + self.kernel.variant.name,
-                )

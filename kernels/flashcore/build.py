@@ -38,6 +38,16 @@ class Built:
     def cached(self) -> bool:
         return bool(self.document["cached"])
 
+    @property
+    def label(self) -> str:
+        """The variant as results and people name it: ``stage5``, ``stage5:NUM_PRODUCER_WARPS=2``."""
+        return self.variant.label(self.configuration)
+
+    @property
+    def slug(self) -> str:
+        """The label as part of a file's name."""
+        return self.label.replace(":", "-").replace("+", "-").replace("=", "")
+
 
 def cache_folder() -> Path:
     base = os.environ.get("FLASHCORE_CACHE")
@@ -79,8 +89,8 @@ def build(
 
 def save(built: Built, out: Path) -> Path:
     """Write the build document and the compiler's log into ``out``."""
-    shutil.copyfile(built.log, out / f"build-{built.variant.name}.log")
-    return documents.write_json(out / f"build-{built.variant.name}.json", built.document)
+    shutil.copyfile(built.log, out / f"build-{built.slug}.log")
+    return documents.write_json(out / f"build-{built.slug}.json", {**built.document, "label": built.label})
 
 
 def _command(

@@ -48,6 +48,13 @@ class Clocks:
             "throttled": [name for bit, name in THROTTLES.items() if reasons & bit],
         }
 
+    def driver(self) -> str | None:
+        """The driver's version, None where there is no NVML or no GPU."""
+        text = ctypes.create_string_buffer(96)
+        if self._nvml is None or self._nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
+            return None
+        return text.value.decode(errors="replace")
+
     def _number(self, function: str, *arguments: int, kind: Any = ctypes.c_uint) -> int | None:
         value = kind()
         code = getattr(self._nvml, function)(self._gpu, *arguments, ctypes.byref(value))

@@ -6,6 +6,7 @@ FlashcoreError
 +-- BuildFailed       the compiler refused the source (exit 1)
 +-- Unsupported       inputs the kernel does not take; refused before the launch (exit 1)
 +-- LaunchFailed      the kernel or the CUDA runtime reported an error (exit 1)
++-- AuditFailed       what was timed is not the work, or not all of it (exit 1)
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Unsupported(FlashcoreError):
 
 
 class LaunchFailed(FlashcoreError):
+    pass
+
+
+class AuditFailed(FlashcoreError):
     pass
 
 

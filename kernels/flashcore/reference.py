@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -46,21 +46,37 @@ def sdpa(
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
 
+def flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """:func:`sdpa` by FlashAttention, the peer whose error is the measure; PyTorch's choice where that does not apply
+    (on a CPU; strides that it does not take)."""
+    if q.is_cuda:
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend("sdpa-flash"):
+            warnings.simplefilter("ignore")
+            return sdpa(q, k, v, causal=causal, scale=scale)
+    return sdpa(q, k, v, causal=causal, scale=scale)
+
+
 def backend(name: str) -> contextlib.AbstractContextManager[object]:
     """A context in which :func:`sdpa` uses the backend called ``name`` in :data:`BACKENDS`."""
     chosen = BACKENDS[name]
     return contextlib.nullcontext() if chosen is None else sdpa_kernel(chosen)
 
 
-def available_backends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[str]:
-    """Names of the backends that take these inputs here; on a CPU only PyTorch's own choice is of interest."""
-    if q.device.type == "cpu":
-        return ["sdpa"]
+def names(device: str) -> list[str]:
+    """The backends worth asking for; on a CPU only PyTorch's own choice is of interest."""
+    return ["sdpa"] if device == "cpu" else list(BACKENDS)
+
+
+def available_backends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str]) -> list[str]:
+    """Which of the backends ``wanted`` take these inputs here."""
     found = []
-    for name in BACKENDS:
+    for name in wanted:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend(name):
             warnings.simplefilter("ignore")  # PyTorch warns about each reason why a backend does not apply
             sdpa(q, k, v)
-            torch.cuda.synchronize()
+            if q.is_cuda:
+                torch.cuda.synchronize()
             found.append(name)
     return found

@@ -69,6 +69,11 @@ class Variant:
                 raise UsageError(f"{self.name} cannot be built so: {constraint.text}", cause=f"asked for {chosen}")
         return chosen
 
+    def label(self, configuration: Mapping[str, int]) -> str:
+        """The name, with what differs from the defaults: ``stage5:NUM_PRODUCER_WARPS=2``."""
+        changed = [f"{p.name}={configuration[p.name]}" for p in self.parameters if configuration[p.name] != p.default]
+        return ":".join(filter(None, (self.name, "+".join(changed))))
+
     def space(self) -> Iterator[Configuration]:
         """Every legal configuration, the defaults first."""
         default = self.configure()
@@ -209,6 +214,12 @@ VARIANTS: dict[str, Variant] = {
 }
 
 DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
+
+
+def split(label: str) -> tuple[str, list[str]]:
+    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the name, and the settings as ``--set`` takes them."""
+    name, _, settings = label.partition(":")
+    return name, [part for part in settings.split("+") if part]
 
 
 def find(name: str, device: Callable[[], str]) -> Variant:

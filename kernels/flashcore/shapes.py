@@ -26,6 +26,11 @@ class Shape:
         """Bytes of Q, K, V and O together in FP16: the traffic that no kernel can avoid."""
         return 2 * 2 * self.B * self.H * (self.S + self.keys) * self.D
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of Q, K and V in FP16."""
+        return 2 * self.B * self.H * (self.S + 2 * self.keys) * self.D
+
     def as_dict(self) -> dict[str, int]:
         shape = {"B": self.B, "H": self.H, "S": self.S, "D": self.D}
         return shape if self.S_kv is None else {**shape, "S_kv": self.S_kv}

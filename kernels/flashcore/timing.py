@@ -20,7 +20,8 @@ from collections.abc import Callable
 
 import torch
 
-from flashcore import inputs
+from flashcore import capture, inputs
+from flashcore.errors import AuditFailed
 from flashcore.shapes import Shape
 
 #: What is timed: (q, k, v) -> output.
@@ -32,6 +33,12 @@ MAX_LAUNCHES = 200
 MIN_SETS = 64
 #: Calls before each run of eager samples: the launch path's code and data leave the processor's caches quickly.
 EAGER_LEAD_IN = 4
+#: Beyond this the launch path no longer counts, and samples are dear.
+LONG_US = 200.0
+#: The audit's calls last about this long together, so that work left behind adds up.
+AUDIT_US = 2000.0
+MAX_AUDIT_LAUNCHES = 200
+AUDIT_REPEATS = 3
 MAX_AUDIT_CALLS = 64
 #: Places of the inputs in the modes whose caches are warm.
 PLACES = 16
@@ -99,20 +106,30 @@ class Events(Timer):
         return self.start.elapsed_time(self.stop) * 1000 / self.launches
 
     def late_us(self) -> tuple[float, float]:
-        """Microseconds of one sample by the event, and how long the device still worked after it: a kernel that
-        returns before its work is done (on another stream) shows here."""
+        """Microseconds of some samples by the stream's events, and how much longer they take if the whole device is
+        waited for before the stop event: work that a kernel left on another stream shows here."""
+        count = max(1, min(MAX_AUDIT_LAUNCHES, round(AUDIT_US / max(self.sample() * self.launches, 1.0))))
+        timed = min(self._timed(count, whole_device=False) for _ in range(AUDIT_REPEATS))
+        return timed, min(self._timed(count, whole_device=True) for _ in range(AUDIT_REPEATS)) - timed
+
+    def _timed(self, count: int, whole_device: bool) -> float:
         torch.cuda.synchronize()
-        timed = self.sample() * self.launches
-        stopped = time.perf_counter_ns()
-        torch.cuda.synchronize()
-        return timed, (time.perf_counter_ns() - stopped) / 1000
+        self.start.record()
+        for _ in range(count):
+            self.work()
+        if whole_device:
+            torch.cuda.synchronize()
+        self.stop.record()
+        self.stop.synchronize()
+        return self.start.elapsed_time(self.stop) * 1000
 
 
 class Eager(Events):
     def lead_in(self) -> None:
-        super().lead_in()
-        for _ in range(EAGER_LEAD_IN):
-            self.sample()
+        self.place += 1
+        if self.sample() < LONG_US:
+            for _ in range(EAGER_LEAD_IN):
+                self.sample()
 
     def work(self) -> None:
         self.subject(*self.tensors)
@@ -123,7 +140,12 @@ class Eager(Events):
 
 class Graph(Events):
     """Launches captured in graphs of about :data:`GRAPH_US` each: ``cold``, each launch on the next set and each sample
-    on the next graph; else each graph on one set."""
+    on the next graph; else each graph on one set. The graphs share one pool of memory, so that what a subject needs
+    between its own kernels is there once.
+
+    Raises:
+        AuditFailed: the subject cannot be captured, or a call of it added nothing to the graph.
+    """
 
     def __init__(self, subject: Subject, sets: list[inputs.Tensors], launch_us: float, cold: bool) -> None:
         super().__init__(subject, sets)
@@ -131,18 +153,39 @@ class Graph(Events):
         per_graph = min(MAX_LAUNCHES, math.ceil(GRAPH_US / max(launch_us, 0.5)))
         if not cold:
             order = [[tensors] * per_graph for tensors in sets]
-        else:  # equal graphs, so that samples compare: sets that do not fill the last one are dropped
-            per_graph = min(per_graph, len(sets))
-            order = [sets[i : i + per_graph] for i in range(0, len(sets) - per_graph + 1, per_graph)]
+        else:  # equal graphs, so that samples compare
+            count = math.ceil(len(sets) / per_graph)
+            per_graph = len(sets) // count
+            order = [sets[i * per_graph : (i + 1) * per_graph] for i in range(count)]
         self.launches = per_graph
+        #: How many nodes one launch adds to a graph, every number seen; empty if the driver does not tell.
+        self.nodes_per_launch: set[int] = set()
         self._outs: dict[int, tuple[inputs.Tensors, torch.Tensor]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
         self._graphs = [self._capture(part) for part in order]
 
     def _capture(self, sets: list[inputs.Tensors]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for tensors in sets:
-                self._outs[id(tensors)] = (tensors, self.subject(*tensors))
+        counts: list[int | None] = []
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                stream = torch.cuda.current_stream().cuda_stream
+                counts.append(capture.nodes(stream))
+                for tensors in sets:
+                    self._outs[id(tensors)] = (tensors, self.subject(*tensors))
+                    counts.append(capture.nodes(stream))
+        except RuntimeError as e:
+            raise AuditFailed("its launches cannot be captured in a CUDA graph", cause=str(e).splitlines()[0]) from e
+        known = [n for n in counts if n is not None]
+        if len(known) == len(counts):
+            added = {after - before for before, after in zip(known, known[1:])}  # noqa: B905, RUF007 (Python 3.9)
+            self.nodes_per_launch |= added
+            if 0 in added:
+                raise AuditFailed(
+                    "a launch added nothing to the CUDA graph that captures it",
+                    cause="it went to another stream than the caller's, or was left out",
+                    hint="launch on flashcore_args.stream, at every call",
+                )
         return graph
 
     def work(self) -> None:

@@ -1,0 +1,189 @@
+"""What this GPU can do at most, measured: the ceilings that a kernel's time is held against.
+
+Datasheets do not say which clock they mean, nor whether FP16 products with FP32 sums run at the full rate; a short loop
+does. The ``metrics`` document has, as flat numbers that a gate can read:
+
+=====================================  =============================================================================
+mma_f32_tflops, mma_f16_tflops         ``mma.sync.m16n8k16`` with FP32 and with FP16 sums, best of some bursts of 1 ms
+mma_f32_tflops_sustained               the same for 0.2 s on end, as far as power and temperature let it
+mma_f32_cycles, mma_f16_cycles         clocks between two such instructions of one SM sub-partition
+mma_f32_over_f16_cycles                2 where FP32 sums run at half the rate, 1 where they run at the full one
+exp2_gops, exp2_per_clock_sm           ``ex2.approx``, 10^9 a second; and a clock and SM
+dram_copy_gbps, l2_copy_gbps           bytes read plus bytes written, 10^9 a second
+empty_graph_us                         an empty kernel in a replayed CUDA graph
+empty_eager_us                         an empty kernel between two events, on an idle GPU, called from Python
+empty_queue_us                         an empty kernel as one of many calls in a row: what a launch costs the processor
+sms, l2_bytes                          as the driver tells
+=====================================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flashcore import documents, timing
+from flashcore.build import build
+from flashcore.clocks import Clocks
+from flashcore.errors import LaunchFailed, Unavailable
+from flashcore.registry import CSRC, Variant
+
+#: Not attention, hence not among the registry's variants; built and cached like one.
+SOURCE = Variant(name="peaks", device="cuda", source=CSRC / "peaks.cu", summary="measured ceilings of this GPU")
+
+MMA_FLOP = 2 * 16 * 8 * 16
+SUB_PARTITIONS = 4  # of an SM, on every chip from sm_80 on
+LANES = 32
+BURST_US = 1000.0
+SUSTAINED_US = 200_000.0
+REPEATS = 10
+EMPTY_LAUNCHES = 500
+MMA_F32, MMA_F16, EXP2 = range(3)
+
+
+def run() -> dict[str, Any]:
+    """Measure all ceilings of torch's current GPU, in a second or two; returns the ``metrics`` document.
+
+    Raises:
+        Unavailable: no GPU, or no nvcc to compile the loops with.
+        LaunchFailed: CUDA refused a launch.
+    """
+    if not torch.cuda.is_available():
+        raise Unavailable("there is no GPU to measure", hint="run this on the GPU machine: fcctl run peaks --on HOST")
+    gpu = _Gpu()
+    metrics = {**gpu.issue(), **gpu.copies(), **gpu.launches(), "sms": gpu.sms, "l2_bytes": gpu.l2_bytes}
+    return documents.document(
+        "metrics",
+        metrics={name: round(value, 4) for name, value in metrics.items()},
+        device=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        clocks=gpu.clocks.read(),
+    )
+
+
+class _Gpu:
+    def __init__(self) -> None:
+        built = build(SOURCE)
+        self.library = ctypes.PyDLL(str(built.library))
+        self.library.flashcore_error.restype = ctypes.c_char_p
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self.sms = int(properties.multi_processor_count)
+        self.l2_bytes = int(properties.L2_cache_size)
+        self.per_round = self.library.flashcore_peak_warps() * self.library.flashcore_peak_chains()
+        self.sink = torch.zeros(1, device="cuda")
+        self.cycles = torch.zeros(2 * self.sms, dtype=torch.int64, device="cuda")
+        self.clocks = Clocks()
+
+    # ---------------------------------------------------------------------------------------- tensor cores and exp2
+    def issue(self) -> dict[str, float]:
+        f32, f16, exp2 = (self._issue(kind) for kind in (MMA_F32, MMA_F16, EXP2))
+        flop, lanes = MMA_FLOP * 1e-12, LANES * 1e-9
+        return {
+            "mma_f32_tflops": f32["per_s"] * flop,
+            "mma_f32_tflops_sustained": f32["per_s_sustained"] * flop,
+            "mma_f32_cycles": f32["cycles"],
+            "mma_f16_tflops": f16["per_s"] * flop,
+            "mma_f16_cycles": f16["cycles"],
+            "mma_f32_over_f16_cycles": f32["cycles"] / f16["cycles"],
+            "exp2_gops": exp2["per_s"] * lanes,
+            "exp2_per_clock_sm": LANES * SUB_PARTITIONS / exp2["cycles"],
+        }
+
+    def _issue(self, kind: int) -> dict[str, float]:
+        """Warp instructions a second on the whole GPU, briefly and sustained; clocks of a sub-partition for each."""
+
+        def launch(rounds: int) -> None:
+            self._ok(
+                self.library.flashcore_peak_issue(
+                    kind, self.sms, rounds, _pointer(self.sink), _pointer(self.cycles), _stream()
+                )
+            )
+
+        rounds = _calibrate(launch, 512, BURST_US)
+        count = rounds * self.per_round * self.sms
+        burst = min(_timed(lambda: launch(rounds)) for _ in range(REPEATS))
+        cycles = float(self.cycles[: self.sms].double().median())
+        launches = max(1, round(SUSTAINED_US / burst))
+        sustained = _timed(lambda: [launch(rounds) for _ in range(launches)]) / launches
+        return {
+            "per_s": count / burst * 1e6,
+            "per_s_sustained": count / sustained * 1e6,
+            "cycles": cycles / (rounds * self.per_round / SUB_PARTITIONS),
+        }
+
+    # ---------------------------------------------------------------------------------------- memory
+    def copies(self) -> dict[str, float]:
+        room = torch.cuda.mem_get_info()[0] // 4
+        beyond = min(max(16 * self.l2_bytes, 2**28), room) // 4096 * 4096
+        within = self.l2_bytes // 8 // 4096 * 4096  # half of an H100's L2 cache is far from each SM, and holds copies
+        return {"dram_copy_gbps": self._copy(beyond, 1, BURST_US), "l2_copy_gbps": self._copy(within, 0, BURST_US)}
+
+    def _copy(self, each: int, rounds: int, burst_us: float) -> float:
+        """10^9 bytes a second, both directions counted. ``rounds`` 0: as many as last ``burst_us``."""
+        source, target = (torch.zeros(each, dtype=torch.uint8, device="cuda") for _ in range(2))
+
+        def launch(times: int) -> None:
+            self._ok(
+                self.library.flashcore_peak_copy(
+                    _pointer(source), _pointer(target), ctypes.c_int64(each), 2 * self.sms, times, _stream()
+                )
+            )
+
+        rounds = rounds or _calibrate(launch, 16, burst_us)
+        best = min(_timed(lambda: launch(rounds)) for _ in range(REPEATS))
+        return 2 * each * rounds / best * 1e-3
+
+    # ---------------------------------------------------------------------------------------- launches
+    def launches(self) -> dict[str, float]:
+        def empty(*_: torch.Tensor) -> torch.Tensor:
+            self._ok(self.library.flashcore_peak_empty(_stream()))
+            return self.sink
+
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(EMPTY_LAUNCHES):
+                empty()
+        replayed = min(_timed(graph.replay) for _ in range(REPEATS)) / EMPTY_LAUNCHES
+        queued = min(_timed(lambda: [empty() for _ in range(EMPTY_LAUNCHES)]) for _ in range(REPEATS)) / EMPTY_LAUNCHES
+        eager = timing.Eager(empty, [(self.sink, self.sink, self.sink)])
+        eager.lead_in()
+        single = statistics.median(eager.sample() for _ in range(100))
+        return {"empty_graph_us": replayed, "empty_eager_us": single, "empty_queue_us": queued}
+
+    def _ok(self, code: int) -> None:
+        if code:
+            raise LaunchFailed(f"a peaks kernel failed to launch: {self.library.flashcore_error(code).decode()}")
+
+
+def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _stream() -> ctypes.c_void_p:
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Microseconds of device time between two events around ``work``."""
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    work()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) * 1000
+
+
+def _calibrate(launch: Callable[[int], None], few: int, wanted_us: float) -> int:
+    """How many rounds last ``wanted_us``; the GPU is at work meanwhile, so that its clock has risen after it."""
+    rounds = few
+    for _ in range(20):
+        us = _timed(lambda: launch(rounds))  # noqa: B023 (called at once)
+        if us >= wanted_us / 2:
+            break
+        rounds = min(2**24, max(2 * rounds, round(rounds * wanted_us / us)))
+    return max(1, round(rounds * wanted_us / us))

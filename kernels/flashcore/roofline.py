@@ -1,0 +1,82 @@
+"""The least time a shape can take on this GPU, by its measured ceilings (:mod:`flashcore.peaks`).
+
+=======  ===========================================================================================================
+tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums
+exp2     B H S S_kv of them
+memory   Q, K and V read (and, if caches are warm, O written) once: cold at the rate of DRAM, else at that of the L2
+         cache if all four fit there. Cold, what is written may stay in the cache, and is not counted.
+launch   an empty kernel in the same mode
+=======  ===========================================================================================================
+
+These overlap at best, so the floor is the largest of them. It is a floor for this algorithm in FP16 on these units; a
+kernel that computes exponentials elsewhere may pass the one of ``exp2``, none can pass ``tensor``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flashcore.errors import UsageError
+from flashcore.shapes import Shape
+
+#: What must be known of a GPU.
+NEEDED = (
+    "mma_f32_tflops", "exp2_gops", "dram_copy_gbps", "l2_copy_gbps", "empty_graph_us", "empty_eager_us", "l2_bytes"
+)  # fmt: skip
+
+
+def load(path: str) -> dict[str, Any]:
+    """The ``metrics`` document that ``python -m flashcore peaks`` wrote to ``path``.
+
+    Raises:
+        UsageError: no such file, or not such a document.
+    """
+    hint = "write one with python -m flashcore peaks --out DIR, or leave --peaks out to measure now"
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        metrics = document["metrics"]
+        missing = [n for n in NEEDED if not (isinstance(metrics.get(n), (int, float)) and metrics[n] > 0)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
+        raise UsageError(f"{path} is not a document of peaks", cause=str(e), hint=hint) from e
+    if missing:
+        raise UsageError(f"{path} lacks {', '.join(missing)}", hint=hint)
+    return dict(document)
+
+
+def floors(shape: Shape, mode: str, ceilings: Mapping[str, float]) -> dict[str, float]:
+    """Microseconds per launch that each ceiling asks for, by the names above; ``mode`` is hot, cold or eager."""
+    scores = shape.B * shape.H * shape.S * shape.keys
+    traffic, rate = float(shape.tensor_bytes), ceilings["dram_copy_gbps"]
+    if mode == "cold":
+        traffic = float(shape.input_bytes)
+    elif shape.tensor_bytes <= ceilings["l2_bytes"]:
+        rate = ceilings["l2_copy_gbps"]
+    return {
+        "tensor": 4 * scores * shape.D / ceilings["mma_f32_tflops"] * 1e-6,
+        "exp2": scores / ceilings["exp2_gops"] * 1e-3,
+        "memory": traffic / rate * 1e-3,
+        "launch": ceilings["empty_eager_us" if mode == "eager" else "empty_graph_us"],
+    }
+
+
+def distance(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: float) -> dict[str, Any]:
+    """A row's ``roofline``: the floor, what sets it, and how much of it ``p50_us`` reaches."""
+    each = floors(shape, mode, ceilings)
+    bound = max(each, key=lambda name: each[name])
+    return {
+        "us": round(each[bound], 4),
+        "bound": bound,
+        "pct": round(100 * each[bound] / p50_us, 2) if p50_us > 0 else None,
+        "floors_us": {name: round(us, 4) for name, us in each.items()},
+        "tflops": round(4 * shape.B * shape.H * shape.S * shape.keys * shape.D / p50_us * 1e-6, 3) if p50_us else None,
+    }
+
+
+def impossible(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: float, slack: float = 0.9) -> bool:
+    """Whether ``p50_us`` is below what the tensor cores need: then the measurement is wrong. ``slack`` is for clocks
+    that rose since the ceilings were measured."""
+    return not math.isfinite(p50_us) or p50_us < slack * floors(shape, mode, ceilings)["tensor"]

@@ -1,0 +1,113 @@
+"""A kernel's launches under compute-sanitizer: memory accesses out of bounds, hazards in shared memory.
+
+The launches are small and odd, since each instruction is watched: single rows, lengths beside the tiles' multiples,
+queries and keys of different length, with and without a causal mask, both layouts. Each tensor is an allocation of its
+own (PyTorch's cache of memory is off), so that one element too far is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flashcore import documents
+from flashcore.shapes import Shape
+
+TOOLS = ("memcheck", "racecheck")
+SHAPES = (
+    Shape(1, 2, 1, 64),
+    Shape(1, 1, 17, 64),
+    Shape(2, 1, 63, 64),
+    Shape(1, 2, 65, 64),
+    Shape(1, 1, 130, 64, S_kv=77),
+    Shape(1, 1, 33, 64, S_kv=257),
+)
+TIMEOUT_S = 240
+_ERROR_CODE = 42
+_SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+
+
+def launches(kernel: Any) -> int:
+    """Launch ``kernel`` (a launch.Kernel) on all of :data:`SHAPES`, for a sanitizer to watch; returns how often."""
+    import torch
+
+    from flashcore import inputs
+
+    count = 0
+    for number, shape in enumerate(SHAPES):
+        q, k, v = inputs.draw(shape, number, kernel.variant.device)
+        for causal in (False, True)[: 1 + kernel.variant.causal]:
+            kernel(q, k, v, causal=causal)
+            turned = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+            kernel(*turned, causal=causal)
+            count += 2
+    if kernel.variant.device == "cuda":
+        torch.cuda.synchronize()
+    return count
+
+
+def run(arguments: Sequence[str], log: Path) -> dict[str, Any]:
+    """Watch ``python -m flashcore check ARGUMENTS --launches`` with each tool; what they printed goes to ``log``.
+
+    Returns tool -> {status: passed | failed | unavailable, errors, message, seconds}.
+    """
+    program = _program()
+    if program is None:
+        missing = "compute-sanitizer is neither on PATH nor in CUDA_HOME/bin; it comes with the CUDA toolkit"
+        return {tool: _part("unavailable", message=missing) for tool in TOOLS}
+    found, printed = {}, []
+    for tool in TOOLS:
+        command = [
+            program, "--tool", tool, "--error-exitcode", str(_ERROR_CODE), "--kernel-name", "kns=flashcore_",
+            "--print-limit", "10", sys.executable, "-m", "flashcore", "check", *arguments, "--launches",
+        ]  # fmt: skip
+        started = time.perf_counter()
+        code, output = _watched(command)
+        found[tool] = {**verdict(code, output), "seconds": round(time.perf_counter() - started, 1)}
+        printed.append(f"$ {' '.join(command)}\n{output}")
+    documents.write_text(log, "\n".join(printed))
+    return found
+
+
+def _watched(command: list[str]) -> tuple[int, str]:
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+            env=environment, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as e:
+        said = e.stdout.decode(errors="replace") if isinstance(e.stdout, bytes) else e.stdout or ""
+        return -1, f"{said}\nstopped after {TIMEOUT_S} s"
+    return done.returncode, done.stdout
+
+
+def verdict(code: int, output: str) -> dict[str, Any]:
+    """What a tool's exit code and output mean. Without its summary nothing was looked at, and nothing is claimed."""
+    summaries = [int(a or b) for a, b in _SUMMARY.findall(output)]
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    if not summaries:
+        return _part("unavailable", message=f"compute-sanitizer came to no verdict: {last[:300]}")
+    errors = sum(summaries)
+    if errors:
+        first = next((s for s in output.splitlines() if re.match(r"=+ (Invalid|Error|Warning|Race|Program)", s)), last)
+        return _part("failed", errors, first.lstrip("= ")[:300])
+    if code != 0:
+        return _part("failed", errors, f"the launches failed with exit code {code}: {last[:300]}")
+    return _part("passed", 0)
+
+
+def _part(status: str, errors: int | None = None, message: str | None = None) -> dict[str, Any]:
+    return {"status": status, "errors": errors, "message": message}
+
+
+def _program() -> str | None:
+    beside = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin" / "compute-sanitizer"
+    return shutil.which("compute-sanitizer") or (str(beside) if os.access(beside, os.X_OK) else None)
