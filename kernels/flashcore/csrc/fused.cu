@@ -54,7 +54,7 @@ constexpr uint32_t kSharedBytes = kLoadBytes > kMergeBytes ? kLoadBytes : kMerge
 constexpr int kMinBlocks = kThreads == 256 && kSharedBytes > 50 * 1024 ? 1 : 0;
 
 static_assert(TILE_M % WARP_ROWS == 0 && WARP_ROWS % 16 == 0, "whole mma tiles");
-static_assert(TILE_N % WARP_ROWS == 0, "a tile's first key is at or below the diagonal for all rows of a warp, or none");
+static_assert(TILE_N % WARP_ROWS == 0, "a tile's first key is seen by all rows of a warp, or by none");
 static_assert(STAGES == 1 || STAGES == 2, "K and V have one or two buffers");
 static_assert(kThreads <= 1024 && kSharedBytes <= 99 * 1024, "fits an L4");
 
