@@ -251,10 +251,9 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
     const int row = 4 * i + lane / kChunks, chunk = lane % kChunks;
     const float *from = rows + row * kOutRow + chunk * 8;
     const float4 low = *reinterpret_cast<const float4 *>(from), high = *reinterpret_cast<const float4 *>(from + 4);
-    if (first + row < a.S_q)
-      *reinterpret_cast<uint4 *>(o + (first + row) * a.o_stride.row + chunk * 8) =
-          make_uint4(pack_halves(low.x, low.y), pack_halves(low.z, low.w), pack_halves(high.x, high.y),
-                     pack_halves(high.z, high.w));
+    const uint4 data = make_uint4(pack_halves(low.x, low.y), pack_halves(low.z, low.w), pack_halves(high.x, high.y),
+                                  pack_halves(high.z, high.w));
+    if (first + row < a.S_q) *reinterpret_cast<uint4 *>(o + (first + row) * a.o_stride.row + chunk * 8) = data;
   }
 }
 
