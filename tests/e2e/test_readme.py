@@ -1,0 +1,161 @@
+"""The README as a new user meets it: its commands are typed, its files are read by the real parsers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.workspace import find_workspace
+from orchestrator.cli.commands import VERBS, load
+from orchestrator.domain.target import SshTarget
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text()
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+CUDA = """\
+#include <cstdio>
+#include <cstring>
+__global__ void softmax(const float *in, float *out, int n) {
+  float top = in[0], sum = 0;
+  for (int i = 1; i < n; i++) top = fmaxf(top, in[i]);
+  for (int i = 0; i < n; i++) sum += __expf(in[i] - top);
+  if (threadIdx.x < n) out[threadIdx.x] = __expf(in[threadIdx.x] - top) / sum;
+}
+int main(int argc, char **argv) { return argc > 1 && std::strcmp(argv[1], "--check") ? 2 : std::puts("ok") < 0; }
+"""
+#: What a machine without nvcc builds in its place: the same main, no kernel.
+PLAIN = "#include <cstdio>\n" + CUDA[CUDA.index("int main") :].replace(
+    'std::strcmp(argv[1], "--check") ? 2 :', "false ? 2 :"
+)
+NO_STEP_TO_TYPE = {"make demo", "make test"}  # the first is tests/e2e/test_demo.py, the second is what runs this
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[str]:
+    return [line[2:].split("  #")[0].strip() for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def gpu_box(sshd: LoopbackSshd, private_home: Path) -> LoopbackSshd:
+    """A machine that ~/.ssh/config calls gpu-box."""
+    (private_home / ".ssh").mkdir(mode=0o700)
+    alias = sshd.ssh_config.read_text().replace("Host box\n", "Host gpu-box\n")
+    (private_home / ".ssh/config").write_text(alias)
+    return sshd
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Path:
+    """my-kernels: a Makefile and a .cu file, as a stranger's repository has them."""
+    folder = tmp_path / "my-kernels"
+    folder.mkdir()
+    (folder / "softmax.cu").write_text(CUDA if NVCC else PLAIN)
+    compiler = "nvcc" if NVCC else "c++ -x c++"
+    (folder / "Makefile").write_text(
+        f"all: softmax\nsoftmax: softmax.cu\n\t{compiler} -o $@ $<\ntest: softmax\n\t./softmax --check\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def typed(private_home: Path) -> dict[str, str]:
+    """An environment whose PATH has fcctl, as after an installation."""
+    bin_folder = private_home.parent / "bin"
+    bin_folder.mkdir()
+    launcher = bin_folder / "fcctl"
+    paths = f"{REPOSITORY}:{REPOSITORY / 'remote'}"
+    launcher.write_text(
+        f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} -m orchestrator.cli.main "$@"\n'
+    )
+    launcher.chmod(0o755)
+    return {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "COLUMNS": "80"}
+
+
+def test_the_first_two_commands_are_the_makefiles() -> None:
+    assert commands(blocks("console")[0]) == ["make demo", "make test"]
+    for target, wanted in (("demo", "fcctl run phase0 --on local"), ("test", "-m pytest")):
+        done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        assert wanted in done.stdout
+
+
+@pytest.mark.slow
+def test_every_command_of_the_readme_works_as_it_stands(
+    gpu_box: LoopbackSshd, kernels: Path, typed: dict[str, str]
+) -> None:
+    lines = [line for block in blocks("console") for line in commands(block) if line not in NO_STEP_TO_TYPE]
+    assert lines[0] == "cd my-kernels"
+    assert len(lines) == 5, "a new command of the README needs a line here"
+    shown: dict[str, str] = {}
+    for line in lines[1:]:
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=kernels, env=typed, capture_output=True, text=True, timeout=120, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        allowed = (0, 1) if line == "fcctl preflight" else (0,)  # 1: warnings, as on a machine that has no GPU
+        assert done.returncode in allowed, f"$ {line}\n{done.stdout}\n{done.stderr}"
+        shown[line] = done.stdout
+    assert "GPU Hardware ---" in shown["fcctl preflight"]
+    assert "first on gpu  ✓ passed" in shown["fcctl run first"]
+    assert shown["fcctl results show"] == shown["fcctl run first"]
+    (run,) = (kernels / "results/runs").glob("*-first-gpu-*")
+    assert f"Results  results/runs/{run.name}" in shown["fcctl run first"], "where the README says they are"
+    assert (gpu_box.home / ".fcctl/runs" / run.name / "outcome.json").is_file(), "it ran at the far side"
+    assert ("build", "✓") in {tuple(row.split()[:2]) for row in shown["fcctl run first"].splitlines()}
+
+
+def test_the_configuration_and_the_job_are_valid(tmp_path: Path) -> None:
+    (toml,), (yaml,) = blocks("toml"), blocks("yaml")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "fcctl.toml").write_text(toml)
+    (tmp_path / "jobs/first.yaml").write_text(yaml)
+    workspace = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"})
+    target = workspace.target(None)
+    assert isinstance(target, SshTarget)
+    assert target.host == "gpu-box"
+    job = workspace.job("first")
+    assert [step.id for step in job.steps] == ["build", "test"]
+    assert len(job.steps[0].gates) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NVCC is None, reason="the README's job compiles with nvcc")
+def test_the_job_of_the_readme_passes(kernels: Path, typed: dict[str, str]) -> None:
+    (kernels / "fcctl.toml").write_text(blocks("toml")[0])
+    (kernels / "jobs").mkdir()
+    (kernels / "jobs/first.yaml").write_text(blocks("yaml")[0])
+    for line in ("fcctl jobs validate first", "fcctl run first --on local"):
+        done = subprocess.run(
+            line.split(), cwd=kernels, env=typed, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "gates 2/2" in done.stdout
+    assert "softmax" in done.stdout, "the kernel and its registers"
+
+
+def test_commands_options_and_links_that_are_named_exist() -> None:
+    for verb in re.findall(r"(?:`|^\$ )fcctl ([a-z-]+)", README, flags=re.MULTILINE):
+        assert verb in VERBS, verb
+    line = README[README.index("`fcctl run JOB") : README.index("All of them take")]
+    run_options = {opt for param in load("run").params for opt in (*param.opts, *param.secondary_opts)}
+    assert set(re.findall(r"--[a-z-]+", line.split("·")[0])) <= run_options
+    for item in re.findall(r"`([^`]+)`", line)[1:]:
+        verb, *rest = item.split()
+        below = getattr(load(verb), "commands", {})
+        for word in rest:
+            names = word.split("|")
+            known = set(below) | {opt for c in (load(verb), *below.values()) for p in c.params for opt in p.opts}
+            assert set(names) <= known, item
+    for page in (README, (REPOSITORY / "AGENTS.md").read_text()):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page):
+            assert (REPOSITORY / link).exists(), link
