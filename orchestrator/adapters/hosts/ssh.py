@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 
 from orchestrator.adapters.hosts.ssh_config import Destination, resolve
 from orchestrator.adapters.hosts.ssh_library import paramiko
@@ -26,10 +27,8 @@ class SshProcess:
 
     def write(self, data: bytes, timeout_s: float) -> None:
         self.channel.settimeout(timeout_s)
-        try:
+        with _broken_link_is_an_os_error():
             self.channel.sendall(data)
-        except (EOFError, paramiko.SSHException) as error:
-            raise OSError(str(error)) from error
 
     def read(self, limit: int, timeout_s: float) -> bytes:
         deadline = time.monotonic() + timeout_s
@@ -38,7 +37,8 @@ class SshProcess:
             left = deadline - time.monotonic()
             self.channel.settimeout(max(0.001, min(STDERR_EVERY_S, left)))
             try:
-                return self.channel.recv(limit)
+                with _broken_link_is_an_os_error():
+                    return self.channel.recv(limit)
             except TimeoutError:
                 if left <= STDERR_EVERY_S:
                     raise
@@ -52,16 +52,21 @@ class SshProcess:
         while not self.channel.status_event.wait(min(STDERR_EVERY_S, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return None
-            self._drain_errors()  # a full window would keep it from ending
-            while self.channel.recv_ready():
-                self.channel.recv(64 * 1024)
+            try:
+                self._drain_errors()  # a full window would keep it from ending
+                with _broken_link_is_an_os_error():
+                    while self.channel.recv_ready():
+                        self.channel.recv(64 * 1024)
+            except OSError:
+                return None
         if not self.channel.exit_status_ready():
             return None
         status = self.channel.recv_exit_status()
         return status if status >= 0 else None
 
     def stderr(self) -> str:
-        self._drain_errors()
+        with contextlib.suppress(OSError):
+            self._drain_errors()
         return printable(self._errors.decode(errors="replace"))
 
     def close(self) -> None:
@@ -69,9 +74,19 @@ class SshProcess:
             self.channel.close()
 
     def _drain_errors(self) -> None:
-        while self.channel.recv_stderr_ready():
-            self._errors += self.channel.recv_stderr(64 * 1024)
-            del self._errors[:-STDERR_TAIL]
+        with _broken_link_is_an_os_error():
+            while self.channel.recv_stderr_ready():
+                self._errors += self.channel.recv_stderr(64 * 1024)
+                del self._errors[:-STDERR_TAIL]
+
+
+@contextlib.contextmanager
+def _broken_link_is_an_os_error() -> Iterator[None]:
+    """Reading sends, too: Paramiko acknowledges what was read, and says EOFError if the link broke meanwhile."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise OSError(str(error) or "the connection broke") from error
 
 
 class SshTransport:

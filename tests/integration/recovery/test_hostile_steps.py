@@ -80,12 +80,14 @@ def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def processes(mark: str) -> list[int]:
+def processes(mark: str, home: Path) -> list[int]:
+    """Those of this test: other tests run beside it."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                found.append(int(entry.parent.name))
+            ours = f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0")
+            if ours and mark in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found.append(int(entry.name))
         except OSError:
             continue
     return found
@@ -145,14 +147,15 @@ def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
     assert steps["stubborn"]["status"] == "timed_out"
     assert steps["after"]["status"] == "skipped"
     assert "timed out" in done.stdout
-    assert processes("sleep 300") == []
-    assert processes("sleep 301") == []
+    assert processes("sleep 300", workspace.home) == []
+    assert processes("sleep 301", workspace.home) == []
 
 
 def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspace, tmp_path: Path) -> None:
     running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
-    (supervisor,) = [p for p in processes("supervise") if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
+    found = processes("supervise", workspace.home)
+    (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
     os.kill(supervisor, signal.SIGKILL)
     out, err = running.communicate(timeout=60)
     record = workspace.only_run()
@@ -161,7 +164,7 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
     assert record["steps"][0]["status"] == "failed"
     assert "host program" in out
     assert (workspace.only_folder() / "steps/long/log.txt").read_text().startswith("started")
-    assert processes("sleep 8") == []
+    assert processes("sleep 8", workspace.home) == []
 
 
 def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
