@@ -236,19 +236,19 @@ def _check(options: argparse.Namespace) -> int:
     path = documents.write_json(out / f"correctness-{kernel.built.slug}.json", document)
     summary = document["summary"]
     print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")
-    found = [part["status"] for part in document.get("sanitizer", {}).values()]
+    found = [part["status"] for part in document.get("sanitizer", [])]
     return 0 if summary["failed"] == 0 and "failed" not in found else 1
 
 
-def _sanitized(built: build.Built, out: Path) -> dict[str, Any]:
+def _sanitized(built: build.Built, out: Path) -> list[dict[str, Any]]:
     if built.variant.device != "cuda":
         refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer watches GPU kernels only"}
-        parts = dict.fromkeys(sanitize.TOOLS, refused)
+        parts = [{"tool": tool, **refused} for tool in sanitize.TOOLS]
     else:
         parts = sanitize.run([built.label], out / f"sanitizer-{built.slug}.log")
-    for tool, part in parts.items():
-        print(f"  {part['status']}  {tool}  {part['message'] or ''}", flush=True)
-    return parts
+    for part in parts:
+        print(f"  {part['status']}  {part['tool']}  {part['message'] or ''}", flush=True)
+    return [{"label": built.label, **part} for part in parts]
 
 
 def _rivals(options: argparse.Namespace) -> tuple[list[str] | None, list[Any]]:

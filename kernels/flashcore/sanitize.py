@@ -53,16 +53,16 @@ def launches(kernel: Any) -> int:
     return count
 
 
-def run(arguments: Sequence[str], log: Path) -> dict[str, Any]:
+def run(arguments: Sequence[str], log: Path) -> list[dict[str, Any]]:
     """Watch ``python -m flashcore check ARGUMENTS --launches`` with each tool; what they printed goes to ``log``.
 
-    Returns tool -> {status: passed | failed | unavailable, errors, message, seconds}.
+    Returns for each tool {tool, status: passed | failed | unavailable, errors, message, seconds}.
     """
     program = _program()
     if program is None:
         missing = "compute-sanitizer is neither on PATH nor in CUDA_HOME/bin; it comes with the CUDA toolkit"
-        return {tool: _part("unavailable", message=missing) for tool in TOOLS}
-    found, printed = {}, []
+        return [{"tool": tool, **_part("unavailable", message=missing)} for tool in TOOLS]
+    found, printed = [], []
     for tool in TOOLS:
         command = [
             program, "--tool", tool, "--error-exitcode", str(_ERROR_CODE), "--kernel-name", "kns=flashcore_",
@@ -70,7 +70,8 @@ def run(arguments: Sequence[str], log: Path) -> dict[str, Any]:
         ]  # fmt: skip
         started = time.perf_counter()
         code, output = _watched(command)
-        found[tool] = {**verdict(code, output), "seconds": round(time.perf_counter() - started, 1)}
+        seconds = round(time.perf_counter() - started, 1)
+        found.append({"tool": tool, **verdict(code, output), "seconds": seconds})
         printed.append(f"$ {' '.join(command)}\n{output}")
     documents.write_text(log, "\n".join(printed))
     return found

@@ -55,10 +55,11 @@ def parse(text: str) -> dict[str, Shape]:
     Raises:
         UsageError: neither a known name nor four positive numbers.
     """
-    if text == "all":
-        return dict(SHAPES)
     chosen: dict[str, Shape] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
+        if part == "all":
+            chosen.update(SHAPES)
+            continue
         if part in SHAPES:
             chosen[part] = SHAPES[part]
             continue

@@ -26,9 +26,11 @@ def documents(**changes: Any) -> dict[str, Any]:
     """What a good run on an L4 leaves, with some values replaced."""
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
-        "p50": 40.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", **changes,
+        "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
+        "sanitizer": "passed", "mma": 100.0, **changes,
     }  # fmt: skip
     kernel = {
+        "name": "flashcore_wmma", "arch": "sm_89",
         "registers": value["registers"], "stack_bytes": value["stack"], "spill_store_bytes": value["spills"],
         "spill_load_bytes": 0, "smem_bytes": 49152,
     }  # fmt: skip
@@ -39,11 +41,24 @@ def documents(**changes: Any) -> dict[str, Any]:
     return {
         "build": build,
         "steps": {"resources": {"build": build}},
-        "correctness": {"summary": {"total": 20, "passed": value["passed"], "max_err": value["max_err"]}},
+        "correctness": {
+            "summary": {
+                "total": 20,
+                "passed": value["passed"],
+                "failed": 20 - value["passed"],
+                "max_err": value["max_err"],
+            },
+            "sanitizer": [{"tool": "memcheck", "status": value["sanitizer"]}],
+        },
+        "metrics": {"metrics": {"mma_f32_tflops": value["mma"], "dram_copy_gbps": value["mma"]}},
         "benchmark": {
             "device": "cuda",
             "benchmarks": rows,
             "comparisons": [{"against": a, "ratio": r} for a, r in ratios.items()],
+            "fastest": [
+                {"benchmark": "mission", "ci_high": value["fastest"]},
+                {"benchmark": "mission/eager", "ci_high": value["eager"]},
+            ],
         },
         "profile": {"kernels": [{"metrics": metrics}]},
         "host": {"gpu": {"name": value["gpu"]}},
@@ -57,7 +72,8 @@ def verdicts(name: str, **changes: Any) -> list[tuple[str, str]]:
 
 
 def test_all_jobs_of_the_brief_are_there() -> None:
-    assert {"preflight", "build", "test", "bench", "ncu", "phase0", "phase1", "phase2"} <= set(NAMES)
+    phases = {"phase0", "phase1", "phase2", "phase3"}
+    assert {"preflight", "build", "test", "bench", "peaks", "ncu", "evidence", *phases} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,6 +96,17 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase1", {"p50": 250.0}, ["< 200"]),
         ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
         ("phase2", {"dram": 20.0}, ["dram_throughput_pct"]),
+        ("phase3", {"fastest": 1.02}, ['benchmark="mission"']),
+        ("phase3", {"eager": 1.2}, ["mission/eager"]),
+        ("phase3", {"p50": 31.0}, ["<= 30"]),
+        ("phase3", {"tensor": 0.0}, ["tensor_active_pct"]),
+        ("evidence", {"sanitizer": "failed"}, ["sanitizer"]),
+        ("evidence", {"passed": 19}, ["passed >= 20"]),
+        ("evidence", {"registers": 124}, ["<= 120"]),
+        ("evidence", {"stack": 8}, ["stack_bytes"]),
+        ("evidence", {"null": 0.8}, ["0.9 <="]),
+        ("evidence", {"null": 1.2}, ["<= 1.1"]),
+        ("peaks", {"mma": 0.0}, ["mma_f32_tflops"]),
     ],
 )
 def test_what_is_wrong_breaks_its_own_gate_only(name: str, changes: dict[str, Any], broken: list[str]) -> None:
@@ -98,6 +125,11 @@ def test_a_busy_processor_is_no_reason_to_fail() -> None:
 
 
 def test_an_l4s_absolute_times_do_not_apply_elsewhere() -> None:
-    found = {expr: verdict for verdict, expr in verdicts("phase1", gpu="NVIDIA H200", p50=999.0)}
-    assert [v for expr, v in found.items() if "< 200" in expr] == ["not_applicable"]
+    for phase, bound in (("phase1", "< 200"), ("phase2", "< 58"), ("phase3", "<= 30")):
+        found = {expr: verdict for verdict, expr in verdicts(phase, gpu="NVIDIA H200", p50=999.0)}
+        assert [v for expr, v in found.items() if bound in expr] == ["not_applicable"]
+
+
+def test_ratios_apply_on_any_gpu() -> None:
+    found = {expr: verdict for verdict, expr in verdicts("phase1", gpu="NVIDIA H200")}
     assert found['benchmark.comparisons[against="mission/baseline"].ratio <= 1 / 7'] == "pass"
