@@ -1,0 +1,126 @@
+"""The demo as `make demo` runs it: the main job on this machine, to its table, its run folder and its export."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.workspace import FCCTL, REPOSITORY, Workspace
+
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+SHAPES = ("mission", "s64", "s128", "s256", "batch2")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the kernels are compared with PyTorch"),
+]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(workspace, what `fcctl run phase0 --on local` said), run once for all tests here."""
+    from tests.support.sshd import end_processes_of
+
+    base = Path(tempfile.mkdtemp(prefix="fcd", dir="/tmp"))  # short: tmux puts a Unix socket below it
+    (base / "home").mkdir()
+    (base / "t").mkdir()
+    root = base / "flashcore"
+    shutil.copytree(REPOSITORY / "jobs", root / "jobs")
+    shutil.copytree(REPOSITORY / "kernels", root / "kernels", ignore=shutil.ignore_patterns("__pycache__", "build"))
+    workspace = Workspace(root, base / "home")
+    shutil.copy(REPOSITORY / "fcctl.toml", root)
+    done = workspace.fcctl(
+        "run", "phase0", "--on", "local", check=None, timeout=280, env={"TMUX_TMPDIR": str(base / "t"), "COLUMNS": "80"}
+    )
+    yield workspace, done
+    end_processes_of(base / "home")
+    shutil.rmtree(base, ignore_errors=True)
+
+
+def lookup(value: Any, path: str) -> Any:
+    """What ``jq PATH`` answers, for paths of plain keys."""
+    for key in path.strip(".").split("."):
+        value = value[key]
+    return value
+
+
+def test_it_passes_and_says_so(demo: Any) -> None:
+    workspace, done = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "phase0 on local  ✓ passed in" in done.stdout
+    assert "20/20 cases passed" in done.stdout
+    assert "Preflight" in done.stdout
+    folder = workspace.only_folder()
+    assert f"Results  results/runs/{folder.name}" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
+
+
+def test_every_shape_stands_beside_sdpa(demo: Any) -> None:
+    _, done = demo
+    table = done.stdout[done.stdout.index("\nBenchmark") : done.stdout.index("\nGates")]
+    assert "SDPA" in table
+    header = next(line for line in table.splitlines() if line.split()[:1] == ["case"])
+    assert header.split().count("p50") == 2, "ours and SDPA's"
+    assert {"p90", "p99"} <= set(header.split())
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] and line.split()[0] in SHAPES]
+    assert [row[0] for row in rows] == list(SHAPES)
+    for row in rows:
+        p50, p90, p99 = map(float, row[1:4])
+        assert 0 < p50 <= p90 <= p99
+        assert "as fast" in " ".join(row) or {"faster", "slower"} & set(row)
+    assert "null " in table
+
+
+def test_the_steps_gates_and_documents_are_recorded(demo: Any) -> None:
+    workspace, _ = demo
+    record = workspace.only_run()
+    assert (record["status"], record["exit_code"]) == ("passed", 0)
+    statuses = {step["id"]: step["status"] for step in record["steps"]}
+    assert statuses.pop("preflight") in ("passed", "warned")
+    assert statuses.pop("resources") == ("passed" if NVCC else "unavailable"), "never passed without a compiler"
+    assert statuses == {"build": "passed", "test": "passed", "bench": "passed"}
+    judged = [g for step in record["steps"] for g in step["gates"]]
+    assert {g["verdict"] for g in judged if g["verdict"] != "not_applicable"} == {"pass"}
+    assert len(judged) == (10 if NVCC else 6)
+    kinds = {document["kind"] for step in record["steps"] for document in step["documents"]}
+    assert kinds >= {"environment", "build", "correctness", "benchmark"}
+    (reference,) = (d["path"] for s in record["steps"] for d in s["documents"] if d["kind"] == "correctness")
+    correctness = json.loads((workspace.only_folder() / reference).read_text())
+    names = [case["name"] for case in correctness["cases"]]
+    assert len(names) == 20
+    assert sum("/" in name for name in names) == 15, "5 shapes x 3 seeds"
+
+
+def test_the_users_scripts_find_their_figures(demo: Any) -> None:
+    workspace, _ = demo
+    argv = [*FCCTL, "results", "export", "last", "--format", "flashcore"]
+    exported = subprocess.run(argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, check=True)
+    found = json.loads(exported.stdout)
+    for side in ("flashcore", "pytorch"):
+        p50, p90, p99 = (lookup(found, f".results.mission.{side}.{key}") for key in ("p50", "p90", "p99"))
+        assert 0 < p50 <= p90 <= p99
+    assert lookup(found, ".config") == {"B": 1, "H": 8, "S": 512, "D": 64}
+    ratio = lookup(found, ".results.mission.pytorch.p50") / lookup(found, ".results.mission.flashcore.p50")
+    assert math.isclose(lookup(found, ".speedup"), ratio, rel_tol=1e-6)
+    if shutil.which("jq"):
+        answer = subprocess.run(
+            ["jq", "-e", ".results.mission.flashcore.p50"],
+            input=exported.stdout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert float(answer.stdout) == lookup(found, ".results.mission.flashcore.p50")
+
+
+def test_it_can_be_shown_again(demo: Any) -> None:
+    workspace, done = demo
+    again = workspace.fcctl("results", "show", "last:phase0", env={"COLUMNS": "80"})
+    assert again.stdout == done.stdout
