@@ -35,6 +35,8 @@ class Args(ctypes.Structure):
         ("causal", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
+        ("H_kv", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
     )
 
 

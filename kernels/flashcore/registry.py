@@ -46,6 +46,7 @@ class Variant:
     dtypes: tuple[str, ...] = ("float16",)
     head_dims: tuple[int, ...] = (64,)
     causal: bool = True
+    grouped_heads: bool = False  # takes fewer heads of K and V than of Q
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
@@ -88,6 +89,16 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
     """kSharedBytes of stage2.cu: K, V with padded rows, Q or the weights in its place, a number per row."""
     rows, keys = c["TILE_M"], c["TILE_N"]
     return c["STAGES"] * keys * (128 + 144) + rows * max(128, 2 * (keys + 8)) + 4 * rows
+
+
+#: Parameters of the flagship where TILE_M is 0.
+_CHOSEN_BY_SHAPE = {
+    "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0
+}  # fmt: skip
+
+
+def _flagship_warps(c: Mapping[str, int]) -> int:
+    return c["TILE_M"] // c["WARP_ROWS"] * c["WARPS_KV"]
 
 
 VARIANTS: dict[str, Variant] = {
@@ -198,6 +209,57 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["TILE_M"] * c["TILE_N"] <= 8192,
                 ),
             ),
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
+            name="flagship",
+            device="cuda",
+            source=CSRC / "flagship.cu",
+            summary="fused further: independent groups of warps, lazy rescaling, tiling chosen by shape and device",
+            parameters=(
+                Parameter("TILE_M", (0, 16, 32, 64, 128), 0, "query rows per block; 0: all by shape and device"),
+                Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
+                Parameter("TILE_N", (32, 64, 128), 64, "keys per warp and step"),
+                Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that share out the keys of the same rows"),
+                Parameter("STAGES", (1, 2, 3, 4), 1, "tiles of K, and of V, in flight or in use, per group"),
+                Parameter("PIPELINED", (0, 1), 0, "1: QK of the next tile between the exponentials of this one"),
+                Parameter("MIN_BLOCKS", (0, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"),
+            ),
+            constraints=(
+                Constraint(
+                    "TILE_M=0 chooses the other parameters itself: leave them alone",
+                    lambda c: c["TILE_M"] > 0 or c == _CHOSEN_BY_SHAPE,
+                ),
+                Constraint(
+                    "a block has whole warps: TILE_M >= WARP_ROWS",
+                    lambda c: c["TILE_M"] == 0 or c["TILE_M"] >= c["WARP_ROWS"],
+                ),
+                Constraint(
+                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048, half of it if pipelined",
+                    lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> c["PIPELINED"],
+                ),
+                Constraint(
+                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
+                    lambda c: _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024),
+                ),
+                Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
+                Constraint(
+                    "the rings must fit 227 KB of shared memory",
+                    lambda c: 128 * c["TILE_M"] + c["WARPS_KV"] * (8 * c["TILE_M"] + 256 * c["STAGES"] * c["TILE_N"])
+                    <= 227 * 1024,
+                ),
+                Constraint(
+                    "a group's results must fit where its keys were: TILE_M <= STAGES * TILE_N",
+                    lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
+                ),
+                Constraint(
+                    "registers for MIN_BLOCKS: 128 for a thread at least",
+                    lambda c: c["MIN_BLOCKS"] * _flagship_warps(c) <= 16,
+                ),
+            ),
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(

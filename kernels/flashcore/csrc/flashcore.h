@@ -2,7 +2,7 @@
 //
 //   O = softmax(scale * Q K^T [+ causal mask]) V      for each batch and head
 //
-// Tensors are FP16, [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal`, key j
+// Tensors are FP16 (or what dtype says), [B, H, S, D] by their strides (in elements); the last dimension is contiguous. With `causal`, key j
 // is seen by query i where j <= i, as torch's is_causal has it. The Python mirror of this struct is launch.Args; a
 // library built from another version of this file is refused when it is loaded (flashcore_args_bytes).
 #ifndef FLASHCORE_H
@@ -30,6 +30,8 @@ typedef struct flashcore_args {
   int32_t causal;
   int32_t threads;  // CPU kernels: how many to use, 0 for all; GPU kernels ignore it
   void *stream;     // GPU kernels: the cudaStream_t to launch on; CPU kernels ignore it and return when done
+  int32_t H_kv;     // heads of K and V, a divisor of H; 0: H. Kernels that take only H are never given another
+  int32_t dtype;    // 0: FP16; 1: bfloat16, given only to kernels that take it
 } flashcore_args;
 
 // 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).

@@ -256,8 +256,19 @@ inline const char *cudaGetErrorName(cudaError_t error) {
   if (error == cudaErrorLaunchFailure) return cuda_on_cpu::failure;
   return error ? "cudaErrorInvalidValue" : "cudaSuccess";
 }
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
-inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 3, cudaSuccess; }
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrL2CacheSize = 38,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 3; break;
+    case cudaDevAttrL2CacheSize: *value = 128 * 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_on_cpu::kShared; break;
+  }
+  return cudaSuccess;
+}
 
 // ------------------------------------------------------------------------------------------------ instructions
 namespace flashcore {
@@ -319,4 +330,5 @@ inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cp
 
 }  // namespace flashcore
 
-#include "mbarriers.h"  // mbarrier.cuh's instructions
+#include "bfloat16.h"   // bfloat16.cuh's instructions
+#include "mbarriers.h"  // mbarrier.cuh's

@@ -1,0 +1,480 @@
+// The kernel of flagship.cu, a template over its tiling. Its ideas are told there.
+#ifndef FLASHCORE_FLAGSHIP_CUH
+#define FLASHCORE_FLAGSHIP_CUH
+
+#include "bfloat16.cuh"
+
+namespace flashcore {
+
+// Division of n < 2^31 by a number that the host knows: one multiplication and a shift.
+struct Divisor {
+  uint32_t number, multiplier, shift;
+
+  static Divisor by(int number) {
+    uint32_t log = 0;
+    while ((int64_t{1} << log) < number) ++log;
+    const uint64_t power = uint64_t{1} << (31 + log);
+    return {static_cast<uint32_t>(number), static_cast<uint32_t>((power + number - 1) / number), 31 + log};
+  }
+  __device__ __forceinline__ int divide(int n) const {
+    return static_cast<int>((static_cast<uint64_t>(n) * multiplier) >> shift);
+  }
+};
+
+// What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
+struct Task {
+  const uint16_t *q, *k, *v;
+  uint16_t *o;
+  flashcore_strides q_stride, k_stride, v_stride, o_stride;
+  float factor;   // from scores to powers of 2, positive
+  uint32_t flip;  // xor onto two packed values of Q: the sign of the scale
+  int S_q, S_kv, causal;
+  Divisor tiles, heads, queries_per_key;  // row tiles per head, heads per batch, query heads per head of K and V
+  int heads_in_all;                       // of all batches
+  int heads_together;                     // causal: heads that share L2, whose longest tiles start first
+};
+
+struct Spot {
+  int tile, head, batch;
+};
+
+// Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
+// it the tiles that see the most keys start first and the short ones fill the gaps at the end, but only among as many
+// heads as L2 can hold.
+__device__ __forceinline__ Spot spot(const Task &task, int block) {
+  const int tiles = static_cast<int>(task.tiles.number);
+  int head, tile;
+  if (!task.causal) {
+    head = task.tiles.divide(block);
+    tile = block - head * tiles;
+  } else {
+    const int first = block / (tiles * task.heads_together) * task.heads_together;
+    const int together = min(task.heads_together, task.heads_in_all - first), within = block - first * tiles;
+    head = first + within % together;
+    tile = tiles - 1 - within / together;
+  }
+  const int batch = task.heads.divide(head);
+  return {tile, head - batch * static_cast<int>(task.heads.number), batch};
+}
+
+template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0>
+struct Tiling {
+  static constexpr Type kType = TYPE;
+  static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
+  static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
+  static constexpr bool kPipelined = OVERLAP;
+
+  static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
+  static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
+  static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileN / 8;  // of mma
+  static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
+  static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
+
+  static constexpr uint32_t kTileBytes = kTileN * kRow;
+  static constexpr uint32_t kRingBytes = 2 * kStages * kTileBytes;  // K and V of one group
+  static constexpr uint32_t kQBytes = kTileM * kRow;
+  static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
+  static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
+
+  static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
+  static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
+  static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
+  static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its keys were");
+};
+
+template <typename C>
+__device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
+  return row * C::kRow + ((chunk ^ row % 8) << 4);
+}
+
+// Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read.
+template <typename C, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, int first, int end,
+                                             int thread) {
+  constexpr int kPass = THREADS / C::kRowChunks;  // rows at a time
+  constexpr int kPasses = (ROWS + kPass - 1) / kPass;
+  constexpr bool kWhole = ROWS % kPass == 0;
+  const int row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  const uint16_t *from = head + (first + row) * stride + chunk * 8;
+  if (kWhole && first + ROWS <= end) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass, from += kPass * stride) {
+      cp_async_16(tile + place_of<C>(row + pass * kPass, chunk), from, true);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int down = row; down < ROWS; down += kPass, from += kPass * stride) {
+    const bool present = first + down < end;
+    cp_async_16(tile + place_of<C>(down, chunk), present ? from : head, present);
+  }
+}
+
+// What a warp carries from step to step. Index [i][h]: row g + 8 * h of row tile i, g = lane / 4.
+template <typename C>
+struct State {
+  uint32_t q[C::kRowTiles][C::kDepthTiles][4];
+  float out[C::kRowTiles][C::kOutTiles][4];
+  float maximum[C::kRowTiles][2];  // what exponents are relative to: the largest score, or up to kSlack / factor less
+  float base[C::kRowTiles][2];     // maximum * factor, finite
+  float sum[C::kRowTiles][2];      // of this lane's columns only
+};
+
+template <typename C>
+using Tile = float[C::kRowTiles][C::kKeyTiles][4];
+
+constexpr float kSlack = 8.f;  // 2^8: FP16 weights stay below 256, their sums are FP32
+
+template <typename C>
+__device__ __forceinline__ void clear(State<C> &state) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+#pragma unroll
+    for (int n = 0; n < C::kOutTiles; ++n)
+#pragma unroll
+      for (float &x : state.out[i][n]) x = 0.f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) state.maximum[i][h] = -CUDART_INF_F, state.base[i][h] = 0.f, state.sum[i][h] = 0.f;
+  }
+}
+
+template <typename C>
+__device__ __forceinline__ void read_q(State<C> &state, uint32_t tile, int first, uint32_t flip, int lane) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int k = 0; k < C::kDepthTiles; ++k) {
+      ldmatrix_x4(state.q[i][k], tile + place_of<C>(first + 16 * i + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+      for (uint32_t &pair : state.q[i][k]) pair ^= flip;
+    }
+}
+
+// Scores of key tiles n .. n + COUNT - 1 of a K tile in shared memory.
+template <typename C, int COUNT>
+__device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, uint32_t k_tile, int from, int lane) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int n = from; n < from + COUNT; ++n)
+#pragma unroll
+      for (float &x : s[i][n]) x = 0.f;
+#pragma unroll
+  for (int k = 0; k < C::kDepthTiles; ++k)
+#pragma unroll
+    for (int n = from; n < from + COUNT; n += 2) {
+      uint32_t b[4];  // keys 8n.. with dimensions 16k.., 16k+8..; keys 8n+8.. with the same
+      ldmatrix_x4(b, k_tile + place_of<C>(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+      for (int i = 0; i < C::kRowTiles; ++i) {
+        mma<C::kType>(s[i][n], state.q[i][k], b[0], b[1]);
+        mma<C::kType>(s[i][n + 1], state.q[i][k], b[2], b[3]);
+      }
+    }
+}
+
+// -inf for keys that do not exist, or that causal rows must not see. `key` and `row` are those of the tile's corner.
+template <typename C>
+__device__ __forceinline__ void mask(Tile<C> &s, int key, int row, int keys, int causal, int lane) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int end = causal ? min(keys, row + 16 * i + lane / 4 + 8 * h + 1) : keys;
+      const int left = end - key - lane % 4 * 2;  // of this lane's columns, those below are seen
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (8 * n + e >= left) s[i][n][2 * h + e] = -CUDART_INF_F;
+    }
+}
+
+// Follow the maxima of this tile's scores; where one left its slack, rescale what was summed up before.
+template <typename C>
+__device__ __forceinline__ void follow(State<C> &state, const Tile<C> &s, float factor, bool first) {
+  float maximum[C::kRowTiles][2];
+  bool grown = false;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float m = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+      for (int n = 1; n < C::kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
+      maximum[i][h] = max_across<4>(m);
+      grown |= maximum[i][h] * factor > state.maximum[i][h] * factor + kSlack;  // never with -inf on the left
+    }
+  if (!__any_sync(kAllLanes, grown)) return;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float m = fmaxf(maximum[i][h], state.maximum[i][h]);
+      // No key seen yet: the maximum is -inf, and -inf - -inf is NaN. Any finite base gives 2^-inf = 0.
+      const float base = m == -CUDART_INF_F ? 0.f : m * factor;
+      if (!first) {
+        const float keep = exp2_approx(state.maximum[i][h] * factor - base);
+        state.sum[i][h] *= keep;
+#pragma unroll
+        for (int n = 0; n < C::kOutTiles; ++n) state.out[i][n][2 * h] *= keep, state.out[i][n][2 * h + 1] *= keep;
+      }
+      state.maximum[i][h] = m;
+      state.base[i][h] = base;
+    }
+}
+
+// O += P V for key tiles n and n + 1: their scores become weights, packed as the left operand; V's rows are B's.
+template <typename C>
+__device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_t v_tile, int n, float factor,
+                                      int lane) {
+  uint32_t a[C::kRowTiles][4];
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int h = r % 2;
+      const float x = exp2_approx(s[i][n + r / 2][2 * h] * factor - state.base[i][h]);
+      const float y = exp2_approx(s[i][n + r / 2][2 * h + 1] * factor - state.base[i][h]);
+      state.sum[i][h] += x + y;
+      a[i][r] = pack<C::kType>(x, y);
+    }
+#pragma unroll
+  for (int column = 0; column < C::kOutTiles; column += 2) {
+    uint32_t b[4];  // columns 8c.. with keys 8n.., 8n+8..; columns 8c+8.. with the same
+    ldmatrix_x4_trans(b, v_tile + place_of<C>(8 * n + lane % 16, column + lane / 16));
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i) {
+      mma<C::kType>(state.out[i][column], a[i], b[0], b[1]);
+      mma<C::kType>(state.out[i][column + 1], a[i], b[2], b[3]);
+    }
+  }
+}
+
+// Fragments to memory: two neighbours at a time, 16 bytes of a row by each quad.
+template <typename C, int TILES>
+__device__ __forceinline__ void write(const float (&out)[TILES][4], const float (&scale)[2], uint16_t *o,
+                                      int64_t stride, int row, int end, int column, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h, row += 8) {
+    if (row >= end) return;
+    uint16_t *to = o + row * stride + column + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+      *reinterpret_cast<uint32_t *>(to + 8 * n) =
+          pack<C::kType>(out[n][2 * h] * scale[h], out[n][2 * h + 1] * scale[h]);
+  }
+}
+
+// All groups' results for the same rows become one. Each group leaves its output where its keys were; after one barrier
+// each warp adds up some of the columns of its rows and writes them.
+template <typename C>
+__device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, float2 *row_states, int group, int warp_row,
+                                      float factor, uint16_t *o, int64_t stride, int count, int lane) {
+  constexpr int kShare = C::kOutTiles / C::kGroups;  // column tiles per group
+  const auto box = [&](int of, int i, int n) {       // a fragment: 16 bytes a lane, neighbours side by side
+    const int tile = ((warp_row / 16 + i) * C::kOutTiles + n) * 32 + lane;
+    return reinterpret_cast<float4 *>(rings + of * C::kRingBytes) + tile;
+  };
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = sum_across<4>(state.sum[i][h]);
+      if (lane % 4 == 0)
+        row_states[group * C::kTileM + warp_row + 16 * i + lane / 4 + 8 * h] = make_float2(state.maximum[i][h], sum);
+    }
+#pragma unroll
+    for (int n = 0; n < C::kOutTiles; ++n) {
+      const float(&c)[4] = state.out[i][n];
+      *box(group, i, n) = make_float4(c[0], c[1], c[2], c[3]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+    float weight[C::kGroups][2], scale[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float2 *states = row_states + warp_row + 16 * i + lane / 4 + 8 * h;
+      float maximum = -CUDART_INF_F, sum = 0.f;
+#pragma unroll
+      for (int g = 0; g < C::kGroups; ++g) maximum = fmaxf(maximum, states[g * C::kTileM].x);
+#pragma unroll
+      for (int g = 0; g < C::kGroups; ++g) {  // the maximum is finite: some group has seen key 0
+        weight[g][h] = exp2_approx((states[g * C::kTileM].x - maximum) * factor);
+        sum += states[g * C::kTileM].y * weight[g][h];
+      }
+      scale[h] = 1.f / sum;
+    }
+    float out[kShare][4];
+#pragma unroll
+    for (int n = 0; n < kShare; ++n)
+#pragma unroll
+      for (float &x : out[n]) x = 0.f;
+#pragma unroll
+    for (int g = 0; g < C::kGroups; ++g)
+#pragma unroll
+      for (int n = 0; n < kShare; ++n) {
+        const float4 part = *box(g, i, group * kShare + n);
+        out[n][0] += part.x * weight[g][0], out[n][1] += part.y * weight[g][0];
+        out[n][2] += part.z * weight[g][1], out[n][3] += part.w * weight[g][1];
+      }
+    write<C>(out, scale, o, stride, warp_row + 16 * i + lane / 4, count, 8 * kShare * group, lane);
+  }
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
+  constexpr int kStages = C::kStages;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = warp / C::kRowGroups, warp_row = warp % C::kRowGroups * C::kWarpRows;
+  const int group_thread = threadIdx.x % C::kGroupThreads;
+  const Spot at = spot(task, blockIdx.x);
+  const int kv_head = task.queries_per_key.divide(at.head);
+  const uint16_t *k = task.k + at.batch * task.k_stride.batch + kv_head * task.k_stride.head;
+  const uint16_t *v = task.v + at.batch * task.v_stride.batch + kv_head * task.v_stride.head;
+  const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
+  const int keys = task.causal ? min(task.S_kv, tile_row + C::kTileM) : task.S_kv;  // that any row of this block sees
+  const int key_tiles = (keys + C::kTileN - 1) / C::kTileN;
+  const int steps = (key_tiles - group + C::kGroups - 1) / C::kGroups;  // of this group: tiles group, group + kGroups..
+  const float factor = task.factor;
+
+  unsigned char *const memory = dynamic_shared();
+  unsigned char *const rings = memory + C::kQBytes + C::kRowStateBytes;
+  const uint32_t q_tile = shared_address(memory);
+  const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
+  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
+  const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
+  const auto load = [&](uint32_t ring, const uint16_t *head, int64_t stride, int step) {
+    if (step < steps)
+      copy_rows_of<C, C::kTileN, C::kGroupThreads>(ring + slot(step), head, stride, key_of(step), keys, group_thread);
+  };
+  const auto load_k = [&](int step) { load(k_ring, k, task.k_stride.row, step); };
+  const auto load_v = [&](int step) { load(v_ring, v, task.v_stride.row, step); };
+  const auto meet = [&] {  // all that share this group's rings
+    if (C::kRowGroups > 1) {
+      barrier_sync(1 + group, C::kGroupThreads);
+    } else {
+      __syncwarp();
+    }
+  };
+
+  const uint16_t *q = task.q + at.batch * task.q_stride.batch + at.head * task.q_stride.head;
+  copy_rows_of<C, C::kTileM, C::kThreads>(q_tile, q, task.q_stride.row, tile_row, task.S_q, threadIdx.x);
+  load_k(0);
+  cp_async_commit();
+
+  State<C> state;
+  Tile<C> s;
+  clear(state);
+  const auto masked = [&](Tile<C> &of, int step) {
+    const int key = key_of(step);
+    if (key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row))
+      mask<C>(of, key, first_row, keys, task.causal, lane);
+  };
+
+  if constexpr (!C::kPipelined) {
+    // Copies in flight, oldest first: K(0) V(0) K(1) V(1) ..; K's slot is free once its scores are, V's after the step.
+    load_v(0);
+    cp_async_commit();
+#pragma unroll
+    for (int step = 1; step < kStages; ++step) {
+      load_k(step);
+      cp_async_commit();
+      load_v(step);
+      cp_async_commit();
+    }
+    cp_async_wait<2 * kStages - 1>();
+    __syncthreads();
+    read_q(state, q_tile, warp_row, task.flip, lane);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      if (step > 0) {
+        cp_async_wait<2 * kStages - 2>();
+        meet();
+        load_v(step - 1 + kStages);
+        cp_async_commit();
+      }
+      const bool needed = !(task.causal && key_of(step) > first_row + C::kWarpRows - 1);
+      if (needed) {
+        scores<C, C::kKeyTiles>(s, state, k_ring + slot(step), 0, lane);
+        masked(s, step);
+        follow(state, s, factor, step == 0);
+      }
+      cp_async_wait<2 * kStages - 2>();
+      meet();
+      load_k(step + kStages);
+      cp_async_commit();
+      if (needed) {
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; n += 2) weigh(state, s, v_ring + slot(step), n, factor, lane);
+      }
+    }
+  } else {
+    // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
+    const auto load_pair = [&](int step) {
+      load_v(step);
+      load_k(step + 1);
+      cp_async_commit();
+    };
+#pragma unroll
+    for (int step = 0; step < kStages - 1; ++step) load_pair(step);
+    cp_async_wait<kStages - 1>();
+    __syncthreads();
+    read_q(state, q_tile, warp_row, task.flip, lane);
+    if (steps > 0) {
+      scores<C, C::kKeyTiles>(s, state, k_ring, 0, lane);
+      masked(s, 0);
+    }
+#pragma unroll 2
+    for (int step = 0; step < steps - 1; ++step) {
+      cp_async_wait<kStages - 2>();
+      meet();
+      load_pair(step + kStages - 1);
+      follow(state, s, factor, step == 0);
+      constexpr int kCount = C::kRowTiles == 1 && C::kKeyTiles % 4 == 0 ? 4 : 2;  // key tiles whose sums run in parallel
+      Tile<C> next;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; n += kCount) {
+        scores<C, kCount>(next, state, k_ring + slot(step + 1), n, lane);
+#pragma unroll
+        for (int m = n; m < n + kCount; m += 2) weigh(state, s, v_ring + slot(step), m, factor, lane);
+      }
+      masked(next, step + 1);
+#pragma unroll
+      for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+        for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[i][n][e] = next[i][n][e];
+    }
+    if (steps > 0) {
+      cp_async_wait<0>();
+      meet();
+      follow(state, s, factor, steps == 1);
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; n += 2) weigh(state, s, v_ring + slot(steps - 1), n, factor, lane);
+    }
+  }
+
+  uint16_t *o = task.o + at.batch * task.o_stride.batch + at.head * task.o_stride.head + tile_row * task.o_stride.row;
+  if constexpr (C::kGroups > 1) {
+    cp_async_wait<0>();  // a group without keys still has the queries' copies, empty ones, in flight
+    meet();              // all have left this group's keys and values
+    auto *row_states = reinterpret_cast<float2 *>(memory + C::kQBytes);
+    merge(state, rings, row_states, group, warp_row, factor, o, task.o_stride.row, task.S_q - tile_row, lane);
+  } else {
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i) {
+      float scale[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) scale[h] = 1.f / sum_across<4>(state.sum[i][h]);
+      write<C>(state.out[i], scale, o, task.o_stride.row, warp_row + 16 * i + lane / 4, task.S_q - tile_row, 0, lane);
+    }
+  }
+}
+
+}  // namespace flashcore
+
+#endif
