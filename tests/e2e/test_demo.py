@@ -8,14 +8,17 @@ import math
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.sshd import end_processes_of
 from tests.support.workspace import FCCTL, REPOSITORY, Workspace
 
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+Said = subprocess.CompletedProcess[str]
 SHAPES = ("mission", "s64", "s128", "s256", "batch2")
 pytestmark = [
     pytest.mark.slow,
@@ -23,11 +26,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """(workspace, what `fcctl run phase0 --on local` said), run once for all tests here."""
-    from tests.support.sshd import end_processes_of
-
+@pytest.fixture
+def demo() -> Iterator[tuple[Workspace, Said]]:
     base = Path(tempfile.mkdtemp(prefix="fcd", dir="/tmp"))  # short: tmux puts a Unix socket below it
     (base / "home").mkdir()
     (base / "t").mkdir()
@@ -51,8 +51,7 @@ def lookup(value: Any, path: str) -> Any:
     return value
 
 
-def test_it_passes_and_says_so(demo: Any) -> None:
-    workspace, done = demo
+def it_passes_and_says_so(workspace: Workspace, done: Said) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "phase0 on local  ✓ passed in" in done.stdout
     assert "20/20 cases passed" in done.stdout
@@ -62,8 +61,7 @@ def test_it_passes_and_says_so(demo: Any) -> None:
     assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
 
 
-def test_every_shape_stands_beside_sdpa(demo: Any) -> None:
-    _, done = demo
+def every_shape_stands_beside_sdpa(workspace: Workspace, done: Said) -> None:
     table = done.stdout[done.stdout.index("\nBenchmark") : done.stdout.index("\nGates")]
     assert "SDPA" in table
     header = next(line for line in table.splitlines() if line.split()[:1] == ["case"])
@@ -78,8 +76,7 @@ def test_every_shape_stands_beside_sdpa(demo: Any) -> None:
     assert "null " in table
 
 
-def test_the_steps_gates_and_documents_are_recorded(demo: Any) -> None:
-    workspace, _ = demo
+def the_steps_gates_and_documents_are_recorded(workspace: Workspace, done: Said) -> None:
     record = workspace.only_run()
     assert (record["status"], record["exit_code"]) == ("passed", 0)
     statuses = {step["id"]: step["status"] for step in record["steps"]}
@@ -98,8 +95,7 @@ def test_the_steps_gates_and_documents_are_recorded(demo: Any) -> None:
     assert sum("/" in name for name in names) == 15, "5 shapes x 3 seeds"
 
 
-def test_the_users_scripts_find_their_figures(demo: Any) -> None:
-    workspace, _ = demo
+def the_users_scripts_find_their_figures(workspace: Workspace, done: Said) -> None:
     argv = [*FCCTL, "results", "export", "last", "--format", "flashcore"]
     exported = subprocess.run(argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, check=True)
     found = json.loads(exported.stdout)
@@ -120,7 +116,18 @@ def test_the_users_scripts_find_their_figures(demo: Any) -> None:
         assert float(answer.stdout) == lookup(found, ".results.mission.flashcore.p50")
 
 
-def test_it_can_be_shown_again(demo: Any) -> None:
-    workspace, done = demo
+def it_can_be_shown_again(workspace: Workspace, done: Said) -> None:
     again = workspace.fcctl("results", "show", "last:phase0", env={"COLUMNS": "80"})
     assert again.stdout == done.stdout
+
+
+def test_the_demo(demo: tuple[Workspace, Said]) -> None:
+    """One test, since the run is made once: a minute of a whole processor."""
+    for check in (
+        it_passes_and_says_so,
+        every_shape_stands_beside_sdpa,
+        the_steps_gates_and_documents_are_recorded,
+        the_users_scripts_find_their_figures,
+        it_can_be_shown_again,
+    ):
+        check(*demo)
