@@ -27,7 +27,7 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, **changes,
+        "sanitizer": "passed", "mma": 100.0, "smem": 49152, **changes,
     }  # fmt: skip
     kernel = {
         "name": "flashcore_wmma", "arch": "sm_89",
@@ -37,7 +37,10 @@ def documents(**changes: Any) -> dict[str, Any]:
     rows = [{"name": n, "stats": {"n": value["n"], "p50": value["p50"]}} for n in ("mission", "mission/sdpa")]
     ratios = {"mission": value["null"], "mission/sdpa": 1.0, "mission/baseline": value["ratio"]}
     build = {"kernels": [kernel]}
-    metrics = {"tensor_active_pct": value["tensor"], "dram_throughput_pct": value["dram"]}
+    metrics = {
+        "tensor_active_pct": value["tensor"], "dram_throughput_pct": value["dram"], "smem_static": 0,
+        "smem_dynamic": value["smem"],
+    }  # fmt: skip
     return {
         "build": build,
         "steps": {"resources": {"build": build}},
@@ -93,6 +96,8 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase1", {"registers": 124}, ["<= 120"]),
         ("phase1", {"ratio": 0.2}, ["1 / 7"]),
         ("phase1", {"tensor": 3.0}, ["tensor_active_pct"]),
+        ("phase1", {"smem": 70000}, ["smem_dynamic"]),
+        ("build", {"registers": 255}, ["< 255"]),
         ("phase1", {"p50": 250.0}, ["< 200"]),
         ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
         ("phase2", {"dram": 20.0}, ["dram_throughput_pct"]),

@@ -1,0 +1,282 @@
+"""Published measurements as the tables of docs/kernels.md: plain Markdown, from documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashcore import registry
+
+#: Which variant each one builds on, in the order of the ladder. A step up that is slower is a negative result.
+BUILDS_ON = {
+    "baseline": None,
+    "wmma": "baseline",
+    "stage2": "wmma",
+    "fused": "wmma",
+    "stage5": "fused",
+    "flagship": "fused",
+}
+BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
+MISSION = "mission"
+ARCH = "sm_89"
+NONE = "-"
+
+
+@dataclass
+class Evidence:
+    """All that is known of one GPU, the latest document of each variant."""
+
+    name: str
+    notes: dict[str, str] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    benches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    profiles: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    ceilings: dict[str, float] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def add_run(self, run: dict[str, Any]) -> None:
+        self.runs.append(run)
+
+    def add(self, document: dict[str, Any]) -> None:
+        label = str(document.get("label") or document.get("variant") or "")
+        kind = document["kind"]
+        if kind == "environment":
+            self.environment = document
+        elif kind == "metrics" and "mma_f32_tflops" in document["metrics"]:
+            self.ceilings = document["metrics"]
+        elif kind == "profile":
+            self.profiles[label, str((document.get("shape") or {}).get("name"))] = document
+        elif label and kind in ("build", "correctness", "benchmark"):
+            {"build": self.builds, "correctness": self.checks, "benchmark": self.benches}[kind][label] = document
+
+    def labels(self) -> list[str]:
+        """Variants with figures, up the ladder, settings after the defaults."""
+        order = list(BUILDS_ON)
+
+        def rank(label: str) -> tuple[int, str]:
+            name = registry.split(label)[0]
+            return (order.index(name) if name in order else len(order), label)
+
+        return sorted({*self.benches, *self.checks}, key=rank)
+
+    def row(self, label: str, name: str) -> dict[str, Any]:
+        """The benchmark row called ``name`` of a variant, {} if there is none."""
+        rows = self.benches.get(label, {}).get("benchmarks", [])
+        return next((r for r in rows if r.get("name") == name), {})
+
+    def p50(self, label: str, name: str) -> float | None:
+        value = (self.row(label, name).get("stats") or {}).get("p50")
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def comparison(self, label: str, benchmark: str, against: str) -> dict[str, Any]:
+        found = self.benches.get(label, {}).get("comparisons", [])
+        return next((c for c in found if c.get("benchmark") == benchmark and c.get("against") == against), {})
+
+
+def render(found: Evidence) -> str:
+    """All tables of one GPU."""
+    sections = [_head(found), _ceilings(found), _ladder(found), *_shapes(found), _correctness(found), _negative(found)]
+    return "\n\n".join(section for section in sections if section)
+
+
+# ------------------------------------------------------------------------------------------------ the tables
+def _head(found: Evidence) -> str:
+    gpu = found.environment.get("gpu") or {}
+    bench = next(iter(found.benches.values()), {})
+    about = bench.get("environment") or {}
+    named = gpu.get("name") or bench.get("device") or found.name
+    facts = [
+        f"driver {about.get('driver') or gpu.get('driver')}" if about.get("driver") or gpu.get("driver") else "",
+        f"torch {bench['torch']}" if bench.get("torch") else "",
+        f"CUDA {about['cuda']}" if about.get("cuda") else "",
+        f"method {bench['method_version']}" if bench.get("method_version") else "",
+    ]
+    runs = ", ".join(f"`{_text(run.get('run_id'))}` ({_text(run.get('status'))})" for run in found.runs)
+    return f"### {_text(named)}\n\n{_text(', '.join(f for f in facts if f))}. Runs: {runs}."
+
+
+def _ceilings(found: Evidence) -> str:
+    m = found.ceilings
+    if not m:
+        return ""
+    full = "the full rate" if m.get("mma_f32_over_f16_cycles", 0) < 1.5 else "half the rate of FP16 sums"
+    tensor = f"{_n(m, 'mma_f32_tflops')} TFLOP/s ({_n(m, 'mma_f32_tflops_sustained')} sustained)"
+    launch = f"{_n(m, 'empty_graph_us')} us in a graph, {_n(m, 'empty_eager_us')} us eager"
+    rows = [
+        ["`mma.m16n8k16`, FP32 sums", f"{tensor}, {_n(m, 'mma_f32_cycles')} clocks each: {full}"],
+        ["exp2", f"{_n(m, 'exp2_gops')} G/s, {_n(m, 'exp2_per_clock_sm')} per clock and SM"],
+        ["copy, read + write", f"DRAM {_n(m, 'dram_copy_gbps')} GB/s, L2 {_n(m, 'l2_copy_gbps')} GB/s"],
+        ["empty kernel", f"{launch}, {_n(m, 'empty_queue_us')} us queued"],
+    ]
+    return "Measured ceilings:\n\n" + _table(["ceiling", "measured"], rows)
+
+
+def _ladder(found: Evidence) -> str:
+    if not found.benches:
+        return ""
+    base = found.p50("baseline", MISSION)
+    rows = []
+    for label in (lab for lab in found.labels() if found.p50(lab, MISSION)):
+        times = [found.p50(label, name) for name in (MISSION, f"{MISSION}/cold", f"{MISSION}/eager")]
+        profile = _profiled(found, label, MISSION)
+        rows.append([
+            f"`{_text(label)}`", _summary(label), *map(_us, times),
+            f"{base / times[0]:.1f}x" if base and times[0] else NONE,
+            _fastest(found, label, MISSION), _fastest(found, label, f"{MISSION}/eager"),
+            _roofline(found, label, MISSION), *_resources(found, label), _pct(profile.get("tensor_active_pct")),
+        ])  # fmt: skip
+    header = ["variant", "what changed", "hot us", "cold us", "eager us", "over baseline",
+              "of fastest SDPA, hot", "of fastest SDPA, eager", "% of roofline",
+              "registers", "stack B", "spills B", "tensor %"]  # fmt: skip
+    return "#### Ladder: B=1 H=8 S=512 D=64\n\n" + _table(header, rows)
+
+
+def _shapes(found: Evidence) -> Iterable[str]:
+    """A table for each shape: every variant against each backend, hot."""
+    names: dict[str, dict[str, Any]] = {}
+    for bench in found.benches.values():
+        for row in bench.get("benchmarks", []):
+            if "/" not in str(row.get("name")):
+                names.setdefault(row["name"], row.get("shape") or {})
+    for name, shape in sorted(names.items(), key=lambda item: _work(item[1])):
+        timed = [label for label in found.labels() if found.p50(label, name)]
+        rows = [
+            [
+                f"`{_text(label)}`", *(_us(found.p50(label, n)) for n in (name, f"{name}/cold", f"{name}/eager")),
+                *(_ratio(found.comparison(label, name, f"{name}/{b}")) for b in BACKENDS),
+                _roofline(found, label, name),
+            ]
+            for label in timed
+        ]  # fmt: skip
+        theirs = [_theirs(found, timed, f"{name}/{b}") for b in BACKENDS]
+        rows.append(["PyTorch, hot us", NONE, NONE, NONE, *theirs, NONE])
+        header = ["variant", "hot us", "cold us", "eager us", *(f"of {b}" for b in BACKENDS.values()), "% of roofline"]
+        dimensions = ",".join(str(shape.get(d, "?")) for d in "BHSD")
+        yield f"#### {dimensions}\n\n" + _table(header, rows)
+
+
+def _correctness(found: Evidence) -> str:
+    rows = []
+    for label in (lab for lab in found.labels() if lab in found.checks):
+        document = found.checks[label]
+        summary = document.get("summary") or {}
+        watched = [f"{_text(p.get('tool'))} {_text(p.get('status'))}" for p in document.get("sanitizer") or []]
+        rows.append([
+            f"`{_text(label)}`", f"{summary.get('passed', '?')}/{summary.get('total', '?')}",
+            _small(summary.get("max_err")), _small(summary.get("max_rel_rms")), _small(summary.get("of_sdpa")),
+            ", ".join(watched) or NONE,
+        ])  # fmt: skip
+    header = ["variant", "cases", "max error", "relative RMS", "max error over FA2's", "compute-sanitizer"]
+    return "#### Correctness\n\n" + _table(header, rows) if rows else ""
+
+
+def _negative(found: Evidence) -> str:
+    """Steps up the ladder that are slower than what they build on, and what warps waited for there."""
+    lines = []
+    for label in found.labels():
+        name = registry.split(label)[0]
+        below = name if ":" in label and name in found.benches else BUILDS_ON.get(name)
+        for shape in _hot_names(found, label):
+            ours, theirs = found.p50(label, shape), found.p50(below, shape) if below else None
+            if ours and theirs and ours > 1.01 * theirs:
+                lines.append(f"- `{_text(label)}` at {_text(shape)}: {ours / theirs:.2f} of `{below}`'s time."
+                             f"{_why(found, label, shape)}")  # fmt: skip
+    lines += [f"- `{_text(label)}`: {_text(reason)}" for label, reason in sorted(found.notes.items())]
+    return "#### Negative results\n\n" + "\n".join(lines) if lines else ""
+
+
+def _why(found: Evidence, label: str, shape: str) -> str:
+    document = found.profiles.get((label, shape)) or found.profiles.get((label, MISSION)) or {}
+    kernel = next(iter(document.get("kernels") or []), {})
+    stalls = ", ".join(f"{_text(s['reason'])} {s['warps']:.2f}" for s in (kernel.get("top_stalls") or [])[:3])
+    metrics = kernel.get("metrics") or {}
+    if not stalls:
+        return ""
+    at = "" if (label, shape) in found.profiles else f" (profiled at {MISSION})"
+    busy = f"tensor cores {_pct(metrics.get('tensor_active_pct'))} %, occupancy {_pct(metrics.get('occupancy_pct'))} %"
+    return f" Warps wait{at} for {stalls} per issue; {busy}."
+
+
+# ------------------------------------------------------------------------------------------------ cells
+def _hot_names(found: Evidence, label: str) -> list[str]:
+    rows = found.benches.get(label, {}).get("benchmarks", [])
+    return [str(r["name"]) for r in rows if "/" not in str(r.get("name"))]
+
+
+def _work(shape: dict[str, Any]) -> tuple[int, int]:
+    b, h, s = (int(shape.get(d) or 0) for d in "BHS")
+    return (b * h * s * s, b)
+
+
+def _summary(label: str) -> str:
+    name, settings = registry.split(label)
+    variant = registry.VARIANTS.get(name)
+    return _text(", ".join(settings) if settings else variant.summary if variant else "")
+
+
+def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:
+    kernels = found.profiles.get((label, shape), {}).get("kernels") or [{}]
+    return dict(kernels[0].get("metrics") or {})
+
+
+def _resources(found: Evidence, label: str) -> list[str]:
+    """Registers, stack and spilled bytes on sm_89, the worst of a variant's kernels."""
+    kernels = [k for k in found.builds.get(label, {}).get("kernels", []) if k.get("arch") == ARCH]
+    if not kernels:
+        return [NONE, NONE, NONE]
+    spills = [(k.get("spill_store_bytes") or 0) + (k.get("spill_load_bytes") or 0) for k in kernels]
+    return [str(max(k[key] for k in kernels)) for key in ("registers", "stack_bytes")] + [str(max(spills))]
+
+
+def _fastest(found: Evidence, label: str, benchmark: str) -> str:
+    rivals = found.benches.get(label, {}).get("fastest", [])
+    best = next((f for f in rivals if f.get("benchmark") == benchmark), {})
+    return _ratio(best)
+
+
+def _theirs(found: Evidence, labels: Sequence[str], name: str) -> str:
+    """A backend's own time beside the last variant it was timed with."""
+    times = [t for t in (found.p50(label, name) for label in labels) if t]
+    return _us(times[-1]) if times else NONE
+
+
+def _roofline(found: Evidence, label: str, name: str) -> str:
+    roof = found.row(label, name).get("roofline") or {}
+    return f"{roof['pct']:.0f} ({_text(roof['bound'])})" if roof.get("pct") is not None else NONE
+
+
+def _ratio(comparison: dict[str, Any]) -> str:
+    if not comparison:
+        return NONE
+    return f"{comparison['ratio']:.2f} [{comparison['ci_low']:.2f}, {comparison['ci_high']:.2f}]"
+
+
+def _us(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _pct(value: Any) -> str:
+    return f"{value:.0f}" if isinstance(value, (int, float)) else NONE
+
+
+def _small(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, (int, float)) else NONE
+
+
+def _n(metrics: dict[str, float], name: str) -> str:
+    value = metrics.get(name)
+    return "?" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _text(value: Any) -> str:
+    """``value`` as text that cannot break out of a table."""
+    plain = "".join(c for c in str(value if value is not None else "") if c.isprintable())
+    return plain.replace("|", "/").replace("<", "&lt;").replace("`", "'")[:200]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
