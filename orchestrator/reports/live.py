@@ -6,15 +6,20 @@ control characters first.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fcctl_remote import wire
+from orchestrator.domain.timings import number
 from orchestrator.reports.sanitize import clean
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from fcctl_remote import wire
+
+_log = logging.getLogger("orchestrator.reports")
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -28,7 +33,9 @@ MARKS = {
 
 
 def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    """``0.4 s``, ``12 s``, ``3 min 05 s``, ``1 h 02 min``; ``?`` for what is no duration."""
+    if not -1e12 < seconds < 1e12:  # a host's figure; NaN compares with nothing
+        return "?"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -67,14 +74,11 @@ def gate_line(event: wire.Event) -> str | None:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return number(value) or 0.0
 
 
-class Quiet:
-    """Shows nothing but what was lost or left out."""
-
-    def __init__(self, err: TextIO) -> None:
-        self._err = err
+class Silent:
+    """Shows nothing; notes are in the log file."""
 
     def phase(self, name: str, detail: str = "") -> None: ...
 
@@ -83,10 +87,20 @@ class Quiet:
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
 
     def note(self, message: str) -> None:
-        self._err.write(f"note: {clean(message, 500)}\n")
-        self._err.flush()
+        _log.info("%s", clean(message, 500))
 
     def close(self) -> None: ...
+
+
+class Quiet(Silent):
+    """Shows nothing but what was lost or left out."""
+
+    def __init__(self, err: TextIO) -> None:
+        self._err = err
+
+    def note(self, message: str) -> None:
+        self._err.write(f"note: {clean(message, 500)}\n")
+        self._err.flush()
 
 
 class Plain(Quiet):
@@ -227,18 +241,18 @@ def telemetry_text(sample: dict[str, Any] | None) -> str:
     gpus = sample.get("gpus")
     if isinstance(gpus, list) and gpus:
         return "   ".join(_gpu_text(g) for g in gpus[:8] if isinstance(g, dict))
-    parts = []
-    if isinstance(sample.get("cpu_pct"), int | float):
-        parts.append(f"CPU {sample['cpu_pct']:.0f} %")
-    if isinstance(sample.get("mem_used_mb"), int | float):
-        parts.append(f"memory {sample['mem_used_mb'] / 1024:.1f} GiB")
+    cpu, memory = number(sample.get("cpu_pct")), number(sample.get("mem_used_mb"))
+    parts = [f"CPU {cpu:.0f} %"] if cpu is not None else []
+    parts += [f"memory {memory / 1024:.1f} GiB"] if memory is not None else []
     return "  ".join(parts)
 
 
 def _gpu_text(gpu: dict[str, Any]) -> str:
     fields = (("util_pct", "GPU {:.0f} %"), ("sm_mhz", "{:.0f} MHz"), ("power_w", "{:.0f} W"), ("temp_c", "{:.0f} °C"))
-    parts = [form.format(gpu[key]) for key, form in fields if isinstance(gpu.get(key), int | float)]
-    throttle = gpu.get("throttle")
-    if throttle:
-        parts.append(f"throttled: {clean(str(throttle), 60)}")
+    known = ((form, number(gpu.get(key))) for key, form in fields)
+    parts = [form.format(value) for form, value in known if value is not None]
+    reasons = gpu.get("throttle")
+    slowed = [str(r) for r in reasons[:8] if r != "gpu_idle"] if isinstance(reasons, list) else []
+    if slowed:  # an idle GPU is slow too, and nobody's problem
+        parts.append(f"throttled: {clean(', '.join(slowed), 60)}")
     return "  ".join(parts)
