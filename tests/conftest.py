@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     No file of the real home is read or written, no ssh-agent is asked, and whatever the test leaves running with
     this HOME (tmux servers, supervisors) is killed afterwards.
     """
+    with home_of_its_own(monkeypatch) as home:
+        yield home
+
+
+@contextmanager
+def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What :func:`private_home` is, for a fixture of another scope."""
     folder = Path(tempfile.mkdtemp(prefix="fch", dir="/tmp"))  # short: tmux puts a Unix socket below it
     home = folder / "home"
     home.mkdir()

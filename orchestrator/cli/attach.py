@@ -23,6 +23,8 @@ def attach(cli: Cli, run: str, tmux: bool) -> None:
     from orchestrator.cli.run import report, say_detached
     from orchestrator.workflows import resume
 
+    if tmux and cli.json:
+        raise click.UsageError("--tmux takes over the terminal: it has no JSON to print")
     with opened(cli) as services:
         run_id = services.store.resolve(run)
         if not services.store.is_complete(run_id):
@@ -32,8 +34,7 @@ def attach(cli: Cli, run: str, tmux: bool) -> None:
                 resume.attach(services, run_id)
             except KeyboardInterrupt:
                 services.observer.close()
-                say_detached(cli, run_id)
-                raise
+                raise KeyboardInterrupt(say_detached(cli, run_id)) from None
         record, folder = services.store.get(run_id), services.store.folder(run_id)
     report(cli, record, folder)
 

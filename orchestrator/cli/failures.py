@@ -22,10 +22,10 @@ def report(cli: Cli, error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return 128 + cli.signalled if cli.signalled else SIGINT_EXIT
+        return _interrupted(cli, error)
     if isinstance(error, BrokenPipeError):
         return SIGPIPE_EXIT
-    if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError):
+    if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError) and not cli.json:
         return _help_instead(error)
     known = error if isinstance(error, FcctlError) else _translated(cli, error)
     if isinstance(error, FcctlError):
@@ -35,6 +35,15 @@ def report(cli: Cli, error: BaseException) -> int:
     text = output.error_json(known) if cli.json else output.error_text(known, cli.color_on_stderr)
     sys.stderr.write(text + "\n")
     return known.exit_code
+
+
+def _interrupted(cli: Cli, error: BaseException) -> int:
+    """Ctrl-C needs no words on a terminal, but whoever asked for JSON gets the one object."""
+    code = 128 + cli.signalled if cli.signalled else SIGINT_EXIT
+    if cli.json:
+        said = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
+        sys.stderr.write(output.document({"error": {**said, "cause": None, "hint": None}}) + "\n")
+    return code
 
 
 def _help_instead(error: click.UsageError) -> int:

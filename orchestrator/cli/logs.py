@@ -17,12 +17,16 @@ from orchestrator.cli.context import Cli
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
     """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
 
-    A terminal gets them without control characters; a pipe or a file gets every byte as it was written.
+    A terminal gets them without control characters; a pipe or a file gets every byte as it was written. With --json,
+    each line is `{run_id, step, text}`; the texts of a step put together are its log.
     """
     from orchestrator.app import opened
     from orchestrator.reports.sanitize import LineCleaner
     from orchestrator.workflows.logs import read_logs
 
+    if cli.json:
+        _as_json(cli, run, step, wait=follow)
+        return
     out = sys.stdout.buffer
     cleaner = LineCleaner() if sys.stdout.isatty() else None
     with opened(cli, quiet=True) as services:
@@ -35,3 +39,22 @@ def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
             shown = piece.step
             out.write(cleaner.feed(piece.data) if cleaner else piece.data)
             out.flush()
+
+
+def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:
+    from codecs import IncrementalDecoder, getincrementaldecoder
+
+    from orchestrator.app import opened
+    from orchestrator.workflows.logs import read_logs
+
+    # A piece may end within a character; what begins it waits for the next one.
+    decoders: dict[str, IncrementalDecoder] = {}
+    with opened(cli, quiet=True) as services:
+        run_id = services.store.resolve(run)
+        for piece in read_logs(services, run_id, step, wait=wait):
+            decoder = decoders.setdefault(piece.step, getincrementaldecoder("utf-8")("replace"))
+            if text := decoder.decode(piece.data):
+                cli.emit({"run_id": run_id, "step": piece.step, "text": text})
+        for name, decoder in decoders.items():
+            if text := decoder.decode(b"", final=True):
+                cli.emit({"run_id": run_id, "step": name, "text": text})

@@ -29,7 +29,11 @@ EPILOG = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(f"fcctl {version()}")
+        cli = ctx.find_object(Cli)
+        if cli is not None and cli.json:
+            cli.emit({"fcctl": version()})
+        else:
+            click.echo(f"fcctl {version()}")
         ctx.exit()
 
 

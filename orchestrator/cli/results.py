@@ -104,12 +104,15 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     with cli.services() as services:
         shown = [look_up(services.store, run) for run in runs]
     if output == "-":
-        if chosen == "tar.gz" and sys.stdout.isatty():
-            raise click.UsageError("an archive would go to the terminal: name a file with -o")
+        if chosen == "tar.gz" and (cli.json or sys.stdout.isatty()):
+            where = "among the JSON" if cli.json else "to the terminal"
+            raise click.UsageError(f"an archive would go {where}: name a file with -o")
         _write(shown, chosen, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     else:
         _write_file(shown, chosen, output)
+        if cli.json:
+            cli.emit({"written": output, "format": chosen, "runs": [one.record.run_id for one in shown]})
         cli.note(f"wrote {output}")
 
 

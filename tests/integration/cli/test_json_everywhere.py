@@ -1,0 +1,250 @@
+"""``--json`` on every verb: one versioned document on standard output, or one error object on standard error."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from orchestrator.cli.commands import VERBS, load
+from tests.conftest import home_of_its_own
+from tests.support.command import Outcome, run_fcctl
+from tests.support.workspace import Workspace
+
+#: Every verb when it works: the exit code it may have, and a key its document holds.
+WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "init": (("init", "new"), 0, "written"),
+    "doctor": (("doctor",), 10, "findings"),
+    "preflight": (("preflight", "--on", "here"), 1, "checks"),
+    "run": (("run", "good", "--on", "here"), 0, "steps"),
+    "run failed": (("run", "bad", "--on", "here"), 100, "steps"),
+    "run planned": (("run", "good", "--on", "here", "--dry-run"), 0, "plan"),
+    "ps": (("ps",), 0, "runs"),
+    "ps offline": (("ps", "--offline"), 0, "runs"),
+    "logs": (("logs", "last:good"), 0, "text"),
+    "attach": (("attach", "last:good"), 0, "steps"),
+    "attach failed": (("attach", "last:bad"), 100, "steps"),
+    "cancel": (("cancel", "last:good"), 0, "runs"),
+    "pull-results": (("pull-results",), 0, "pulled"),
+    "results ls": (("results", "ls"), 0, "runs"),
+    "results show": (("results", "show", "last:good"), 0, "run"),
+    "results reindex": (("results", "reindex"), 0, "runs"),
+    "results export": (("results", "export", "last:good"), 0, "run"),
+    "results export file": (("results", "export", "last:good", "-o", "out.tar.gz"), 0, "written"),
+    "jobs ls": (("jobs", "ls"), 0, "jobs"),
+    "jobs show": (("jobs", "show", "good"), 0, "steps"),
+    "jobs validate": (("jobs", "validate", "good"), 0, "valid"),
+    "jobs validate wrong": (("jobs", "validate", "wrong"), 3, "valid"),
+    "config show": (("config", "show"), 0, "values"),
+    "config get": (("config", "get", "project.name"), 0, "value"),
+    "config path": (("config", "path"), 0, "user"),
+    "completion": (("completion", "bash"), 0, "script"),
+    "version": (("--version",), 0, "fcctl"),
+}
+#: Every verb when it cannot: the exit code and the error's code.
+FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "init": (("init",), 8, "conflict"),
+    "doctor": (("doctor", "--bogus"), 2, "usage"),
+    "preflight": (("preflight", "--on", "nowhere"), 7, "not_found"),
+    "run no job": (("run", "goood"), 7, "not_found"),
+    "run no target": (("run", "good", "--on", "nowhere"), 7, "not_found"),
+    "run invalid": (("run", "wrong", "--on", "here"), 3, "job"),
+    "run no port": (("run", "good", "--on", "shut"), 6, "host_unreachable"),
+    "run no setting": (("run", "good", "--on", "here", "--set", "X"), 2, "usage"),
+    "ps": (("ps", "extra"), 2, "usage"),
+    "logs": (("logs", "nothing"), 102, "run_not_found"),
+    "logs step": (("logs", "last:good", "--step", "b"), 7, "not_found"),
+    "attach": (("attach", "nothing"), 102, "run_not_found"),
+    "attach tmux": (("attach", "--tmux"), 2, "usage"),
+    "cancel": (("cancel",), 2, "usage"),
+    "cancel nothing": (("cancel", "nothing"), 102, "run_not_found"),
+    "pull-results": (("pull-results", "nothing"), 102, "run_not_found"),
+    "results ls": (("results", "ls", "--status", "good"), 2, "usage"),
+    "results show": (("results", "show", "nothing"), 102, "run_not_found"),
+    "results reindex": (("results", "reindex", "x"), 2, "usage"),
+    "results export": (("results", "export", "last:good", "-o", "no/such/file"), 1, "error"),
+    "results export binary": (("results", "export", "last:good", "--format", "tar.gz"), 2, "usage"),
+    "jobs ls": (("jobs", "ls", "x"), 2, "usage"),
+    "jobs show": (("jobs", "show", "nothing"), 7, "not_found"),
+    "jobs validate": (("jobs", "validate", "nothing"), 7, "not_found"),
+    "config show": (("-C", "/", "config", "show"), 7, "not_found"),
+    "config get": (("config", "get", "project.nam"), 7, "not_found"),
+    "config path": (("config", "path", "x"), 2, "usage"),
+    "completion": (("completion", "tcsh"), 2, "usage"),
+    "results": (("results",), 2, "usage"),
+    "nothing": ((), 2, "usage"),
+    "unknown": (("rum",), 2, "usage"),
+}
+
+
+def verbs() -> set[str]:
+    found = set()
+    for name in VERBS:
+        command = load(name)
+        below = list(command.commands) if isinstance(command, click.Group) else []
+        found.update(f"{name} {child}" for child in below)
+        if not below:
+            found.add(name)
+    return found
+
+
+def covered(table: dict[str, tuple[tuple[str, ...], int, str]]) -> set[str]:
+    """The verbs that a table types."""
+    words = {argv[2:] if argv[:1] == ("-C",) else argv for argv, _, _ in table.values()}
+    return {name for name in verbs() for argv in words if " ".join(argv).startswith(name)}
+
+
+def strict(text: str) -> Any:
+    """JSON as other languages read it: no NaN, no Infinity."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """A workspace with a run that passed and one that failed; the whole module looks at them."""
+    with pytest.MonkeyPatch.context() as patch, home_of_its_own(patch) as home:
+        made = Workspace(tmp_path_factory.mktemp("json") / "w", home)
+        number = '{"kind": "metrics", "metrics": {"a": NaN, "b": Infinity}}'
+        made.job("good", f"steps:\n  - {{id: a, run: 'echo héllo; echo ''{number}'' > $FCCTL_OUT/m.json'}}\n")
+        made.job("bad", "steps:\n  - {id: a, run: exit 3}\n")
+        made.job("wrong", "steps:\n  - {id: a, rum: exit 3}\n")
+        with (made.root / "fcctl.toml").open("a") as config:
+            config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n')
+        made.fcctl("run", "good", "--on", "here")
+        made.fcctl("run", "bad", "--on", "here", check=100)
+        yield made
+
+
+def typed(workspace: Workspace, *argv: str, env: dict[str, str] | None = None) -> Outcome:
+    return run_fcctl(*argv, cwd=workspace.root, env={**workspace.env(), **(env or {})})
+
+
+def test_no_verb_is_left_out() -> None:
+    assert covered(WORKING) == verbs()
+    assert covered(FAILING) == verbs()
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize(("argv", "code", "key"), WORKING.values(), ids=WORKING)
+def test_one_document(workspace: Workspace, argv: tuple[str, ...], code: int, key: str, after: bool) -> None:
+    if argv[0] == "init":
+        argv = ("init", f"new-{after}")
+        (workspace.root / argv[1]).mkdir()
+    done = typed(workspace, *((*argv, "--json") if after else ("--json", *argv)))
+    assert done.code == code, done.err
+    assert done.err == ""
+    assert done.out.count("\n") == 1
+    document = strict(done.out)
+    assert document["schema_version"] == 1
+    assert key in document
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize(("argv", "code", "name"), FAILING.values(), ids=FAILING)
+def test_one_error(workspace: Workspace, argv: tuple[str, ...], code: int, name: str, after: bool) -> None:
+    done = typed(workspace, *((*argv, "--json") if after else ("--json", *argv)))
+    assert done.out == ""
+    assert done.err.count("\n") == 1, done.err
+    document = strict(done.err)
+    assert document["schema_version"] == 1
+    error = document["error"]
+    assert (done.code, error["exit_code"], error["code"]) == (code, code, name)
+    assert error["message"]
+    assert set(error) == {"code", "exit_code", "message", "cause", "hint"}
+
+
+def test_the_log_is_put_together_from_its_lines(workspace: Workspace) -> None:
+    workspace.job(
+        "long", "steps:\n  - {id: a, run: 'for i in $(seq 200000); do echo ééé; done'}\n  - {id: b, run: ls}\n"
+    )
+    typed(workspace, "run", "long", "--on", "here")
+    lines = [strict(line) for line in typed(workspace, "logs", "last:long", "--step", "a", "--json").out.splitlines()]
+    assert len(lines) > 1
+    assert "".join(line["text"] for line in lines) == "ééé\n" * 200000
+    assert {line["step"] for line in lines} == {"a"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Signals, code: int) -> None:
+    workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 60'}\nenv: {MARK: x}\n")
+    mark = workspace.root.parent / f"mark-{code}"
+    process = workspace.start("run", "slow", "--on", "here", "--set", f"MARK={mark}", "--json")
+    deadline = time.monotonic() + 20
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, "")
+    error = strict(err)["error"]
+    assert (error["code"], error["exit_code"]) == ("interrupted", code)
+    run_id = re.search(r"fcctl attach (\S+)", error["message"])
+    assert run_id
+    ended = typed(workspace, "cancel", run_id[1], "--grace", "0", "--json")
+    assert strict(ended.out)["runs"] == [{"run_id": run_id[1], "status": "cancelled", "changed": True}]
+
+
+def test_verbose_brings_the_progress_back(workspace: Workspace) -> None:
+    done = typed(workspace, "run", "good", "--on", "here", "--json", "-v")
+    assert strict(done.out)["status"] == "passed"
+    assert "step a" in done.err
+    assert "héllo" in done.err
+
+
+@pytest.mark.parametrize("argv", [("run", "good", "--on", "here", "-q"), ("-q", "run", "good", "--on", "here")])
+def test_quiet_says_nothing_of_a_run_that_passed(workspace: Workspace, argv: tuple[str, ...]) -> None:
+    assert typed(workspace, *argv) == Outcome(0, "", "")
+
+
+def test_a_defect_keeps_to_json(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import orchestrator.cli.ps as m\ndef broken(*a, **k): raise ZeroDivisionError('x')\nm.ps.callback = broken\n"
+    )
+    path = f"{tmp_path}:{workspace.env()['PYTHONPATH']}"
+    quiet = typed_with(workspace, path, "ps", "--json")
+    assert strict(quiet.err)["error"]["cause"] == "this is a defect of fcctl"
+    loud = typed_with(workspace, path, "ps", "--json", "--debug")
+    assert loud.err.startswith("Traceback")
+    assert strict(loud.err.splitlines()[-1])["error"]["exit_code"] == loud.code == 1
+
+
+def typed_with(workspace: Workspace, path: str, *argv: str) -> Outcome:
+    done = workspace.fcctl(*argv, check=None, env={"PYTHONPATH": path})
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+ESCAPE = "\x1b["
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "coloured"),
+    [
+        ((), {}, False),
+        ((), {"FORCE_COLOR": "1"}, True),
+        ((), {"FORCE_COLOR": "0"}, False),
+        ((), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (("--color", "always"), {"NO_COLOR": "1"}, True),
+        (("--color", "never"), {"FORCE_COLOR": "1"}, False),
+    ],
+)
+@pytest.mark.parametrize("after", [True, False])
+def test_who_decides_on_colour(
+    workspace: Workspace, options: tuple[str, ...], env: dict[str, str], coloured: bool, after: bool
+) -> None:
+    def lay(*argv: str) -> tuple[str, ...]:
+        return (*argv, *options) if after else (*options, *argv)
+
+    assert (ESCAPE in typed(workspace, *lay("results", "show", "last:bad"), env=env).out) is coloured
+    assert (ESCAPE in typed(workspace, *lay("logs", "nothing"), env=env).err) is coloured
+    assert ESCAPE not in typed(workspace, *lay("results", "show", "last:bad", "--json"), env=env).out
