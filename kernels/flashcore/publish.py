@@ -31,7 +31,10 @@ PRIVATE = frozenset({
     "hostname", "user", "home", "env", "resolved_env", "tools", "boot_id", "uuid", "python", "path", "disk", "command",
     "artifacts", "checks", "nvcc", "cxx", "process", "raw", "log",
 })  # fmt: skip
-_PATH = re.compile(r"(?<![\w.:/~])(?:~|/[\w.@+-]+)(?:/[\w.@+-]+)+")
+#: An absolute path of two parts or more; after a letter (``-I/home/..``) only where people's folders are.
+_PATH = re.compile(
+    r"(?:(?<![\w.:/~])(?:~|/[\w.@+-]+)|(?<![.:/])/(?:home|root|Users|mnt|tmp|var|opt|srv))(?:/[\w.@+-]+)+"
+)
 MAX_TELEMETRY_LINES = 600
 BEGIN, END = "<!-- measured: written by python -m flashcore.publish -->", "<!-- /measured -->"
 

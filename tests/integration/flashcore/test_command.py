@@ -67,7 +67,13 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["check", "wmma"], 2, "no kernel variant 'wmma'"),
+        (["check", "stage9"], 2, "no kernel variant 'stage9'"),
+        (["check", "cpu:ROWS=7"], 2, "legal values"),
+        (["check", "cpu:ROWS"], 2, "is not NAME=NUMBER"),
+        (["bench", "cpu", "--modes", "hot"], 2, "no way to time on cpu"),
+        (["bench", "cpu", "--peaks", "nothing.json"], 2, "is not a document of peaks"),
+        (["bench", "baseline"], 69, "torch sees none"),
+        (["peaks"], 69, "no GPU to measure"),
         (["bench", "cpuu"], 2, "did you mean cpu"),
         (["build", "cpu", "--set", "ROW=64"], 2, "did you mean ROWS"),
         (["build", "cpu", "--set", "ROWS"], 2, "is not NAME=NUMBER"),
@@ -83,6 +89,46 @@ def test_errors_say_what_to_do(arguments: list[str], code: int, said: str, tmp_p
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: Path) -> None:
+    label = "cpu:ROWS=64+KEYS=64"
+    checked = run(tmp_path, cache, "check", label, "--shape", "s64", "--seeds", "1,2,3", "--sanitize")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    correctness = document(tmp_path, "correctness")
+    assert correctness["label"] == label
+    assert correctness["configuration"] == {"ROWS": 64, "KEYS": 64}
+    assert (tmp_path / "correctness-cpu-ROWS64-KEYS64.json").exists()
+    assert [(p["tool"], p["status"]) for p in correctness["sanitizer"]] == [
+        ("memcheck", "unavailable"), ("racecheck", "unavailable")
+    ]  # fmt: skip
+    summary = correctness["summary"]
+    assert summary["brief_passed"] == summary["total"] == 8
+    assert 0 < summary["max_rel_rms"] <= 1e-3
+    assert 0 < summary["of_sdpa"] <= 2
+
+    timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64", "--against", label)
+    assert timed.returncode == 0, timed.stderr
+    benchmark = document(tmp_path, "benchmark")
+    assert benchmark["method_version"] >= 2
+    assert [row["name"] for row in benchmark["benchmarks"]] == ["s64", f"s64/{label}"]
+    assert benchmark["audits"][0]["outputs_checked"] >= 1
+
+
+def test_the_null_is_repeated_and_counted(tmp_path: Path, cache: Path) -> None:
+    assert run(tmp_path, cache, "bench", "cpu", "--shape", "1,1,16,64", "--null", "2").returncode == 0
+    metrics = document(tmp_path, "metrics")["metrics"]
+    assert metrics["1,1,16,64.wall.repeats"] == 2
+    assert 0 <= metrics["1,1,16,64.wall.both"] <= metrics["1,1,16,64.wall.covering_1"] <= 2
+    assert metrics["1,1,16,64.wall.widest"] > 0
+
+
+def test_the_list_is_one_json_object(tmp_path: Path, cache: Path) -> None:
+    listed = json.loads(run(tmp_path, cache, "list", "--json").stdout)
+    assert listed["shapes"]["mission"] == {"B": 1, "H": 8, "S": 512, "D": 64}
+    cpu = next(v for v in listed["variants"] if v["name"] == "cpu")
+    assert cpu["configurations"] == 16
+    assert cpu["parameters"][0]["default"] in cpu["parameters"][0]["values"]
 
 
 def test_a_python_without_torch_is_told_how_to_get_it(tmp_path: Path, cache: Path) -> None:

@@ -81,6 +81,53 @@ def test_seeds_are_fresh() -> None:
     assert len({*inputs.fresh_seeds(3), *inputs.fresh_seeds(3)}) == 6
 
 
+def test_the_fastest_backend_is_the_one_the_kernel_has_the_least_lead_on() -> None:
+    def comparison(against: str, ratio: float, mode: str = "hot") -> dict[str, object]:
+        benchmark = "1,8,2048,64" + ("/eager" if mode == "eager" else "")
+        span = {"ratio": ratio, "ci_low": ratio - 0.01, "ci_high": ratio + 0.01}
+        return {"benchmark": benchmark, "against": f"1,8,2048,64{against}", "mode": mode, **span}
+
+    found = bench.fastest([
+        comparison("", 1.0), comparison("/sdpa-math", 0.1), comparison("/sdpa-flash", 0.8), comparison("/sdpa", 0.7),
+        comparison("/baseline", 2.0), comparison("/sdpa-math/eager", 0.3, "eager"),
+    ])  # fmt: skip
+    assert [(f["benchmark"], f["against"], f["ci_high"]) for f in found] == [
+        ("1,8,2048,64", "1,8,2048,64/sdpa-flash", pytest.approx(0.81)),
+        ("1,8,2048,64/eager", "1,8,2048,64/sdpa-math/eager", pytest.approx(0.31)),
+    ]
+
+
+def test_blocks_on_a_throttled_gpu_are_marked_and_the_others_compared_alone() -> None:
+    slow = np.arange(20) % 4 == 0
+    a, b = np.full((20, 4), 5.0), np.full((20, 4), 10.0)
+    a[slow] *= 3  # throttled while the kernel ran
+    paired = bench.Paired(a, b, [{"throttled": ["sw_thermal"] if s else []} for s in slow])
+    assert paired.throttled.tolist() == slow.tolist()
+    clocks = bench.Clocks()
+    subject = bench.Bench.__new__(bench.Bench)
+    subject.name, subject.mode, subject.device, subject.clocks = "mission", "wall", "cpu", clocks
+    found = subject._compare("sdpa", paired)
+    assert (found["throttled_blocks"], found["against"]) == (5, "mission/sdpa")
+    assert found["unthrottled"]["ratio"] == 0.5
+    quiet = subject._compare("", bench.Paired(a, b, []))
+    assert (quiet["throttled_blocks"], quiet["unthrottled"], quiet["null"]) == (0, None, True)
+
+
+def test_math_on_large_shapes_is_left_out_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.reference, "names", lambda _device: ["sdpa", "sdpa-math"])
+
+    class Cpu:
+        class variant:
+            device = "cpu"
+
+    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None)  # type: ignore[arg-type]
+    assert [r.name for r in rivals] == ["sdpa", "sdpa-math"]
+    monkeypatch.setattr(bench, "MAX_MATH_SCORES", 255)
+    rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None)  # type: ignore[arg-type]
+    assert [r.name for r in rivals] == ["sdpa"]
+    assert [(s["rival"], "memory" in s["reason"]) for s in skipped] == [("sdpa-math", True)]
+
+
 def test_the_export_answers_the_users_jq_paths() -> None:
     def row(name: str, p50: float) -> dict[str, object]:
         return {"name": name, "mode": "hot", "stats": {"p50": p50, "p90": p50 + 1, "p99": p50 + 2}}

@@ -67,6 +67,7 @@ def test_shapes_are_parsed_by_name_and_by_numbers() -> None:
     assert len(shapes.SHAPES) == 5
     assert shapes.parse("mission") == shapes.parse("1,8,512,64") == {"mission": shapes.Shape(1, 8, 512, 64)}
     assert list(shapes.parse("mission; 1,2,3,64")) == ["mission", "1,2,3,64"]
+    assert list(shapes.parse("all;1,2,3,64")) == [*shapes.SHAPES, "1,2,3,64"]
 
 
 @pytest.mark.parametrize("text", ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64"])
@@ -77,3 +78,6 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
 
 def test_the_missions_compulsory_traffic() -> None:
     assert shapes.SHAPES["mission"].tensor_bytes == 2_097_152
+    assert shapes.SHAPES["mission"].input_bytes == 2_097_152 * 3 // 4
+    longer_keys = shapes.Shape(1, 2, 3, 64, S_kv=5)
+    assert (longer_keys.tensor_bytes, longer_keys.input_bytes) == (2 * 128 * 16, 2 * 128 * 13)

@@ -1,0 +1,247 @@
+"""A run becomes evidence: what is kept, what is not, and the tables made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashcore import publish
+
+ROOT = Path(__file__).resolve().parents[3]
+RUN = "20261121t101500z-evidence-box-abc123"
+SECRETS = ("/home/alice", "alice", "gpubox", "GPU-1234")
+SHAPE = {"B": 1, "H": 8, "S": 512, "D": 64}
+
+
+def row(name: str, p50: float, bound: str = "tensor") -> dict[str, Any]:
+    roofline = {"pct": 50.0, "bound": bound}
+    return {"name": name, "shape": SHAPE, "stats": {"p50": p50}, "samples": [p50] * 100, "roofline": roofline}
+
+
+def benchmark(label: str, hot: float) -> dict[str, Any]:
+    clocks = [{"sm_mhz": 1900 + i, "power_w": 60.0, "throttled": ["sw_power_cap"] * (i == 3)} for i in range(25)]
+    ratio = {"ratio": hot / 10, "ci_low": hot / 10 - 0.01, "ci_high": hot / 10 + 0.01}
+    return {
+        "kind": "benchmark", "label": label, "variant": label, "device": "NVIDIA H200", "torch": "2.11",
+        "method_version": 2,
+        "environment": {"driver": "580.1", "cuda": "13.0"},
+        "benchmarks": [
+            row("mission", hot), row("mission/cold", hot + 3, "memory"), row("mission/eager", hot + 10, "launch"),
+            row("mission/sdpa-flash", 10.0),
+        ],
+        "comparisons": [{"benchmark": "mission", "against": "mission/sdpa-flash", **ratio, "clocks": clocks}],
+        "fastest": [{"benchmark": "mission", "against": "mission/sdpa-flash", **ratio}],
+    }  # fmt: skip
+
+
+def build(label: str, registers: int) -> dict[str, Any]:
+    kernel = {
+        "name": "flashcore",
+        "registers": registers,
+        "stack_bytes": 0,
+        "spill_store_bytes": 4,
+        "spill_load_bytes": 8,
+    }
+    return {
+        "kind": "build", "label": label, "command": "nvcc -I/home/alice/k", "artifacts": ["/home/alice/kernel.so"],
+        "kernels": [{**kernel, "arch": "sm_89"}, {**kernel, "arch": "sm_90", "registers": 250}],
+    }  # fmt: skip
+
+
+PROFILE = {
+    "kind": "profile", "label": "fused", "shape": {"name": "mission"},
+    "kernels": [{
+        "name": "flashcore_fused", "process": "python", "raw": {"x": 1.0},
+        "metrics": {"tensor_active_pct": 41.6, "occupancy_pct": 24.0},
+        "top_stalls": [{"reason": "barrier", "warps": 2.25}, {"reason": "wait", "warps": 1.0}],
+    }],
+}  # fmt: skip
+CORRECTNESS = {
+    "kind": "correctness", "label": "fused",
+    "summary": {"total": 20, "passed": 20, "max_err": 0.00031, "max_rel_rms": 4e-4, "of_sdpa": 1.02},
+    "sanitizer": [{"tool": "memcheck", "status": "passed"}, {"tool": "racecheck", "status": "unavailable"}],
+}  # fmt: skip
+PEAKS = {
+    "mma_f32_tflops": 640.0, "mma_f32_tflops_sustained": 600.0, "mma_f32_cycles": 8.2, "mma_f32_over_f16_cycles": 1.0,
+    "exp2_gops": 4100.0, "exp2_per_clock_sm": 16.0, "dram_copy_gbps": 4200.0, "l2_copy_gbps": 5600.0,
+    "empty_graph_us": 0.9, "empty_eager_us": 5.0, "empty_queue_us": 2.1,
+}  # fmt: skip
+ENVIRONMENT = {
+    "kind": "environment", "checks": [], "boot_id": "b00t", "gpu": {"name": "NVIDIA H200", "uuid": "GPU-1234"},
+    "torch": {"python": "/home/alice/venv/bin/python", "version": "2.11"}, "env": {"HOME": "/home/alice"},
+}  # fmt: skip
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'flashcore_fused' for 'sm_89'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 124 registers
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'flashcore_fused' for 'sm_90'
+ptxas info    : Used 250 registers
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / RUN
+    documents = {
+        "preflight/environment": ENVIRONMENT,
+        "build/build-fused": build("fused", 124),
+        "build/build-baseline": build("baseline", 40),
+        "check/correctness-fused": CORRECTNESS,
+        "peaks/peaks": {"kind": "metrics", "metrics": PEAKS},
+        "bench/benchmark-baseline": benchmark("baseline", 170.0),
+        "bench/benchmark-wmma": benchmark("wmma", 6.0),
+        "bench/benchmark-fused": benchmark("fused", 8.0),
+        "bench/bench_export": {"results": {}},
+        "profile/profile-fused-mission": PROFILE,
+    }
+    for name, content in documents.items():
+        step, stem = name.split("/")
+        path = folder / "steps" / step / "out" / f"{stem}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    (folder / "steps/build/out/build-fused.log").write_text(LOG)
+    (folder / "steps/profile/out/fused-mission.ncu-rep").write_bytes(b"\0" * 1000)
+    readings = [json.dumps({"time": i, "hostname": "gpubox", "power_w": 60}) for i in range(5000)]
+    (folder / "telemetry.jsonl").write_text("\n".join(readings) + '\n{"cut o')
+    (folder / "run.json").write_text(json.dumps({
+        "schema_version": 1, "run_id": RUN, "job": "evidence", "status": "passed", "target": "alice@gpubox",
+        "host": {"hostname": "gpubox", "gpu": ENVIRONMENT["gpu"], "torch": ENVIRONMENT["torch"]},
+        "steps": [{"id": "build", "status": "passed", "message": "wrote /home/alice/x", "log": "steps/build/log.txt"}],
+    }))  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.md"
+    path.write_text(f"# Kernels\n\n{publish.BEGIN}\nold\n{publish.END}\n\nafter\n")
+    return path
+
+
+def published(run: Path, docs: Path, tmp_path: Path) -> Path:
+    to = tmp_path / "reference" / "h200"
+    assert publish.main([str(run), "--to", str(to), "--docs", str(docs)]) == 0
+    return to / RUN
+
+
+def test_documents_come_along_and_nothing_bulky_or_private(run: Path, docs: Path, tmp_path: Path) -> None:
+    kept = published(run, docs, tmp_path)
+    assert {p.name for p in kept.iterdir()} == {
+        "run.json", "telemetry.jsonl", "preflight-environment.json", "build-build-fused.json",
+        "build-build-baseline.json", "check-correctness-fused.json", "peaks-peaks.json",
+        "bench-benchmark-baseline.json", "bench-benchmark-wmma.json",
+        "bench-benchmark-fused.json", "profile-profile-fused-mission.json", "ptxas-build-fused.log",
+    }  # fmt: skip
+    everything = "".join(p.read_text() for p in kept.iterdir())
+    assert [s for s in SECRETS if s in everything] == []
+    assert "250" not in (kept / "ptxas-build-fused.log").read_text()
+    assert "Used 124 registers" in (kept / "ptxas-build-fused.log").read_text()
+    assert "raw" not in json.loads((kept / "profile-profile-fused-mission.json").read_text())["kernels"][0]
+    assert 500 <= len((kept / "telemetry.jsonl").read_text().splitlines()) <= 600
+
+
+def test_samples_stay_and_clocks_become_ranges(run: Path, docs: Path, tmp_path: Path) -> None:
+    kept = json.loads((published(run, docs, tmp_path) / "bench-benchmark-fused.json").read_text())
+    assert kept["benchmarks"][0]["samples"] == [8.0] * 100
+    clocks = kept["comparisons"][0]["clocks"]
+    assert clocks == {
+        "readings": 25, "sm_mhz": [1900, 1924], "power_w": [60.0, 60.0], "throttled": ["sw_power_cap"]
+    }  # fmt: skip
+
+
+def cells(text: str, heading: str, first: str) -> list[str]:
+    section = text.split(f"#### {heading}", 1)[1].split("\n#", 1)[0]
+    line = next(line for line in section.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_tables_say_what_was_measured(run: Path, docs: Path, tmp_path: Path) -> None:
+    published(run, docs, tmp_path)
+    text = docs.read_text()
+    assert text.startswith("# Kernels\n")
+    assert text.endswith("\n\nafter\n")
+    assert "\nold\n" not in text
+    assert "### NVIDIA H200" in text
+    assert f"`{RUN}` (passed)" in text
+    assert "640 TFLOP/s (600 sustained), 8.2 clocks each: the full rate" in text
+    ladder = cells(text, "Ladder", "`fused`")
+    assert ladder[2:] == [
+        "8.00", "11.00", "18.00", "21.2x", "0.80 [0.79, 0.81]", "-", "50 (tensor)", "124", "0", "12", "42"
+    ]  # fmt: skip
+    assert ladder[1].startswith("mma.sync with probabilities in registers")
+    assert cells(text, "1,8,512,64", "`wmma`")[1:5] == ["6.00", "9.00", "16.00", "0.60 [0.59, 0.61]"]
+    assert cells(text, "1,8,512,64", "PyTorch, hot us")[4:6] == ["10.00", "-"]
+    assert cells(text, "Correctness", "`fused`") == [
+        "`fused`", "20/20", "0.00031", "0.0004", "1", "memcheck passed, racecheck unavailable"
+    ]  # fmt: skip
+
+
+def test_a_step_up_that_is_slower_is_told_with_its_reason(run: Path, docs: Path, tmp_path: Path) -> None:
+    to = tmp_path / "reference" / "h200"
+    to.mkdir(parents=True)
+    (to / "notes.json").write_text(json.dumps({"fused": "the merge | costs more than it saves"}))
+    published(run, docs, tmp_path)
+    negative = docs.read_text().split("#### Negative results")[1]
+    assert "`fused` at mission: 1.33 of `wmma`'s time. Warps wait for barrier 2.25, wait 1.00 per issue" in negative
+    assert "tensor cores 42 %, occupancy 24 %" in negative
+    assert "`fused`: the merge / costs more than it saves" in negative
+    assert "`wmma` at" not in negative
+
+
+def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, docs: Path, tmp_path: Path) -> None:
+    published(run, docs, tmp_path)
+    first = docs.read_text()
+    published(run, docs, tmp_path)
+    assert docs.read_text() == first
+    later = run.with_name("20261122t101500z-bench-box-def456")
+    run.rename(later)
+    record = json.loads((later / "run.json").read_text())
+    (later / "run.json").write_text(json.dumps({**record, "run_id": later.name}))
+    (later / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(benchmark("fused", 5.0)))
+    publish.main([str(later), "--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
+    assert cells(docs.read_text(), "Ladder", "`fused`")[2] == "5.00"
+    assert len(cells(docs.read_text(), "Ladder", "`wmma`")) == 13
+
+
+def test_what_is_no_run_or_has_no_place_is_refused(
+    run: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert publish.main([str(tmp_path), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+    docs.write_text("# Kernels\n")
+    assert publish.main([str(run), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
+    assert "has no place for the tables" in capsys.readouterr().err
+
+
+def test_a_text_from_a_host_cannot_break_out_of_its_cell(run: Path, docs: Path, tmp_path: Path) -> None:
+    path = run / "steps/bench/out/benchmark-fused.json"
+    path.write_text(json.dumps({**benchmark("fused", 8.0), "label": "x | <script>`\n# y"}))
+    published(run, docs, tmp_path)
+    text = docs.read_text()
+    assert "<script>" not in text
+    assert "\n# y" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nvcc -I/home/alice/kernels x.cu", "nvcc -I.../kernels x.cu"),
+        ("in /home/alice/kernels/fused.cu:120", "in .../fused.cu:120"),
+        ("~/venv/bin/python said", ".../python said"),
+        (
+            "ratio <= 1 / 7 of mission/cold, see https://x.org/a/b",
+            "ratio <= 1 / 7 of mission/cold, see https://x.org/a/b",
+        ),
+    ],
+)
+def test_paths_keep_their_last_part(text: str, expected: str) -> None:
+    assert publish.scrubbed(text) == expected
+
+
+def test_the_documentation_has_the_place() -> None:
+    text = (ROOT / "docs/kernels.md").read_text()
+    assert text.count(publish.BEGIN) == text.count(publish.END) == 1

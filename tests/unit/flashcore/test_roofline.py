@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashcore import roofline
+from flashcore.errors import UsageError
+from flashcore.shapes import SHAPES, Shape
+
+#: About an L4's, by its datasheet: 121 TFLOP/s, 300 GB/s, 48 MB of cache.
+L4 = {
+    "mma_f32_tflops": 121.0, "exp2_gops": 1890.0, "dram_copy_gbps": 300.0, "l2_copy_gbps": 1500.0,
+    "empty_graph_us": 1.0, "empty_eager_us": 6.0, "l2_bytes": 48 * 2**20,
+}  # fmt: skip
+MISSION = SHAPES["mission"]
+
+
+def test_the_missions_floors_are_those_of_the_arithmetic() -> None:
+    found = roofline.floors(MISSION, "hot", L4)
+    assert found["tensor"] == pytest.approx(536_870_912 / 121e6, rel=1e-6)  # 4.4 us
+    assert found["exp2"] == pytest.approx(2_097_152 / 1890e3, rel=1e-6)
+    assert found["memory"] == pytest.approx(2_097_152 / 1.5e6, rel=1e-6)  # fits the cache
+    assert roofline.floors(MISSION, "cold", L4)["memory"] == pytest.approx(0.75 * 2_097_152 / 0.3e6, rel=1e-6)  # 5.2 us
+
+
+def test_what_does_not_fit_the_cache_comes_from_dram_even_if_warm() -> None:
+    large = Shape(4, 16, 4096, 64)
+    assert roofline.floors(large, "hot", L4)["memory"] == pytest.approx(large.tensor_bytes / 0.3e6)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound", "us"), [("hot", "tensor", 4.4369), ("cold", "memory", 5.2429), ("eager", "launch", 6.0)]
+)
+def test_the_largest_floor_is_the_bound(mode: str, bound: str, us: float) -> None:
+    found = roofline.distance(MISSION, mode, L4, 10.0)
+    assert (found["bound"], found["us"], found["pct"]) == (bound, us, round(10 * us, 2))
+    assert found["tflops"] == pytest.approx(53.687, abs=1e-3)
+
+
+def test_nothing_is_faster_than_the_tensor_cores() -> None:
+    assert roofline.impossible(MISSION, "hot", L4, 3.9)
+    assert roofline.impossible(MISSION, "hot", L4, float("nan"))
+    assert not roofline.impossible(MISSION, "hot", L4, 4.1)  # clocks may rise by some percent
+
+
+def test_a_document_of_peaks_is_read_and_anything_else_refused(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.json"
+    path.write_text(json.dumps({"kind": "metrics", "metrics": L4}))
+    assert roofline.load(str(path))["metrics"] == L4
+    for text in ("{}", "[1]", "no", json.dumps({"metrics": {**L4, "exp2_gops": 0}}), json.dumps({"metrics": []})):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="python -m flashcore peaks"):
+            roofline.load(str(path))
+    with pytest.raises(UsageError):
+        roofline.load(str(tmp_path / "nothing"))
