@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.job_files import JobFiles
 from orchestrator.domain import config
-from orchestrator.domain.job import Job
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import Target
 from orchestrator.errors import ConfigError, NotFoundError, nearest
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.job_files import JobFiles
+    from orchestrator.domain.job import Job
 
 FILE_NAME = "fcctl.toml"
 
@@ -40,6 +42,8 @@ class Workspace:
     @cached_property
     def jobs(self) -> JobFiles:
         """The jobs of this workspace and the built-in ones."""
+        from orchestrator.adapters.job_files import JobFiles  # with it comes a YAML parser
+
         return JobFiles(self.root, self.jobs_dir)
 
     def job(self, name: str) -> Job:

@@ -6,11 +6,15 @@ import contextlib
 import gc
 import os
 import sys
+from types import ModuleType
 from typing import NoReturn
 
 #: Importing makes many objects that live as long as the process. Looking through them for garbage again and again, as
 #: Python's default of 700 has it, is a tenth of the time that a short command takes.
 GC_THRESHOLD = 20_000
+#: How long a thread that is busy keeps others waiting, seconds. With Python's default of 5 ms, each answer of an SSH
+#: handshake would wait that long for the thread that imports meanwhile.
+SWITCH_INTERVAL_S = 0.0005
 
 
 def entry() -> NoReturn:
@@ -21,6 +25,8 @@ def entry() -> NoReturn:
     was flushed when it was written.
     """
     gc.set_threshold(GC_THRESHOLD, 20, 20)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _without_pydantic_plugins()
     from orchestrator.cli.main import main
 
     code = main()
@@ -28,6 +34,17 @@ def entry() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _without_pydantic_plugins() -> None:
+    """Spare pydantic the search for plugins, which reads the metadata of every installed package.
+
+    The variable that switches plugins off would leave most of the cost, and would reach the steps of a run here. Where
+    pydantic keeps its loader elsewhere, this does nothing.
+    """
+    loader = ModuleType("pydantic.plugin._loader")
+    loader.get_plugins = lambda: ()  # type: ignore[attr-defined]
+    sys.modules.setdefault(loader.__name__, loader)
 
 
 if __name__ == "__main__":

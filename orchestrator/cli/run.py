@@ -11,6 +11,9 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.domain.records import RunRecord
+    from orchestrator.domain.target import Target
+    from orchestrator.ports import Services
+    from orchestrator.workflows.link import Link
     from orchestrator.workflows.prepare import Prepared
 
 
@@ -30,46 +33,60 @@ def run(
     Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it, `fcctl cancel` stops it. Exit code 0 if
     the run passed, 100 if a step or a gate failed.
     """
-    from orchestrator.app import opened
-    from orchestrator.domain.plan import parse_settings
-    from orchestrator.workflows.link import Link
-    from orchestrator.workflows.prepare import Wanted, prepare
-    from orchestrator.workflows.resume import remind
-    from orchestrator.workflows.run import Detached
-    from orchestrator.workflows.run import run as launch
+    from orchestrator import app
 
     workspace = cli.workspace()
-    wanted = Wanted(workspace.jobs.get(job), workspace.target(target), parse_settings(settings), steps)
-    with opened(cli) as services:
-        link = Link(services.hosts, wanted.target, services.clock, services.observer)
+    on = workspace.target(target)
+    hosts = app.connector()
+    with app.observing(cli) as observer, app.link(hosts, on, observer) as link:
         if not dry_run:
-            link.open_soon()
-        prepared = prepare(services, workspace.root, workspace.config.project.name, workspace.config.budget, wanted)
+            link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
+            hosts.prepare()
+        services = app.services(cli, observer, hosts)
+        prepared = _prepare(cli, services, on, job, settings, steps)
         if dry_run:
-            services.observer.close()
+            observer.close()
             _show_plan(cli, prepared)
             return
-        remind(services)
-        run_id = prepared.saved.plan.run_id
+        _launch(cli, services, link, prepared, detach=detach)
+
+
+def _prepare(
+    cli: Cli, services: Services, target: Target, job: str, settings: tuple[str, ...], steps: str | None
+) -> Prepared:
+    from orchestrator.domain.plan import parse_settings
+    from orchestrator.workflows.prepare import Wanted, prepare
+
+    workspace = cli.workspace()
+    wanted = Wanted(workspace.jobs.get(job), target, parse_settings(settings), steps)
+    return prepare(services, workspace.root, workspace.config.project.name, workspace.config.budget, wanted)
+
+
+def _launch(cli: Cli, services: Services, link: Link, prepared: Prepared, *, detach: bool) -> None:
+    from orchestrator.workflows.resume import remind
+    from orchestrator.workflows.run import Detached, run
+
+    remind(services)
+    run_id = prepared.saved.plan.run_id
+    if not cli.quiet:
         services.observer.note(f"run {run_id}")
-        try:
-            finished = launch(services, link, prepared.saved, prepared.source, detach=detach)
-        except Detached as e:
-            services.observer.close()
-            say_detached(cli, e.run_id)
-            raise KeyboardInterrupt from None
-        folder = services.store.folder(run_id)
+    try:
+        finished = run(services, link, prepared.saved, prepared.source, detach=detach)
+    except Detached as e:
+        services.observer.close()
+        raise KeyboardInterrupt(say_detached(cli, e.run_id)) from None
+    services.observer.close()
     if finished is None:
         _say_submitted(cli, run_id)
     else:
-        report(cli, finished.record, folder)
+        report(cli, finished.record, services.store.folder(run_id))
 
 
 def report(cli: Cli, record: RunRecord, folder: Path) -> None:
-    """Print how a run ended, and leave with its exit code."""
+    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word."""
     if cli.json:
         cli.emit(record.model_dump(mode="json"))
-    else:
+    elif record.exit_code or not cli.quiet:
         from orchestrator.reports.run_table import print_run_summary
 
         print_run_summary(record, folder, cli.console)
@@ -77,13 +94,15 @@ def report(cli: Cli, record: RunRecord, folder: Path) -> None:
         raise SystemExit(record.exit_code)
 
 
-def say_detached(cli: Cli, run_id: str) -> None:
-    """What Ctrl-C did, and the two ways on."""
-    cli.note(
+def say_detached(cli: Cli, run_id: str) -> str:
+    """Tell what Ctrl-C did, and the two ways on; returns it too."""
+    message = (
         f"detached: run {run_id} goes on without this terminal\n"
         f"  follow it:  fcctl attach {run_id}\n"
         f"  stop it:    fcctl cancel {run_id}"
     )
+    cli.note(message)
+    return message
 
 
 def _say_submitted(cli: Cli, run_id: str) -> None:

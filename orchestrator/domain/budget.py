@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fcctl_remote import wire
-from orchestrator.domain.target import Target
+if TYPE_CHECKING:
+    from fcctl_remote import wire
+    from orchestrator.domain.target import Target
 
 #: On-demand price of one L4 machine (g2-standard-4) as FlashCore's author pays it, in dollars an hour.
 L4_USD_PER_HOUR = 0.75

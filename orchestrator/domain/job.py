@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from fcctl_remote import gates, wire
+from fcctl_remote import wire
 from orchestrator.domain import duration, problems, yaml_lines
 from orchestrator.domain.problems import Path, Problem
 from orchestrator.errors import ConfigError, JobError, did_you_mean
@@ -49,6 +49,8 @@ def _inside(value: str) -> str:
 
 
 def _is_expression(value: str) -> str:
+    from fcctl_remote import gates
+
     try:
         gates.parse(value)
     except gates.GateError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.domain.target import Target
 from orchestrator.errors import FcctlError, HostUnreachable, LinkLost
-from orchestrator.ports import Clock, HostConnector, HostSession, Observer
+
+if TYPE_CHECKING:
+    from orchestrator.domain.target import Target
+    from orchestrator.ports import Clock, HostConnector, HostSession, Observer
 
 R = TypeVar("R")
 
@@ -36,8 +38,14 @@ class Link:
         self._session: HostSession | None = None
         self._opening: Future[HostSession] | None = None
 
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def open_soon(self) -> None:
-        """Begin to connect in the background, while the caller reads the source."""
+        """Begin to connect in the background, while the caller loads the job and reads the source."""
         if self._session is None and self._opening is None:
             self._opening = Future()
             # A daemon: a connection that hangs must not keep a finished command from exiting.

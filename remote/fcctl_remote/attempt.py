@@ -4,13 +4,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Mapping, Optional
 
-from fcctl_remote import environment, files, hints, hostfacts, tree, wire
-from fcctl_remote.aside import aside
-from fcctl_remote.judge import Case, Judgement, judge
+from fcctl_remote import environment, files, hostfacts, tree, wire
 from fcctl_remote.process import Command, Ended, StepProcess
 from fcctl_remote.text import last_lines, tail
 
 if TYPE_CHECKING:
+    from fcctl_remote.judge import Judgement
     from fcctl_remote.supervisor import Supervisor
 
 #: Between SIGTERM and SIGKILL when a step exceeds its time, seconds; ``FCCTL_KILL_GRACE_S`` in the job's env overrides.
@@ -150,7 +149,7 @@ class StepRun:
         if result.status != "passed" and hostfacts.free_bytes(self.run.folder) < FULL_BYTES:
             # The step could not even log it: its log is on that disk.
             result.message = "the host's disk is full; %s" % (result.message or "")
-            result.hint = hints.for_log("No space left on device", None)
+            result.hint = _hint("No space left on device", None)
 
     def _explain(self) -> None:
         """Put the last lines of the log into the message, and what is known to cure them into the hint."""
@@ -160,7 +159,7 @@ class StepRun:
         named = " (%s)" % SIGNAL_NAMES[code] if code in SIGNAL_NAMES else ""
         lines = last_lines(ending)
         result.message = "exit code %d%s%s" % (code, named, "\n" + lines if lines else "")
-        result.hint = hints.for_log(ending.decode("utf-8", "replace"), code)
+        result.hint = _hint(ending.decode("utf-8", "replace"), code)
 
     def _warn_of_leftovers(self, ended: Ended) -> None:
         if ended.leftovers:
@@ -181,6 +180,9 @@ class StepRun:
             return
         if not (spec.gates or spec.collect or _any_json(self.place.out)):
             return
+        from fcctl_remote.aside import aside
+        from fcctl_remote.judge import Case, Judgement, judge
+
         supervisor = self.supervisor
         case = Case(spec, result, supervisor.progress.state.steps, self.env)
         held = [fd for fd in (supervisor.lock, supervisor.queue.fd) if fd is not None]
@@ -199,7 +201,7 @@ class StepRun:
         else:
             self._accept(wire.decode(Judgement, answer.value))
 
-    def _accept(self, judgement: Judgement) -> None:
+    def _accept(self, judgement: "Judgement") -> None:
         result = self.result
         result.status, result.message, result.hint = judgement.status, judgement.message, judgement.hint
         result.gates, result.documents = judgement.gates, judgement.documents
@@ -227,6 +229,12 @@ class StepRun:
             },
         )
         self.supervisor.mirror.note("step %s %s" % (result.id, result.status))
+
+
+def _hint(log: str, exit_code: Optional[int]) -> Optional[str]:
+    from fcctl_remote import hints
+
+    return hints.for_log(log, exit_code)
 
 
 def _seconds(text: Optional[str], default: float) -> float:

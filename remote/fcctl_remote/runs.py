@@ -1,12 +1,14 @@
 """The state of a run as its folder tells it, for any process: whether it began, lives, or ended."""
 
 import contextlib
+import json
 import os
 import time
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from fcctl_remote import files, progress, wire
 from fcctl_remote.layout import RunLayout
+from fcctl_remote.text import tail
 
 #: Exit code of a run for each ending; the controller's table is the same.
 EXIT_CODES = {
@@ -23,6 +25,15 @@ def load_plan(run: RunLayout) -> Optional[wire.RunPlan]:
 def has_begun(run: RunLayout) -> bool:
     """Whether a supervisor ever took the run up. From then on no other may."""
     return files.size_of(run.events) > 0
+
+
+def last_sample(run: RunLayout) -> Optional[Dict[str, Any]]:
+    """The last whole line of the run's telemetry; None if there is none."""
+    for line in reversed(tail(run.telemetry, 16384).split(b"\n")):
+        with contextlib.suppress(ValueError):
+            sample: Dict[str, Any] = json.loads(line)
+            return sample
+    return None
 
 
 def is_finished(run: RunLayout) -> bool:

@@ -14,7 +14,6 @@ from fcctl_remote.hostlock import HostLock
 from fcctl_remote.layout import Layout, RunLayout
 from fcctl_remote.mirror import Mirror
 from fcctl_remote.process import Signals, become_subreaper
-from fcctl_remote.telemetry import last_sample
 from fcctl_remote.text import one_line
 
 #: Another process that only looks whether the lock is free holds it for an instant.
@@ -179,7 +178,7 @@ class Supervisor:
         """Where no step probed the machine, its telemetry still knows which GPU this was."""
         if "gpu" in self.progress.state.host:
             return
-        gpus = (last_sample(self.run.telemetry) or {}).get("gpus")
+        gpus = (runs.last_sample(self.run) or {}).get("gpus")
         if gpus:
             self.progress.state.host["gpu"] = {"present": True, "name": gpus[0].get("name"), "count": len(gpus)}
 

@@ -5,7 +5,6 @@ the run.
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -284,14 +283,3 @@ def _number(word: str) -> Optional[float]:
     except ValueError:
         return None
     return int(value) if value.is_integer() else value
-
-
-def last_sample(path: str) -> Optional[Dict[str, Any]]:
-    """The last whole line of a telemetry file; None if there is none."""
-    from fcctl_remote.text import tail
-
-    for line in reversed(tail(path, 16384).split(b"\n")):
-        with contextlib.suppress(ValueError):
-            sample: Dict[str, Any] = json.loads(line)
-            return sample
-    return None

@@ -7,7 +7,6 @@ from typing import Callable, Dict, Optional, Tuple
 from fcctl_remote import events, files, lost, runs, wire
 from fcctl_remote.layout import BadName, RunLayout
 from fcctl_remote.refusal import Refusal
-from fcctl_remote.telemetry import last_sample
 
 POLL_S = 0.02
 EAGER_POLL_S = 0.004  # in the first moments, when a short run would otherwise wait for us
@@ -82,7 +81,7 @@ class Watch:
         if summary is None:
             raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
         found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
-        reply = wire.WatchReply(found, offset, summary, telemetry=last_sample(self.run.telemetry))
+        reply = wire.WatchReply(found, offset, summary, telemetry=runs.last_sample(self.run))
         blob = b""
         if step is not None:
             reply.log_step = step

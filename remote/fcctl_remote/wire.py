@@ -52,9 +52,21 @@ DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile",
 READERS = ("ptxas", "ncu", "junit", "google-benchmark", "nvbench", "pytest-benchmark", "metrics")
 
 
+class Message:
+    """What dataclasses generate for each class apart, once for all: every process of a run imports this module."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(other) is type(self) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # they can be changed
+
+    def __repr__(self) -> str:
+        return "%s(%s)" % (type(self).__name__, ", ".join("%s=%r" % item for item in self.__dict__.items()))
+
+
 # ------------------------------------------------------------------------------------------------ what is to be done
-@dataclass
-class Needs:
+@dataclass(eq=False, repr=False)
+class Needs(Message):
     """What a job or a step requires of the machine; an unmet step is ``unavailable``, never ``passed``."""
 
     gpu: bool = False
@@ -62,8 +74,8 @@ class Needs:
     tools: List[str] = field(default_factory=list)  # nvcc, ncu, torch, cxx, compute-sanitizer, or any program's name
 
 
-@dataclass
-class GateSpec:
+@dataclass(eq=False, repr=False)
+class GateSpec(Message):
     """One success condition, in the language of :mod:`fcctl_remote.gates`."""
 
     expr: str
@@ -71,8 +83,8 @@ class GateSpec:
     hint: Optional[str] = None
 
 
-@dataclass
-class CollectSpec:
+@dataclass(eq=False, repr=False)
+class CollectSpec(Message):
     """A file and the reader that turns it into a document.
 
     ``file`` is relative to the step's working folder, may be a glob, may begin with ``$FCCTL_OUT`` or
@@ -83,8 +95,8 @@ class CollectSpec:
     file: str
 
 
-@dataclass
-class StepSpec:
+@dataclass(eq=False, repr=False)
+class StepSpec(Message):
     """One gated shell script of a job. ``run`` is executed by ``bash -eo pipefail`` in the snapshot's folder."""
 
     id: str
@@ -103,8 +115,8 @@ class StepSpec:
     activity: str = "test"
 
 
-@dataclass
-class RunPlan:
+@dataclass(eq=False, repr=False)
+class RunPlan(Message):
     """All the host program needs to carry out one run. Stored as ``plan.json`` before anything starts."""
 
     run_id: str
@@ -125,8 +137,8 @@ class RunPlan:
 
 
 # -------------------------------------------------------------------------------------------------- the source's tree
-@dataclass
-class TreeEntry:
+@dataclass(eq=False, repr=False)
+class TreeEntry(Message):
     """One file of the source: path relative to the workspace with ``/``, mode 0o644 or 0o755, or a link's target."""
 
     path: str
@@ -136,8 +148,8 @@ class TreeEntry:
     link: Optional[str] = None
 
 
-@dataclass
-class TreeDiff:
+@dataclass(eq=False, repr=False)
+class TreeDiff(Message):
     """Which entries must be sent, and how many files the host dropped because the manifest lacks them."""
 
     changed: List[str]
@@ -145,8 +157,8 @@ class TreeDiff:
     root: str  # absolute path of the tree on the host
 
 
-@dataclass
-class PutFile:
+@dataclass(eq=False, repr=False)
+class PutFile(Message):
     """One file of a ``tree_put``: ``size`` bytes of the blob, none for a link."""
 
     path: str
@@ -156,8 +168,8 @@ class PutFile:
     link: Optional[str] = None
 
 
-@dataclass
-class Snapshot:
+@dataclass(eq=False, repr=False)
+class Snapshot(Message):
     tree_sha256: str
     files: int
     bytes: int
@@ -165,8 +177,8 @@ class Snapshot:
 
 
 # ------------------------------------------------------------------------------------------------ what is going on
-@dataclass
-class Hello:
+@dataclass(eq=False, repr=False)
+class Hello(Message):
     wire_version: int
     runner_sha256: str
     python: str
@@ -182,14 +194,14 @@ class Hello:
     tools: Dict[str, Optional[str]] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
 
 
-@dataclass
-class Submitted:
+@dataclass(eq=False, repr=False)
+class Submitted(Message):
     state: str  # started | exists
     summary: "RunSummary"
 
 
-@dataclass
-class RunSummary:
+@dataclass(eq=False, repr=False)
+class RunSummary(Message):
     run_id: str
     job: str
     status: str  # queued, running, or one of RUN_ENDINGS
@@ -206,8 +218,8 @@ class RunSummary:
     message: Optional[str] = None
 
 
-@dataclass
-class Event:
+@dataclass(eq=False, repr=False)
+class Event(Message):
     """One line of ``events.jsonl``. ``data`` holds what belongs to the type.
 
     Types: run_started, queued, step_started {step, attempt, timeout_s, index}, step_finished {step, attempt, status,
@@ -221,8 +233,8 @@ class Event:
     data: Dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class WatchRequest:
+@dataclass(eq=False, repr=False)
+class WatchRequest(Message):
     """Long poll: answered as soon as there is news after the offsets, or after ``wait_s``."""
 
     run_id: str
@@ -233,8 +245,8 @@ class WatchRequest:
     wait_s: float = 10.0
 
 
-@dataclass
-class WatchReply:
+@dataclass(eq=False, repr=False)
+class WatchReply(Message):
     events: List[Event]
     events_offset: int
     summary: RunSummary
@@ -244,35 +256,35 @@ class WatchReply:
     telemetry: Optional[Dict[str, Any]] = None  # the latest sample
 
 
-@dataclass
-class FileEntry:
+@dataclass(eq=False, repr=False)
+class FileEntry(Message):
     path: str
     size: int
     sha256: str
 
 
-@dataclass
-class Omitted:
+@dataclass(eq=False, repr=False)
+class Omitted(Message):
     path: str
     reason: str  # symlink, fifo, socket, device, unreadable, too_large, bad_name
 
 
-@dataclass
-class FileList:
+@dataclass(eq=False, repr=False)
+class FileList(Message):
     files: List[FileEntry]
     omitted: List[Omitted] = field(default_factory=list)
 
 
-@dataclass
-class FilePart:
+@dataclass(eq=False, repr=False)
+class FilePart(Message):
     path: str
     offset: int
     size: int
 
 
 # ------------------------------------------------------------------------------------------------ how it ended
-@dataclass
-class GateResult:
+@dataclass(eq=False, repr=False)
+class GateResult(Message):
     expr: str
     verdict: str
     value: Any = None
@@ -280,14 +292,14 @@ class GateResult:
     hint: Optional[str] = None
 
 
-@dataclass
-class DocumentRef:
+@dataclass(eq=False, repr=False)
+class DocumentRef(Message):
     kind: str
     path: str  # relative to the run's folder
 
 
-@dataclass
-class StepResult:
+@dataclass(eq=False, repr=False)
+class StepResult(Message):
     id: str
     status: str
     exit_code: Optional[int] = None
@@ -303,8 +315,8 @@ class StepResult:
     documents: List[DocumentRef] = field(default_factory=list)
 
 
-@dataclass
-class Outcome:
+@dataclass(eq=False, repr=False)
+class Outcome(Message):
     """``outcome.json``: the host's last word on a run; written once, atomically, after everything else."""
 
     run_id: str
@@ -321,8 +333,8 @@ class Outcome:
 
 
 # ------------------------------------------------------------------------------------------------ the lease
-@dataclass
-class LeaseRequest:
+@dataclass(eq=False, repr=False)
+class LeaseRequest(Message):
     """``show``; ``arm`` sets, or moves earlier; ``renew`` moves later and needs the token; so does ``disarm``."""
 
     op: str
@@ -333,8 +345,8 @@ class LeaseRequest:
     reason: str = ""
 
 
-@dataclass
-class Lease:
+@dataclass(eq=False, repr=False)
+class Lease(Message):
     armed: bool
     dry: bool = True
     deadline: Optional[float] = None
@@ -344,8 +356,8 @@ class Lease:
     mechanism: Optional[str] = None  # shutdown, systemd, at, none
 
 
-@dataclass
-class CallError:
+@dataclass(eq=False, repr=False)
+class CallError(Message):
     """``code`` is stable and for programs; ``message`` and ``hint`` are for people."""
 
     code: str  # bad_request, not_found, tree_mismatch, conflict, no_tmux, disk_full, denied, internal

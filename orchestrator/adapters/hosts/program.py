@@ -44,9 +44,11 @@ class HostProgram:
         if any(c in word for word in (self.python or "", *words) for c in "\n\r\0"):
             raise HostUnusable("cannot start the host program", cause="a word of its command holds a control character")
         pythons = shlex.quote(self.python) if self.python else " ".join(PYTHONS)
+        # The archive unpacks itself beside its name at its first start; from there it starts faster.
         # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
         return (
             f'r={shell_path(self.root)}; p="$r/runner/{self.sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; '
+            'd="${p%.pyz}.d"; [ ! -f "$d/__main__.py" ] || p="$d"; '
             f"for y in {pythons}; do "
             'case "$("$y" -V 2>/dev/null </dev/null)" in "Python 3."[89]*|"Python 3."[1-9][0-9]*) '
             f'exec "$y" -I -S "$p" --root "$r" {shlex.join(words)};; esac; done; exit {NO_PYTHON}'

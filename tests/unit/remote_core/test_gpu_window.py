@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote import telemetry
+from fcctl_remote import runs, telemetry
+from fcctl_remote.layout import RunLayout
 from fcctl_remote.telemetry import NvidiaSmi, parse_gpu
 
 LINE = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000024"
@@ -100,8 +101,9 @@ def test_a_gpu_sample_on_one_line_for_people() -> None:
 
 
 def test_the_last_sample_ignores_a_half_written_line(tmp_path: Path) -> None:
-    place = tmp_path / "t.jsonl"
-    assert telemetry.last_sample(str(place)) is None
+    run = RunLayout(str(tmp_path), "20261121t081530z-phase1-l4-3fa9c1")
+    place = Path(run.telemetry)
+    assert runs.last_sample(run) is None
     place.write_text(json.dumps({"time": 1}) + "\n" + json.dumps({"time": 2}) + '\n{"time":')
-    assert telemetry.last_sample(str(place)) == {"time": 2}
+    assert runs.last_sample(run) == {"time": 2}
     assert os.path.getsize(place) > 0
