@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -167,14 +168,17 @@ class Graph(Events):
     def _capture(self, sets: list[inputs.Tensors]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         counts: list[int | None] = []
+        outside = torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with warnings.catch_warnings(), torch.cuda.graph(graph, pool=self._pool):
+                warnings.simplefilter("ignore")  # of an empty graph: that is an error here, below
                 stream = torch.cuda.current_stream().cuda_stream
                 counts.append(capture.nodes(stream))
                 for tensors in sets:
                     self._outs[id(tensors)] = (tensors, self.subject(*tensors))
                     counts.append(capture.nodes(stream))
         except RuntimeError as e:
+            torch.cuda.set_stream(outside)  # a capture that cannot be ended leaves its own stream behind
             raise AuditFailed("its launches cannot be captured in a CUDA graph", cause=str(e).splitlines()[0]) from e
         known = [n for n in counts if n is not None]
         if len(known) == len(counts):

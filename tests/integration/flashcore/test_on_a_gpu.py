@@ -1,64 +1,165 @@
-"""The CUDA kernels on a real GPU; skipped where there is none."""
+"""The CUDA kernels, and kernels that cheat, on a real GPU; skipped where there is none."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from flashcore import bench, check, registry, shapes
+from flashcore import bench, check, peaks, registry, sanitize, shapes
 from flashcore.build import build
+from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
+ROOT = Path(__file__).resolve().parents[3]
 CUDA = [v.name for v in registry.VARIANTS.values() if v.device == "cuda"]
+BASELINE = registry.VARIANTS["baseline"]
+#: Long enough for work left behind to show.
+LONG = {"long": shapes.Shape(1, 8, 1024, 64)}
+HONEST, OTHER_STREAM, NOT_JOINED, REMEMBERS, PARTIAL, EVERY_SECOND = range(6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def ceilings(cache: None) -> dict[str, Any]:
+    return peaks.run()
+
+
+@pytest.fixture(scope="module")
+def cheater(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Kernel]:
+    def build_one(number: int) -> Kernel:
+        text = BASELINE.source.read_text().replace("FLASHCORE_API int flashcore_forward", "static int real_forward")
+        source = tmp_path_factory.mktemp("cheat") / f"cheat{number}.cu"
+        source.write_text(f"#define CHEAT {number}\n{text}\n{Path(__file__).with_name('cheats.h').read_text()}")
+        return Kernel(build(replace(BASELINE, name=f"cheat{number}", source=source)))
+
+    return build_one
+
+
+# ------------------------------------------------------------------------------------------------ right kernels
+@pytest.mark.parametrize("name", CUDA)
+def test_the_kernel_is_right(name: str) -> None:
+    document = check.run(Kernel(build(registry.VARIANTS[name])), shapes.SHAPES)
+    assert document["summary"]["passed"] == document["summary"]["total"] == 20, document["cases"]
+    assert document["summary"]["brief_passed"] == 20
 
 
 @pytest.mark.parametrize("name", CUDA)
-def test_the_kernel_is_right(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
-    document = check.run(Kernel(build(registry.VARIANTS[name])), shapes.SHAPES)
-    assert document["summary"]["passed"] == document["summary"]["total"] == 20, document["cases"]
+def test_the_kernel_passes_the_audit_in_every_mode(name: str, ceilings: dict[str, Any]) -> None:
+    kernel = Kernel(build(registry.VARIANTS[name]))
+    document, _ = bench.run(kernel, {"mission": shapes.SHAPES["mission"]}, backends=["sdpa"], ceilings=ceilings)
+    found = {audit["mode"]: audit for audit in document["audits"]}
+    assert found["eager"]["ordered"] is True
+    assert found["hot"]["nodes_per_launch"] >= 1
+    assert found["hot"]["outputs_checked"] == found["cold"]["outputs_checked"] == 3
+    for row in document["benchmarks"]:
+        assert row["launches"] >= 100
+        assert 0 < row["roofline"]["pct"] <= 111, row["name"]
 
 
-def test_hot_cold_and_eager_times_are_of_the_same_kernel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
-    kernel = Kernel(build(registry.VARIANTS["baseline"]))
-    document, _ = bench.run(kernel, {"mission": shapes.SHAPES["mission"]}, backends=["sdpa"])
+def test_hot_cold_and_eager_times_are_of_the_same_kernel(ceilings: dict[str, Any]) -> None:
+    document, _ = bench.run(
+        Kernel(build(BASELINE)), {"mission": shapes.SHAPES["mission"]}, backends=["sdpa"], ceilings=ceilings
+    )
     p50 = {row["name"]: row["stats"]["p50"] for row in document["benchmarks"]}
     assert p50["mission"] <= 1.05 * p50["mission/cold"]
     assert p50["mission"] <= 1.05 * p50["mission/eager"]
     assert all(0.9 < c["ratio"] < 1.1 for c in document["comparisons"] if c["null"] and c["mode"] != "eager")
+    assert all(len(c["clocks"]) == len(c["block_ratios"]) for c in document["comparisons"])
 
 
-OTHER_STREAM = """
-struct Elsewhere {
-  cudaStream_t stream;
-  Elsewhere() { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
-};
-FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
-  static Elsewhere elsewhere;
-  flashcore_args moved = *args;
-  moved.stream = elsewhere.stream;
-  return real_forward(&moved);
-}
-"""
+@pytest.mark.slow
+def test_a_kernel_against_itself_is_1_in_19_of_20_repeats() -> None:
+    found = bench.null(Kernel(build(BASELINE)), "mission", shapes.SHAPES["mission"], "hot", 20)
+    assert found["inside_1pct"] >= 19, found
+    assert found["both"] >= 17, found  # a 95 % interval misses 1 once in 20 by its nature
 
 
-def test_work_on_another_stream_is_noticed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
-    baseline = registry.VARIANTS["baseline"]
-    text = baseline.source.read_text().replace("FLASHCORE_API int flashcore_forward", "static int real_forward")
-    source = tmp_path / "elsewhere.cu"
-    source.write_text(text + OTHER_STREAM)
-    kernel = Kernel(build(replace(baseline, name="elsewhere", source=source)))
-    with pytest.raises(bench.AuditFailed):
-        bench.run(kernel, {"long": shapes.Shape(1, 8, 2048, 64)}, backends=["sdpa"])
+# ------------------------------------------------------------------------------------------------ kernels that cheat
+def test_a_kernel_on_a_stream_of_its_own_may_if_it_waits_and_is_waited_for(
+    cheater: Callable[[int], Kernel], ceilings: dict[str, Any]
+) -> None:
+    document, _ = bench.run(cheater(HONEST), LONG, backends=["sdpa"], ceilings=ceilings)
+    assert [audit["mode"] for audit in document["audits"]] == ["hot", "cold", "eager"]
+
+
+@pytest.mark.parametrize(
+    ("cheat", "mode", "said"),
+    [
+        (OTHER_STREAM, "hot", "added nothing to the CUDA graph"),
+        (OTHER_STREAM, "cold", "added nothing to the CUDA graph"),
+        (OTHER_STREAM, "eager", "began before the work queued ahead"),
+        (NOT_JOINED, "hot", "cannot be captured"),
+        (NOT_JOINED, "eager", "the device worked"),
+        (REMEMBERS, "hot", "added nothing to the CUDA graph"),
+        (REMEMBERS, "eager", "wrong results"),
+        (PARTIAL, "hot", "wrong results"),
+        (PARTIAL, "cold", "wrong results"),
+        (PARTIAL, "eager", "wrong results"),
+        (EVERY_SECOND, "hot", "added nothing to the CUDA graph"),
+    ],
+)
+def test_a_kernel_that_cheats_gets_no_figure(
+    cheat: int, mode: str, said: str, cheater: Callable[[int], Kernel], ceilings: dict[str, Any]
+) -> None:
+    with pytest.raises(AuditFailed, match=said):
+        bench.run(cheater(cheat), LONG, backends=["sdpa"], modes=[mode], ceilings=ceilings)
+    torch.cuda.synchronize()  # an abandoned capture leaves the device usable
+
+
+@pytest.mark.parametrize("cheat", [OTHER_STREAM, REMEMBERS, PARTIAL, EVERY_SECOND])
+def test_the_check_notices_a_kernel_that_cheats(cheat: int, cheater: Callable[[int], Kernel]) -> None:
+    document = check.run(cheater(cheat), {"small": shapes.Shape(1, 2, 64, 64)})
+    assert document["summary"]["failed"] > 0
+
+
+# ------------------------------------------------------------------------------------------------ the machine
+def test_the_ceilings_are_those_of_a_gpu(ceilings: dict[str, Any]) -> None:
+    m = ceilings["metrics"]
+    assert 2 <= m["mma_f32_cycles"] <= 40
+    assert 0.9 <= m["mma_f32_over_f16_cycles"] <= 2.2
+    assert 0 < m["mma_f32_tflops_sustained"] <= 1.05 * m["mma_f32_tflops"] <= 2000
+    assert 8 <= m["exp2_per_clock_sm"] <= 34
+    assert 100 <= m["dram_copy_gbps"] <= 1.2 * m["l2_copy_gbps"]
+    assert 0.3 <= m["empty_graph_us"] <= m["empty_eager_us"] <= 100
+    clock_hz = m["mma_f32_tflops"] * 1e12 / (m["sms"] * 4 * peaks.MMA_FLOP / m["mma_f32_cycles"])
+    assert 0.5e9 <= clock_hz <= 3.5e9  # both figures of one loop agree on a clock that GPUs have
+
+
+def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "kernels")}
+    argv = [
+        sys.executable,
+        "-m",
+        "flashcore",
+        "check",
+        "baseline",
+        "--shape",
+        "s64",
+        "--sanitize",
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = json.loads((tmp_path / "correctness-baseline.json").read_text())["sanitizer"]
+    assert [p["tool"] for p in parts] == list(sanitize.TOOLS)
+    if any(p["status"] == "unavailable" for p in parts):
+        pytest.skip(f"unavailable: {parts[0]['message']}")
+    assert {p["status"] for p in parts} == {"passed"}

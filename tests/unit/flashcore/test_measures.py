@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashcore import bench, compare, inputs, reference, shapes, stats
+from flashcore import bench, capture, compare, inputs, reference, shapes, stats
 
 
 def test_percentiles_and_spread() -> None:
@@ -111,6 +111,10 @@ def test_blocks_on_a_throttled_gpu_are_marked_and_the_others_compared_alone() ->
     assert found["unthrottled"]["ratio"] == 0.5
     quiet = subject._compare("", bench.Paired(a, b, []))
     assert (quiet["throttled_blocks"], quiet["unthrottled"], quiet["null"]) == (0, None, True)
+
+
+def test_a_graph_is_not_counted_without_a_driver_or_a_capture() -> None:
+    assert capture.nodes(0) is None
 
 
 def test_math_on_large_shapes_is_left_out_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
