@@ -13,7 +13,7 @@ from orchestrator.domain import ending
 from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import HostFault
+from orchestrator.errors import HostError, HostFault
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
@@ -210,10 +210,15 @@ class Driver:
             summaries = self._link.session().status(None)
             ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
             for run_id in ended[KEPT_ON_HOST:]:
-                if self._services.store.is_complete(run_id):
+                if self._is_home(run_id):
                     self._link.session().forget(run_id)
-        except HostFault as e:
+        except HostError as e:
             self._services.observer.note(f"old runs stay on {self.saved.target.name}: {e.message}")
+
+    def _is_home(self, run_id: str) -> bool:
+        """Whether the host has nothing of that run that is not here too."""
+        store = self._services.store
+        return store.is_complete(run_id) and not store.get(run_id).omitted
 
     def _log(self, kind: str, **data: object) -> None:
         self._active.journal.append(kind, **data)
