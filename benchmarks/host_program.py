@@ -1,6 +1,6 @@
 """The host program's cost: memory, log following, telemetry, and how long a trivial run takes.
 
-Run with ``python -m benchmarks.host_program``. Everything is real: the archive, tmux, bash, in a home of its own.
+Run with ``python benchmarks/host_program.py``. Everything is real: the archive, tmux, bash, in a home of its own.
 Figures are medians of several runs; limits are those the project promises.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "remote")]
 
+from benchmarks.figures import Figure, machine, report  # noqa: E402
 from fcctl_remote import wire  # noqa: E402
 from tests.integration.host_program.agent_client import Agent, Host, host_python, step  # noqa: E402
 
@@ -103,8 +104,8 @@ def telemetry_share(host: Host, agent: Agent) -> tuple[float, float]:
     return shares[b"telemetry"], shares[b"supervise"]
 
 
-def main() -> int:
-    rows = []
+def measure_all() -> list[Figure]:
+    """What the host program costs on this machine, as a host."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "b"
         base.mkdir()
@@ -113,26 +114,23 @@ def main() -> int:
             agent = host.agent()
             agent.call("hello")
             agent.outcome(agent.submit(step("first", "true")))  # finds out about the machine once
-            rows.append(("agent start to hello", agent_start(host), "ms", "<", 80.0))
-            rows.append(("trivial run, submit to outcome", trivial_run(agent), "ms", "<", 200.0))
+            start, run = agent_start(host), trivial_run(agent)
             speed, agent_mb, supervisor_mb = big_log(host, agent)
-            rows.append((f"following a log of {LOG_BYTES // 1024**2} MiB", speed, "MB/s", ">", 50.0))
-            rows.append(("agent, peak memory", agent_mb, "MB", "<", 30.0))
-            rows.append(("supervisor, peak memory", supervisor_mb, "MB", "<", 30.0))
             telemetry, supervisor = telemetry_share(host, agent)
-            rows.append(("telemetry, share of a core", telemetry, "%", "<", 0.5))
-            rows.append(("supervisor, share of a core", supervisor, "%", "<", 0.5))
         finally:
             host.close()
-    version = subprocess.run([host_python(), "-V"], check=True, capture_output=True, text=True).stdout.strip()
-    print(f"host program on {version}, {os.cpu_count()} cores\n")
-    failed = 0
-    for name, value, unit, sign, limit in rows:
-        good = value < limit if sign == "<" else value > limit
-        failed += not good
-        print(f"{name:34} {value:9.2f} {unit:5} {sign} {limit:g}   {'ok' if good else 'MISSED'}")
-    return 1 if failed else 0
+    return [
+        Figure("host program: agent, start to hello", start, "ms", 80),
+        Figure("host program: trivial run, submit to outcome", run, "ms", 200),
+        Figure(f"host program: following a log of {LOG_BYTES // 1024**2} MiB", speed, "MB/s", 50, at_least=True),
+        Figure("host program: agent, peak memory", agent_mb, "MB", 30),
+        Figure("host program: supervisor, peak memory", supervisor_mb, "MB", 30),
+        Figure("host program: telemetry, share of a core", telemetry, "%", 0.5),
+        Figure("host program: supervisor, share of a core", supervisor, "%", 0.5),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    version = subprocess.run([host_python(), "-V"], check=True, capture_output=True, text=True).stdout.strip()
+    print(f"{machine()}; host program on {version}")
+    sys.exit(report(measure_all()))

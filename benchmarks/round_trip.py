@@ -2,8 +2,8 @@
 
 Both bring one changed file of 200 (2 MB) to the host, run a trivial job in tmux there, and bring its results back.
 The script is ``rsync; ssh tmux; rsync`` over one multiplexed OpenSSH connection, with no checks at all; fcctl also
-snapshots, verifies, journals, gates, checksums and indexes. They alternate A B B A, and the figure is the median of
-the paired ratios.
+snapshots, verifies, journals, gates, checksums and indexes. Each opens a connection of its own and closes it. They
+alternate A B B A, and the figure is the median of the paired ratios.
 
 Usage: python benchmarks/round_trip.py [ROUNDS]
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
+from benchmarks.figures import Figure, machine, report  # noqa: E402
 from tests.support.sshd import LoopbackSshd  # noqa: E402
 
 FILES, FILE_BYTES = 200, 10_000
@@ -56,13 +57,9 @@ def make_workspace(root: Path, server: LoopbackSshd) -> None:
         f'[project]\nname = "bench"\n[targets.box]\nkind = "ssh"\nhost = "box"\nssh_config = "{server.ssh_config}"\n'
     )
     (root / ".gitignore").write_text("results/\n")
-    run = {"cwd": root, "check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run(["git", "init", "-q"], **run)  # type: ignore[call-overload]
-    subprocess.run(["git", "add", "-A"], **run)  # type: ignore[call-overload]
-    subprocess.run(
-        ["git", "-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"],
-        **run,  # type: ignore[call-overload]
-    )
+    commit = ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"]
+    for words in (["init", "-q"], ["add", "-A"], commit):
+        subprocess.run(["git", *words], cwd=root, check=True, stdout=subprocess.DEVNULL)
 
 
 def touch_one(root: Path, n: int) -> None:
@@ -79,7 +76,8 @@ def timed(argv: list[str], env: dict[str, str], cwd: Path) -> float:
     return elapsed
 
 
-def main(rounds: int = 10) -> int:
+def measure_all(rounds: int = 16) -> list[Figure]:
+    """Seconds of both, and the ratio that counts."""
     folder = Path(tempfile.mkdtemp(prefix="fcb", dir="/tmp"))
     server = LoopbackSshd()
     try:
@@ -112,17 +110,18 @@ def main(rounds: int = 10) -> int:
                 touch_one(workspace, n + 1000)
             b = timed(second, script_env, workspace)
             pairs.append((a, b) if n % 2 == 0 else (b, a))
+        bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(ours / bare for bare, ours in pairs)
-        print(f"{'bare script':<24}{statistics.median(p[0] for p in pairs):8.3f} s")
-        print(f"{'fcctl run':<24}{statistics.median(p[1] for p in pairs):8.3f} s")
-        print(
-            f"{'ratio (paired median)':<24}{ratio:8.2f}    at most {TARGET_RATIO}  {'ok' if ratio <= TARGET_RATIO else 'MISSED'}"
-        )
-        return 0 if ratio <= TARGET_RATIO else 1
+        return [
+            Figure("warm round trip over SSH: bare script", bare, "s"),
+            Figure("warm round trip over SSH: fcctl run", ours, "s"),
+            Figure("warm round trip over SSH: paired ratio", ratio, "x", TARGET_RATIO),
+        ]
     finally:
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*(int(a) for a in sys.argv[1:])))
+    print(machine())
+    sys.exit(report(measure_all(*(int(word) for word in sys.argv[1:]))))
