@@ -14,6 +14,7 @@ that luck too. Except in cold mode both sides of a comparison use the same input
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
@@ -162,24 +163,29 @@ class Graph(Events):
         #: How many nodes one launch adds to a graph, every number seen; empty if the driver does not tell.
         self.nodes_per_launch: set[int] = set()
         self._outs: dict[int, tuple[inputs.Tensors, torch.Tensor]] = {}
+        torch.cuda.empty_cache()  # what is cached for others cannot be had back during a capture
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs = [self._capture(part) for part in order]
 
     def _capture(self, sets: list[inputs.Tensors]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         counts: list[int | None] = []
-        outside = torch.cuda.current_stream()
+        stream = _capture_stream()
+        stream.wait_stream(torch.cuda.current_stream())
         try:
-            with warnings.catch_warnings(), torch.cuda.graph(graph, pool=self._pool):
+            with warnings.catch_warnings(), torch.cuda.stream(stream):
                 warnings.simplefilter("ignore")  # of an empty graph: that is an error here, below
-                stream = torch.cuda.current_stream().cuda_stream
-                counts.append(capture.nodes(stream))
-                for tensors in sets:
-                    self._outs[id(tensors)] = (tensors, self.subject(*tensors))
-                    counts.append(capture.nodes(stream))
+                graph.capture_begin(pool=self._pool)
+                try:
+                    counts.append(capture.nodes(stream.cuda_stream))
+                    for tensors in sets:
+                        self._outs[id(tensors)] = (tensors, self.subject(*tensors))
+                        counts.append(capture.nodes(stream.cuda_stream))
+                finally:
+                    graph.capture_end()
         except RuntimeError as e:
-            torch.cuda.set_stream(outside)  # a capture that cannot be ended leaves its own stream behind
             raise AuditFailed("its launches cannot be captured in a CUDA graph", cause=str(e).splitlines()[0]) from e
+        torch.cuda.current_stream().wait_stream(stream)
         known = [n for n in counts if n is not None]
         if len(known) == len(counts):
             added = {after - before for before, after in zip(known, known[1:])}  # noqa: B905, RUF007 (Python 3.9)
@@ -204,6 +210,13 @@ class Graph(Events):
             graph.replay()
         torch.cuda.synchronize()
         return [kept[i] for i in sorted({0, len(kept) // 2, len(kept) - 1})]
+
+
+@functools.cache
+def _capture_stream() -> torch.cuda.Stream:
+    """One for all captures, since libraries keep a workspace for each stream. (``torch.cuda.graph`` would do, but
+    empties the allocator's caches each time, and there are thousands of graphs.)"""
+    return torch.cuda.Stream()
 
 
 def _calls(subject: Subject, tensors: inputs.Tensors) -> list[tuple[inputs.Tensors, torch.Tensor]]:
