@@ -36,6 +36,7 @@ from fcctl_remote.wire import GateResult, GateSpec
 __all__ = ["FUNCTIONS", "GateError", "Node", "evaluate", "names", "parse"]
 
 MAX_ITEMS = 100_000  # elements of any list an expression may touch
+MAX_NAMED = 5  # elements that an empty filter's reason names
 SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
 
 
@@ -172,8 +173,26 @@ def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[An
         if len(found) > MAX_ITEMS:
             raise _Undecidable("'%s': more than %d elements" % (_short(path.text), MAX_ITEMS))
     if not found and isinstance(part, Where):
-        raise _Undecidable("'%s': no element matches" % _short(path.text))
+        raise _Undecidable("'%s': no element matches%s" % (_short(path.text), _what_there_is(part, values)))
     return found
+
+
+def _what_there_is(part: Where, values: List[Any]) -> str:
+    """The elements' own values of what the filter asked for first: most often a name was not quite right."""
+    keys = part.conditions[0][0]
+    present: List[str] = []
+    for element in (element for value in values for element in value):
+        found: Any = element
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if isinstance(found, (str, int, float)) and str(found) not in present:
+            present.append(str(found))
+        if len(present) > MAX_NAMED:
+            break
+    if not present:
+        return ""
+    more = ", .." if len(present) > MAX_NAMED else ""
+    return "; %s is %s%s" % (".".join(keys), ", ".join(_short(text) for text in present[:MAX_NAMED]), more)
 
 
 def _matches(part: Where, element: Any) -> bool:
