@@ -6,8 +6,9 @@ import contextlib
 import gc
 import os
 import sys
+import termios
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 #: Importing makes many objects that live as long as the process. Looking through them for garbage again and again, as
 #: Python's default of 700 has it, is a tenth of the time that a short command takes.
@@ -27,9 +28,11 @@ def entry() -> NoReturn:
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _without_pydantic_plugins()
+    terminal = _terminal()
     from orchestrator.cli.main import main
 
     code = main()
+    _restore(terminal)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -45,6 +48,20 @@ def _without_pydantic_plugins() -> None:
     loader = ModuleType("pydantic.plugin._loader")
     loader.get_plugins = lambda: ()  # type: ignore[attr-defined]
     sys.modules.setdefault(loader.__name__, loader)
+
+
+def _terminal() -> list[Any] | None:
+    try:
+        return termios.tcgetattr(0)
+    except (termios.error, OSError):  # standard input is no terminal, or closed
+        return None
+
+
+def _restore(terminal: list[Any] | None) -> None:
+    """Undo what a thread left behind: one that asks for a passphrase has the echo off while it waits."""
+    with contextlib.suppress(termios.error, OSError):
+        if terminal is not None and termios.tcgetattr(0) != terminal:
+            termios.tcsetattr(0, termios.TCSANOW, terminal)
 
 
 if __name__ == "__main__":
