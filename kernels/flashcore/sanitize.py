@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,16 +80,21 @@ def run(arguments: Sequence[str], log: Path) -> list[dict[str, Any]]:
 
 
 def _watched(command: list[str]) -> tuple[int, str]:
+    """Exit code and output; -1 after :data:`TIMEOUT_S`, when the tool and the program it watches are killed."""
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
-            env=environment, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as e:
-        said = e.stdout.decode(errors="replace") if isinstance(e.stdout, bytes) else e.stdout or ""
-        return -1, f"{said}\nstopped after {TIMEOUT_S} s"
-    return done.returncode, done.stdout
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=TIMEOUT_S)
+            said = ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code, said = -1, f"\nstopped after {TIMEOUT_S} s"
+        output.seek(0)
+        return code, output.read() + said
 
 
 def verdict(code: int, output: str) -> dict[str, Any]:

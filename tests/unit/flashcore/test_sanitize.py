@@ -71,6 +71,17 @@ def test_both_tools_watch_our_kernels_only_with_memory_of_their_own(tool: Path) 
     assert "wmma.cu:88" in (tool / "sanitizer.log").read_text()
 
 
+def test_a_program_that_hangs_is_stopped_with_what_it_watches(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tool / "bin" / "compute-sanitizer"
+    program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tool}/watched\nwait\n")
+    monkeypatch.setattr(sanitize, "TIMEOUT_S", 0.5)
+    found = sanitize.run(["fused"], tool / "sanitizer.log")
+    assert {p["status"] for p in found} == {"unavailable"}
+    assert "stopped after 0.5 s" in found[0]["message"]
+    watched = Path(f"/proc/{(tool / 'watched').read_text().strip()}/stat")
+    assert not watched.exists() or watched.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
 def test_without_the_tool_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
