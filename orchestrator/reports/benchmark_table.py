@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.domain.grades import grade
 from orchestrator.domain.timings import Ratio, Timing, entries, number, ratio_of, timings
 from orchestrator.reports.cells import FirstThatFits, more, table, text, whole
 from orchestrator.reports.figures import interval, microseconds, speed
@@ -220,9 +221,18 @@ def _notes(content: dict[str, Any], pivot: _Pivot) -> Iterator[Text]:
     throttled = sum(number(c.get("throttled_blocks")) or 0 for c in comparisons)
     if throttled:
         yield text(f"the GPU's clocks were throttled during {throttled:.0f} blocks of samples", "yellow")
+    yield from _grade(content, pivot)
     ratios = [r for row in pivot.rows for r in row.ratios if r and r.low is not None and r.high is not None]
     if any(r.low <= 1 <= r.high for r in ratios if r.low is not None and r.high is not None):
         yield text("? or an interval around 1: as fast, as far as these samples can tell", "dim")
+
+
+def _grade(content: dict[str, Any], pivot: _Pivot) -> Iterator[Text]:
+    """The mission shape's grade, which there is on an L4 only."""
+    missions = [t for t in pivot.found if not t.is_reference and t.name == "mission"]
+    found = grade(missions[0].stats.get("p50", math.nan), str(content.get("device"))) if missions else None
+    if found:
+        yield text(f"grade {found.letter}  next: {found.next_step}")
 
 
 # ------------------------------------------------------------------------------------------------ as it is

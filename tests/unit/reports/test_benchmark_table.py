@@ -134,3 +134,13 @@ def test_thousands_of_rows_are_cut_and_counted() -> None:
     both = entries + [{"name": f"k{i}/sdpa", "unit": "us", "stats": {"p50": 2.0}} for i in range(5000)]
     both += [{"name": f"k{i}", "unit": "us", "stats": {"p50": 2.0}} for i in range(5000)]
     assert "... and 9940 more" in shown({"benchmarks": both})
+
+
+@pytest.mark.parametrize(
+    ("device", "p50", "graded"), [("NVIDIA L4", 45.0, "grade A+"), ("NVIDIA L4", 172.6, "grade C")]
+)
+def test_the_mission_shape_has_a_grade_on_an_l4(h200: dict[str, Any], device: str, p50: float, graded: str) -> None:
+    row = next(r for r in h200["benchmarks"] if r["name"] == "mission")
+    row["stats"]["p50"] = p50
+    assert graded in shown({**h200, "device": device})
+    assert "grade" not in shown(h200)
