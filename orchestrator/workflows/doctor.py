@@ -146,10 +146,10 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
     finally:
         session.close()
     yield Finding(section, "reachable", "ok", f"{hello.user}@{hello.hostname}, {hello.platform}, Python {hello.python}")
-    for tool in ("tmux", "bash"):
+    for tool, use in (("tmux", "runs live in it"), ("bash", "steps are scripts for it")):
         if not hello.tools.get(tool):
             fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
-            yield Finding(section, tool, "fail", f"no {tool} there: runs live in it", fix)
+            yield Finding(section, tool, "fail", f"no {tool} there: {use}", fix)
     if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
         why = "no rsync there: whole files are sent instead, through tar"
         yield Finding(section, "rsync", "warn", why, "install rsync there")

@@ -71,13 +71,13 @@ class Driver:
                 return record
 
     def abandon(self, reason: str, status: RunStatus) -> RunRecord:
-        """End a run that was never submitted, as ``cancelled`` or ``error``.
+        """End a run that the host does not have, as ``cancelled`` or ``error``.
 
         Raises:
-            ValueError: it was, or may have been.
+            ValueError: the host took it.
         """
-        if self.submitted:
-            raise ValueError(f"run {self.run_id} may be on the host")
+        if self.state.stage >= Stage.RUNNING:
+            raise ValueError(f"run {self.run_id} is on the host")
         self._log("abandoned", reason=reason, status=status)
         return self._complete()
 
@@ -100,6 +100,13 @@ class Driver:
         """How the run stands at the host; None if the host does not know it."""
         found = self._link.call(lambda s: s.status([self.run_id]))
         return found[0] if found else None
+
+    def unknown_there(self) -> bool:
+        """After a submission that was refused: whether the host says that it does not have the run."""
+        try:
+            return self.state.stage is Stage.SUBMITTING and self.ask() is None
+        except HostError:
+            return False  # the next command asks again
 
     # ------------------------------------------------------------------------------------------------------- moves
     def _step(self) -> RunRecord | None:

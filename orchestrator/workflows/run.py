@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.domain.lifecycle import Stage
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import FcctlError, LinkLost
+from orchestrator.errors import FcctlError, HostFault, LinkLost
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
@@ -60,7 +60,7 @@ def _launch(driver: Driver) -> None:
     try:
         driver.launch()
     except FcctlError as e:
-        if not driver.submitted:
+        if not driver.submitted or (isinstance(e, HostFault) and driver.unknown_there()):
             driver.abandon(f"{e.message}{f' ({e.cause})' if e.cause else ''}", "error")
         raise
 

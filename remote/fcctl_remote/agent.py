@@ -1,5 +1,6 @@
 """``agent``: answers the controller's calls over its standard input and output."""
 
+import errno
 import os
 import sys
 import threading
@@ -94,7 +95,8 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
         return wire.CallError("bad_request", str(error))
     if isinstance(error, OSError) and is_disk_full(error):
         return disk_full(str(error.filename or root)).error
-    if isinstance(error, PermissionError):
-        return wire.CallError("denied", "%s: permission denied" % error.filename, "see who owns it: ls -ld %s" % root)
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
+        return wire.CallError("denied", what, "make it writable there (ls -ld %s), or set another `root`" % root)
     traceback.print_exc()
     return wire.CallError("internal", "%s: %s" % (type(error).__name__, error))

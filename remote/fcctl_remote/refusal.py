@@ -6,7 +6,7 @@ from fcctl_remote.wire import CallError
 
 
 class Refusal(Exception):
-    """``code`` is one of the wire's: bad_request, not_found, tree_mismatch, conflict, no_tmux, disk_full, denied."""
+    """``code`` is one of those of :class:`fcctl_remote.wire.CallError`."""
 
     def __init__(
         self, code: str, message: str, hint: Optional[str] = None, data: Optional[Dict[str, Any]] = None

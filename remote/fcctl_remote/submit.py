@@ -14,10 +14,13 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submit
     """Start the run in tmux, unless it was started before.
 
     Raises:
-        Refusal: bad_request, no_tmux, disk_full, or conflict when the id stands for another plan.
+        Refusal: bad_request, no_tmux, no_bash, disk_full, or conflict when the id stands for another plan. The host
+            then does not have the run, unless it had it before.
     """
     run = layout.run(plan.run_id)
     _check(plan)
+    if hostfacts.which("bash") is None:
+        raise Refusal("no_bash", "bash is not installed on the host", "install it there: sudo apt-get install -y bash")
     os.makedirs(run.folder, exist_ok=True)
     with files.locked(run.submit_lock):
         new = _claim(run, plan)
@@ -78,9 +81,28 @@ def _same_plan(run: RunLayout, plan: wire.RunPlan) -> None:
 
 
 def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str]) -> bool:
-    return tmux.start(
-        plan.run_id,
-        tmux.command_line(runner, layout.root, "supervise", plan.run_id),
-        tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
-        run.folder,
-    )
+    try:
+        return tmux.start(
+            plan.run_id,
+            tmux.command_line(runner, layout.root, "supervise", plan.run_id),
+            tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
+            run.folder,
+        )
+    except Refusal:
+        if _withdraw(run):
+            raise
+        return True  # whatever tmux complains of, the supervisor is there
+
+
+def _withdraw(run: RunLayout) -> bool:
+    """Take the plan back, so that nobody waits for a run that tmux did not start; False if it did."""
+    fd = files.try_lock(run.supervisor_lock)
+    if fd is None:
+        return False
+    try:
+        if runs.has_begun(run) or runs.is_finished(run):
+            return False
+        os.unlink(run.plan)
+    finally:
+        os.close(fd)
+    return True

@@ -360,7 +360,7 @@ class Lease(Message):
 class CallError(Message):
     """``code`` is stable and for programs; ``message`` and ``hint`` are for people."""
 
-    code: str  # bad_request, not_found, tree_mismatch, conflict, no_tmux, disk_full, denied, internal
+    code: str  # bad_request, not_found, tree_mismatch, conflict, no_tmux, no_bash, disk_full, denied, internal
     message: str
     hint: Optional[str] = None
     data: Dict[str, Any] = field(default_factory=dict)

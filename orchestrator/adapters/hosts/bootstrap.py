@@ -95,8 +95,15 @@ def upload_runner(transport: Transport, runner: Runner, *, root: str, timeout_s:
     if status != 0:
         raise HostUnusable(
             "the host program cannot be stored there", cause=said or f"writing below {root} failed",
-            hint=f"free some space (df -h {root}), or set another `root` for the target",
+            hint=f"{_cure(said, root)}, or set another `root` for the target",
         )  # fmt: skip
+
+
+def _cure(said: str, root: str) -> str:
+    """``said`` by the shell there, in its own language: whatever is not about rights is taken for a full disk."""
+    if any(words in said.lower() for words in ("not a directory", "permission denied", "read-only", "not permitted")):
+        return f"make {root} a folder you may write (ls -ld {root})"
+    return f"free some space (df -h {root})"
 
 
 def _no_python(python: str | None) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -52,20 +53,44 @@ def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
     assert caught.value.code == "conflict"
 
 
+def with_tmux(host: Host, script: str) -> Agent:
+    """An agent whose tmux is ``script``."""
+    folder = host.base / "bin"
+    folder.mkdir()
+    (folder / "tmux").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "tmux").chmod(0o755)
+    return host.agent(PATH=f"{folder}:{host.env['PATH']}")
+
+
+def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    with pytest.raises(CallFailed) as caught:
+        with_tmux(host, "echo 'server exited unexpectedly' >&2; exit 1").call("submit", {"plan": plan})
+    assert caught.value.code == "no_tmux"
+    assert "server exited unexpectedly" in caught.value.error["message"]
+    assert agent.call("status", {"run_ids": [run_id]})["runs"] == []
+    assert agent.call("submit", {"plan": plan})["state"] == "started"
+    assert agent.outcome(run_id).status == "passed"
+
+
+def test_a_run_that_tmux_starts_in_spite_of_its_complaint_is_kept(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("a", "sleep 1"), tree_sha256=made.tree_sha256))
+    begun = host.run_dir(run_id) / "events.jsonl"
+    script = f'{shutil.which("tmux")} "$@"; while ! [ -s {begun} ]; do sleep 0.05; done; echo odd >&2; exit 1'
+    assert with_tmux(host, script).call("submit", {"plan": plan})["state"] == "started"
+    assert agent.outcome(run_id).status == "passed"
+
+
 def test_a_submit_that_died_before_tmux_is_finished_by_the_next(host: Host, agent: Agent) -> None:
     run_id = new_run_id()
     made = agent.snapshot(run_id, {"a": b"1"})
     plan = wire.encode(plan_of(run_id, step("count", "echo x >> ../count"), tree_sha256=made.tree_sha256))
-    without_tmux = host.base / "bin"
-    without_tmux.mkdir()
-    failing = without_tmux / "tmux"
-    failing.write_text("#!/bin/sh\necho 'server exited unexpectedly' >&2\nexit 1\n")
-    failing.chmod(0o755)
-    crippled = host.agent(PATH=f"{without_tmux}:{host.env['PATH']}")
-    with pytest.raises(CallFailed) as caught:
-        crippled.call("submit", {"plan": plan})
-    assert caught.value.code == "no_tmux"
-    assert "server exited unexpectedly" in caught.value.error["message"]
+    with pytest.raises(EOFError):
+        with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
     assert agent.call("status", {"run_ids": [run_id]})["runs"][0]["status"] == "queued"
     assert agent.call("submit", {"plan": plan})["state"] == "started"
     assert agent.outcome(run_id).status == "passed"
