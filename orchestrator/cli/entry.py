@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 import termios
-from types import ModuleType
 from typing import Any, NoReturn
 
 #: Importing makes many objects that live as long as the process. Looking through them for garbage again and again, as
@@ -27,7 +26,6 @@ def entry() -> NoReturn:
     """
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _without_pydantic_plugins()
     terminal = _terminal()
     from orchestrator.cli.main import main
 
@@ -37,17 +35,6 @@ def entry() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def _without_pydantic_plugins() -> None:
-    """Spare pydantic the search for plugins, which reads the metadata of every installed package.
-
-    The variable that switches plugins off would leave most of the cost, and would reach the steps of a run here. Where
-    pydantic keeps its loader elsewhere, this does nothing.
-    """
-    loader = ModuleType("pydantic.plugin._loader")
-    loader.get_plugins = lambda: ()  # type: ignore[attr-defined]
-    sys.modules.setdefault(loader.__name__, loader)
 
 
 def _terminal() -> list[Any] | None:
