@@ -93,7 +93,8 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
-    "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0
+    "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
+    "STAGGERED": 0, "TENSOR_SUMS": 0,
 }  # fmt: skip
 
 
@@ -219,11 +220,13 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("TILE_M", (0, 16, 32, 64, 128), 0, "query rows per block; 0: all by shape and device"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
-                Parameter("TILE_N", (32, 64, 128), 64, "keys per warp and step"),
+                Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that share out the keys of the same rows"),
                 Parameter("STAGES", (1, 2, 3, 4), 1, "tiles of K, and of V, in flight or in use, per group"),
                 Parameter("PIPELINED", (0, 1), 0, "1: QK of the next tile between the exponentials of this one"),
-                Parameter("MIN_BLOCKS", (0, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"),
+                Parameter("MIN_BLOCKS", (0, 1, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"),
+                Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
+                Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
             ),
             constraints=(
                 Constraint(
@@ -242,6 +245,7 @@ VARIANTS: dict[str, Variant] = {
                     "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
                     lambda c: _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024),
                 ),
+                Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
                 Constraint(
                     "the rings must fit 227 KB of shared memory",

@@ -25,6 +25,13 @@ __device__ __forceinline__ uint32_t pack_bfloat16s(float low, float high) {
   return pair;
 }
 
+// 1 / x to 1 ulp, without the branch for what is too small or too large to invert.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 #endif  // CUDA_ON_CPU
 
 enum class Type { kHalf, kBfloat16 };  // values as flashcore_args.dtype has them

@@ -10,7 +10,7 @@
 //   after a few tiles it hardly ever happens. The result is the same up to rounding.
 // - PIPELINED: tensor instructions of the next tile's Q K^T alternate with the exponentials of this one, so that both
 //   units work at the same time within one warp.
-// - No division on the way to the first load: what blocks need of the shape is prepared on the host (Task).
+// - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
 
@@ -40,6 +40,12 @@
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 0
 #endif
+#ifndef STAGGERED
+#define STAGGERED 0
+#endif
+#ifndef TENSOR_SUMS
+#define TENSOR_SUMS 0
+#endif
 
 namespace {
 
@@ -47,7 +53,7 @@ using namespace flashcore;
 
 // What choices depend on, asked once per device.
 struct Device {
-  int processors = 0, shared_bytes = 0, l2_bytes = 0;
+  int processors = 0, shared_bytes = 0;
 };
 
 constexpr int kDevices = 64;
@@ -63,7 +69,6 @@ cudaError_t current_device(int &number, Device &device) {
       return error;
     const auto shared = cudaDevAttrMaxSharedMemoryPerBlockOptin;
     if (const cudaError_t error = cudaDeviceGetAttribute(&found.shared_bytes, shared, number)) return error;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&found.l2_bytes, cudaDevAttrL2CacheSize, number)) return error;
     known[number] = found;
     ready[number].store(true, std::memory_order_release);
   }
@@ -87,9 +92,9 @@ int start(const flashcore_args &args) {
     }
   }
   const int kv_heads = args.H_kv ? args.H_kv : args.H;
-  const int64_t tiles = tiles_of(args.S_q, C::kTileM), heads = int64_t{args.B} * args.H;
-  if (tiles * heads > INT32_MAX) return cudaErrorInvalidValue;
-  const int64_t head_bytes = int64_t{4} * args.S_kv * C::kDim;  // of K and V
+  const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, C::kTileM));
+  constexpr int kLimit = 65535;  // of a grid's second and third dimension
+  if (args.H > kLimit || args.B > kLimit || (args.causal && tiles > kLimit)) return cudaErrorInvalidValue;
   Task task;
   task.q = static_cast<const uint16_t *>(args.q);
   task.k = static_cast<const uint16_t *>(args.k);
@@ -100,13 +105,10 @@ int start(const flashcore_args &args) {
   task.factor = std::max(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   task.flip = args.scale < 0.f ? 0x80008000u : 0u;
   task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
-  task.tiles = Divisor::by(static_cast<int>(tiles));
-  task.heads = Divisor::by(args.H);
-  task.queries_per_key = Divisor::by(args.H / kv_heads);
-  task.heads_in_all = static_cast<int>(heads);
-  task.heads_together = static_cast<int>(std::max<int64_t>(1, std::min(heads, device.l2_bytes / 2 / head_bytes)));
+  const uint64_t sharing = args.H / kv_heads;
+  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
   const auto kernel = flashcore_flagship<C>;
-  const auto blocks = static_cast<unsigned>(tiles * heads);
+  const dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
   kernel<<<blocks, C::kThreads, C::kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(task);
   return cudaGetLastError();
 }
@@ -115,7 +117,7 @@ int start(const flashcore_args &args) {
 
 template <Type T, int D>
 int choose(const flashcore_args &args) {
-  return start<Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS>>(args);
+  return start<Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS>>(args);
 }
 
 #else
@@ -133,8 +135,10 @@ int choose(const flashcore_args &args) {
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
   if (!positive || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
-#ifdef ONLY_HALF_64
+#if defined(ONLY_HALF_64)
   if (args->dtype == 0 && args->D == 64) return choose<Type::kHalf, 64>(*args);
+#elif defined(ONLY_HALF_128)
+  if (args->dtype == 0 && args->D == 128) return choose<Type::kHalf, 128>(*args);
 #else
   if (args->dtype == 0 && args->D == 64) return choose<Type::kHalf, 64>(*args);
   if (args->dtype == 0 && args->D == 128) return choose<Type::kHalf, 128>(*args);

@@ -6,21 +6,6 @@
 
 namespace flashcore {
 
-// Division of n < 2^31 by a number that the host knows: one multiplication and a shift.
-struct Divisor {
-  uint32_t number, multiplier, shift;
-
-  static Divisor by(int number) {
-    uint32_t log = 0;
-    while ((int64_t{1} << log) < number) ++log;
-    const uint64_t power = uint64_t{1} << (31 + log);
-    return {static_cast<uint32_t>(number), static_cast<uint32_t>((power + number - 1) / number), 31 + log};
-  }
-  __device__ __forceinline__ int divide(int n) const {
-    return static_cast<int>((static_cast<uint64_t>(n) * multiplier) >> shift);
-  }
-};
-
 // What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
 struct Task {
   const uint16_t *q, *k, *v;
@@ -29,40 +14,33 @@ struct Task {
   float factor;   // from scores to powers of 2, positive
   uint32_t flip;  // xor onto two packed values of Q: the sign of the scale
   int S_q, S_kv, causal;
-  Divisor tiles, heads, queries_per_key;  // row tiles per head, heads per batch, query heads per head of K and V
-  int heads_in_all;                       // of all batches
-  int heads_together;                     // causal: heads that share L2, whose longest tiles start first
-};
-
-struct Spot {
-  int tile, head, batch;
+  // Query heads that share a head of K and V, to divide by: (head * multiplier) >> 32 is exact for heads below 2^16.
+  uint32_t sharing;
 };
 
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
-// it the tiles that see the most keys start first and the short ones fill the gaps at the end, but only among as many
-// heads as L2 can hold.
-__device__ __forceinline__ Spot spot(const Task &task, int block) {
-  const int tiles = static_cast<int>(task.tiles.number);
-  int head, tile;
-  if (!task.causal) {
-    head = task.tiles.divide(block);
-    tile = block - head * tiles;
-  } else {
-    const int first = block / (tiles * task.heads_together) * task.heads_together;
-    const int together = min(task.heads_together, task.heads_in_all - first), within = block - first * tiles;
-    head = first + within % together;
-    tile = tiles - 1 - within / together;
-  }
-  const int batch = task.heads.divide(head);
-  return {tile, head - batch * static_cast<int>(task.heads.number), batch};
+// it the tiles of all heads of a batch that see the most keys start first, and the short ones fill the gaps.
+struct Spot {
+  unsigned tile, head, batch;
+};
+
+__device__ __forceinline__ Spot spot(const Task &task) {
+  if (task.causal) return {gridDim.y - 1 - blockIdx.y, blockIdx.x, blockIdx.z};
+  return {blockIdx.x, blockIdx.y, blockIdx.z};
 }
 
-template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0>
+template <typename T>
+__device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, unsigned batch, unsigned head) {
+  return base + static_cast<uint64_t>(batch) * stride.batch + static_cast<uint64_t>(head) * stride.head;
+}
+
+template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
+          bool LATE_HALF = false, bool ONES = false>
 struct Tiling {
   static constexpr Type kType = TYPE;
   static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
-  static constexpr bool kPipelined = OVERLAP;
+  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES;
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
   static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
@@ -79,6 +57,7 @@ struct Tiling {
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
+  static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barriers 13 to 15 unused");
   static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its keys were");
 };
 
@@ -89,24 +68,15 @@ __device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
 
 // Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read.
 template <typename C, int ROWS, int THREADS>
-__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, int first, int end,
-                                             int thread) {
-  constexpr int kPass = THREADS / C::kRowChunks;  // rows at a time
-  constexpr int kPasses = (ROWS + kPass - 1) / kPass;
-  constexpr bool kWhole = ROWS % kPass == 0;
-  const int row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
-  const uint16_t *from = head + (first + row) * stride + chunk * 8;
-  if (kWhole && first + ROWS <= end) {
+__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, unsigned first,
+                                             unsigned end, unsigned thread) {
+  constexpr unsigned kPass = THREADS / C::kRowChunks;  // rows at a time
+  const unsigned row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  const uint16_t *from = head + static_cast<uint64_t>(first + row) * stride + chunk * 8;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass, from += kPass * stride) {
-      cp_async_16(tile + place_of<C>(row + pass * kPass, chunk), from, true);
-    }
-    return;
-  }
-#pragma unroll 1
-  for (int down = row; down < ROWS; down += kPass, from += kPass * stride) {
-    const bool present = first + down < end;
-    cp_async_16(tile + place_of<C>(down, chunk), present ? from : head, present);
+  for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride) {
+    if (ROWS % kPass == 0 || row + down < ROWS)
+      cp_async_16(tile + place_of<C>(row + down, chunk), from, first + row + down < end);
   }
 }
 
@@ -117,7 +87,7 @@ struct State {
   float out[C::kRowTiles][C::kOutTiles][4];
   float maximum[C::kRowTiles][2];  // what exponents are relative to: the largest score, or up to kSlack / factor less
   float base[C::kRowTiles][2];     // maximum * factor, finite
-  float sum[C::kRowTiles][2];      // of this lane's columns only
+  float sum[C::kRowTiles][4];      // [h]: of this lane's columns only; with tensor sums, a fragment of P times ones
 };
 
 template <typename C>
@@ -125,16 +95,17 @@ using Tile = float[C::kRowTiles][C::kKeyTiles][4];
 
 constexpr float kSlack = 8.f;  // 2^8: FP16 weights stay below 256, their sums are FP32
 
+__device__ __forceinline__ void zero(float (&c)[4]) { c[0] = c[1] = c[2] = c[3] = 0.f; }
+
 template <typename C>
 __device__ __forceinline__ void clear(State<C> &state) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i) {
 #pragma unroll
-    for (int n = 0; n < C::kOutTiles; ++n)
+    for (int n = 0; n < C::kOutTiles; ++n) zero(state.out[i][n]);
 #pragma unroll
-      for (float &x : state.out[i][n]) x = 0.f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) state.maximum[i][h] = -CUDART_INF_F, state.base[i][h] = 0.f, state.sum[i][h] = 0.f;
+    for (int h = 0; h < 2; ++h) state.maximum[i][h] = -CUDART_INF_F, state.base[i][h] = 0.f;
+    zero(state.sum[i]);
   }
 }
 
@@ -154,12 +125,6 @@ __device__ __forceinline__ void read_q(State<C> &state, uint32_t tile, int first
 template <typename C, int COUNT>
 __device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, uint32_t k_tile, int from, int lane) {
 #pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i)
-#pragma unroll
-    for (int n = from; n < from + COUNT; ++n)
-#pragma unroll
-      for (float &x : s[i][n]) x = 0.f;
-#pragma unroll
   for (int k = 0; k < C::kDepthTiles; ++k)
 #pragma unroll
     for (int n = from; n < from + COUNT; n += 2) {
@@ -167,6 +132,7 @@ __device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, uint32
       ldmatrix_x4(b, k_tile + place_of<C>(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int i = 0; i < C::kRowTiles; ++i) {
+        if (k == 0) zero(s[i][n]), zero(s[i][n + 1]);
         mma<C::kType>(s[i][n], state.q[i][k], b[0], b[1]);
         mma<C::kType>(s[i][n + 1], state.q[i][k], b[2], b[3]);
       }
@@ -215,7 +181,11 @@ __device__ __forceinline__ void follow(State<C> &state, const Tile<C> &s, float 
       const float base = m == -CUDART_INF_F ? 0.f : m * factor;
       if (!first) {
         const float keep = exp2_approx(state.maximum[i][h] * factor - base);
-        state.sum[i][h] *= keep;
+        if (C::kTensorSums) {
+          state.sum[i][2 * h] *= keep, state.sum[i][2 * h + 1] *= keep;
+        } else {
+          state.sum[i][h] *= keep;
+        }
 #pragma unroll
         for (int n = 0; n < C::kOutTiles; ++n) state.out[i][n][2 * h] *= keep, state.out[i][n][2 * h + 1] *= keep;
       }
@@ -236,9 +206,14 @@ __device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_
       const int h = r % 2;
       const float x = exp2_approx(s[i][n + r / 2][2 * h] * factor - state.base[i][h]);
       const float y = exp2_approx(s[i][n + r / 2][2 * h + 1] * factor - state.base[i][h]);
-      state.sum[i][h] += x + y;
+      if (!C::kTensorSums) state.sum[i][h] += x + y;
       a[i][r] = pack<C::kType>(x, y);
     }
+  if constexpr (C::kTensorSums) {
+    constexpr uint32_t kOnes = C::kType == Type::kHalf ? 0x3c003c00u : 0x3f803f80u;
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i) mma<C::kType>(state.sum[i], a[i], kOnes, kOnes);
+  }
 #pragma unroll
   for (int column = 0; column < C::kOutTiles; column += 2) {
     uint32_t b[4];  // columns 8c.. with keys 8n.., 8n+8..; columns 8c+8.. with the same
@@ -251,6 +226,12 @@ __device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_
   }
 }
 
+// The sum of a row's weights, for all lanes that hold parts of the row.
+template <typename C>
+__device__ __forceinline__ float row_sum(const State<C> &state, int i, int h) {
+  return C::kTensorSums ? state.sum[i][2 * h] : sum_across<4>(state.sum[i][h]);
+}
+
 // Fragments to memory: two neighbours at a time, 16 bytes of a row by each quad.
 template <typename C, int TILES>
 __device__ __forceinline__ void write(const float (&out)[TILES][4], const float (&scale)[2], uint16_t *o,
@@ -258,7 +239,7 @@ __device__ __forceinline__ void write(const float (&out)[TILES][4], const float 
 #pragma unroll
   for (int h = 0; h < 2; ++h, row += 8) {
     if (row >= end) return;
-    uint16_t *to = o + row * stride + column + lane % 4 * 2;
+    uint16_t *to = o + static_cast<uint64_t>(static_cast<unsigned>(row)) * stride + column + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < TILES; ++n)
       *reinterpret_cast<uint32_t *>(to + 8 * n) =
@@ -280,7 +261,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   for (int i = 0; i < C::kRowTiles; ++i) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = sum_across<4>(state.sum[i][h]);
+      const float sum = row_sum(state, i, h);
       if (lane % 4 == 0)
         row_states[group * C::kTileM + warp_row + 16 * i + lane / 4 + 8 * h] = make_float2(state.maximum[i][h], sum);
     }
@@ -305,13 +286,11 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
         weight[g][h] = exp2_approx((states[g * C::kTileM].x - maximum) * factor);
         sum += states[g * C::kTileM].y * weight[g][h];
       }
-      scale[h] = 1.f / sum;
+      scale[h] = reciprocal(sum);
     }
     float out[kShare][4];
 #pragma unroll
-    for (int n = 0; n < kShare; ++n)
-#pragma unroll
-      for (float &x : out[n]) x = 0.f;
+    for (int n = 0; n < kShare; ++n) zero(out[n]);
 #pragma unroll
     for (int g = 0; g < C::kGroups; ++g)
 #pragma unroll
@@ -327,17 +306,18 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
   constexpr int kStages = C::kStages;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int group = warp / C::kRowGroups, warp_row = warp % C::kRowGroups * C::kWarpRows;
-  const int group_thread = threadIdx.x % C::kGroupThreads;
-  const Spot at = spot(task, blockIdx.x);
-  const int kv_head = task.queries_per_key.divide(at.head);
-  const uint16_t *k = task.k + at.batch * task.k_stride.batch + kv_head * task.k_stride.head;
-  const uint16_t *v = task.v + at.batch * task.v_stride.batch + kv_head * task.v_stride.head;
+  const unsigned thread = threadIdx.x, group_thread = thread % C::kGroupThreads;
+  const int lane = thread % 32, group = thread / C::kGroupThreads;
+  const int warp_row = group_thread / 32 * C::kWarpRows;
+  const Spot at = spot(task);
+  const unsigned kv_head = task.sharing ? __umulhi(at.head, task.sharing) : at.head;
+  const uint16_t *k = head_at(task.k, task.k_stride, at.batch, kv_head);
+  const uint16_t *v = head_at(task.v, task.v_stride, at.batch, kv_head);
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
   const int keys = task.causal ? min(task.S_kv, tile_row + C::kTileM) : task.S_kv;  // that any row of this block sees
-  const int key_tiles = (keys + C::kTileN - 1) / C::kTileN;
-  const int steps = (key_tiles - group + C::kGroups - 1) / C::kGroups;  // of this group: tiles group, group + kGroups..
+  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
+  // Of this group: tiles group, group + kGroups ..
+  const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
 
   unsigned char *const memory = dynamic_shared();
@@ -360,10 +340,30 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     }
   };
 
-  const uint16_t *q = task.q + at.batch * task.q_stride.batch + at.head * task.q_stride.head;
-  copy_rows_of<C, C::kTileM, C::kThreads>(q_tile, q, task.q_stride.row, tile_row, task.S_q, threadIdx.x);
+  // Staggered: the second half of the groups begins to copy when the first half's copies are on their way, so that the
+  // first half computes while the rest arrives. It is the first half that copies the queries.
+  constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
+  const bool early = !C::kStaggered || thread < kEarly;
+  if (!early) barrier_sync(15, C::kThreads);
   load_k(0);
+  if (early) {
+    const uint16_t *q = head_at(task.q, task.q_stride, at.batch, at.head);
+    copy_rows_of<C, C::kTileM, kEarly>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+  }
   cp_async_commit();
+  const auto all_begun = [&] {
+    if (C::kStaggered && early) barrier_arrive(15, C::kThreads);
+  };
+  const auto first_here = [&] {  // the queries, and each group's first keys
+    if (!C::kStaggered) {
+      __syncthreads();
+    } else if (early) {
+      barrier_arrive(13, C::kThreads);
+      barrier_sync(14, kEarly);
+    } else {
+      barrier_sync(13, C::kThreads);
+    }
+  };
 
   State<C> state;
   Tile<C> s;
@@ -385,8 +385,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       load_v(step);
       cp_async_commit();
     }
+    all_begun();
     cp_async_wait<2 * kStages - 1>();
-    __syncthreads();
+    first_here();
     read_q(state, q_tile, warp_row, task.flip, lane);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -420,8 +421,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     };
 #pragma unroll
     for (int step = 0; step < kStages - 1; ++step) load_pair(step);
+    all_begun();
     cp_async_wait<kStages - 1>();
-    __syncthreads();
+    first_here();
     read_q(state, q_tile, warp_row, task.flip, lane);
     if (steps > 0) {
       scores<C, C::kKeyTiles>(s, state, k_ring, 0, lane);
@@ -458,7 +460,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     }
   }
 
-  uint16_t *o = task.o + at.batch * task.o_stride.batch + at.head * task.o_stride.head + tile_row * task.o_stride.row;
+  uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
     cp_async_wait<0>();  // a group without keys still has the queries' copies, empty ones, in flight
     meet();              // all have left this group's keys and values
@@ -469,7 +471,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     for (int i = 0; i < C::kRowTiles; ++i) {
       float scale[2];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) scale[h] = 1.f / sum_across<4>(state.sum[i][h]);
+      for (int h = 0; h < 2; ++h) scale[h] = reciprocal(row_sum(state, i, h));
       write<C>(state.out[i], scale, o, task.o_stride.row, warp_row + 16 * i + lane / 4, task.S_q - tile_row, 0, lane);
     }
   }

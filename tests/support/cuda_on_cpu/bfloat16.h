@@ -38,4 +38,6 @@ inline void mma_16816_bfloat16(float (&c)[4], const uint32_t (&a)[4], uint32_t b
   }
 }
 
+inline float reciprocal(float x) { return 1.f / x; }
+
 }  // namespace flashcore

@@ -176,8 +176,8 @@ auto launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
     if (shared > kShared) failure = "more shared memory than a block can have";
     if (threads.x % 32 != 0 || threads.x > 1024) failure = "a block is 1 to 32 whole warps here";
     grid.blocks = blocks, grid.threads = threads, shared_bytes = shared;
-    for (unsigned block = 0; block < blocks.x && !failure; ++block) {
-      grid.block = dim3(block, 0, 0);
+    for (unsigned block = 0; block < blocks.x * blocks.y * blocks.z && !failure; ++block) {
+      grid.block = dim3(block % blocks.x, block / blocks.x % blocks.y, block / blocks.x / blocks.y);
       run_block([=] { kernel(parameters...); });
     }
   };
@@ -214,6 +214,7 @@ inline int __any_sync(unsigned, int predicate) {
   return std::any_of(all.begin(), all.end(), [](int p) { return p != 0; });
 }
 inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
+inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
 using std::max;
 using std::min;
 
@@ -258,13 +259,11 @@ inline const char *cudaGetErrorName(cudaError_t error) {
 }
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrL2CacheSize = 38,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 3; break;
-    case cudaDevAttrL2CacheSize: *value = 128 * 1024; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_on_cpu::kShared; break;
   }
   return cudaSuccess;

@@ -53,12 +53,6 @@ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   std::memcpy(cuda_on_cpu::at(barrier, 8), &fresh, 8);
 }
 
-inline void mbarrier_arrive(uint32_t barrier) {
-  cuda_on_cpu::Mbarrier &b = cuda_on_cpu::mbarrier_at(barrier);
-  if (--b.missing == 0) b.missing = b.expected, ++b.phase;
-  cuda_on_cpu::in_vain = 0;
-}
-
 inline void mbarrier_arrive_when_copied(uint32_t barrier) {
   std::vector<cuda_on_cpu::Copy> copies;
   for (auto &group : cuda_on_cpu::now->groups) copies.insert(copies.end(), group.begin(), group.end());
