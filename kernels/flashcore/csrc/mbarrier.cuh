@@ -1,4 +1,4 @@
-// A barrier in shared memory that warps of different jobs meet at: sm_80 and later, nothing of Hopper's.
+// A barrier in shared memory at which copies arrive, and warps wait for them: sm_80 and later, nothing of Hopper's.
 //
 // An mbarrier counts arrivals. When as many have come as it was made for, its phase is over and it counts anew. A
 // waiter names the phase by its parity, so waiting for parity 0 ends once the first phase is over, and waiting for
@@ -16,14 +16,6 @@ namespace flashcore {
 // One thread does this, once; a __syncthreads() then shows the barrier to the others.
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-// One arrival, now. What this thread did to memory before is seen by whoever waits for the phase (release).
-__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
-  asm volatile(
-      "{ .reg .b64 ignored;\n"
-      "mbarrier.arrive.shared.b64 ignored, [%0]; }" ::"r"(barrier)
-      : "memory");
 }
 
 // One arrival, later: when every cp.async this thread has issued so far has landed. The thread itself goes on at once,
@@ -47,12 +39,9 @@ __device__ __forceinline__ bool mbarrier_over(uint32_t barrier, uint32_t parity)
 
 #endif  // CUDA_ON_CPU
 
-// Wait for it, asking again after PAUSE nanoseconds: a warp that asks takes issue slots from those that compute.
-template <unsigned PAUSE>
+// Wait for it. No pause between the questions: who waits here computes next, and the copies were begun long before.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  while (!mbarrier_over(barrier, parity)) {
-    if (PAUSE > 0) __nanosleep(PAUSE);
-  }
+  while (!mbarrier_over(barrier, parity)) continue;
 }
 
 }  // namespace flashcore

@@ -6,27 +6,34 @@
 // one warp's softmax overlaps another's mma. Blocks are persistent: as many as fit the GPU at once, each walking over
 // its share of the row tiles, and the producers fetch the next row tile's keys while the consumers finish the last.
 //
-// Who waits for whom. Two rings (0: K, 1: V), each with STAGES slots, each slot with two mbarriers:
+// Who waits for whom. Two rings (0: K, 1: V), each with STAGES slots, each slot with two barriers:
 //
-//   full[ring][slot]   32 arrivals a phase: the lanes of the one producer warp that feeds the ring, each arriving by
-//                      hardware when its own copies have landed. Consumers wait for it before they read the slot.
-//   empty[ring][slot]  one arrival a phase per consumer warp, by one lane after the warp's last read of the slot. The
-//                      producer waits for it before it overwrites the slot.
+//   full[ring][slot]   an mbarrier, 32 arrivals a phase: the lanes of the one producer warp that feeds the ring, each
+//                      arriving by hardware when its own copies have landed. Consumers wait for it before they read.
+//   empty[ring][slot]  a hardware barrier, where each consumer warp arrives after its last read of the slot and goes on
+//                      (bar.arrive). The producer meets them there (bar.sync) before it overwrites the slot.
 //
-// Tiles are numbered on and on over all row tiles of a block; tile n uses slot n % STAGES in round r = n / STAGES, and
-// each barrier goes through one phase per round:
+// Tiles are numbered on and on over all row tiles of a block; tile n uses slot n % STAGES in round r = n / STAGES. Full
+// goes through one phase per round, empty through one more, since the consumers say at the start that all are empty:
 //
-//   producer, tile n:  wait empty (round r - 1 over: parity (r & 1) ^ 1, true at once for r = 0); copy; arrive on full
-//   consumer, tile n:  wait full (round r over: parity r & 1); read; arrive on empty
+//   producer, tile n:  meet at empty (phase r); copy; arrive on full
+//   consumer, tile n:  wait full (round r over: parity r & 1); read; arrive at empty (phase r + 1)
 //
 // - Nobody is lapped: full's round r + 1 needs the producer, who needs all consumers' arrivals of round r, each of
-//   which comes after that consumer saw full's round r over. So a waiter is never more than one phase behind, and one
-//   bit of parity is enough.
+//   which comes after that consumer saw full's round r over. So a waiter is never more than one phase behind, one bit
+//   of parity is enough, and no warp arrives at empty twice in a phase.
 // - Nobody waits forever: both roles take row tiles and tile counts, 0 and 1 included, from one function
 //   (for_each_item), so every slot filled is read and every slot waited for gets filled. A producer at tile n waits
 //   only for reads of tile n - STAGES, whose K and V were filled before: one producer for both rings makes no cycle.
-// - Nothing is left over at the end: producers see their last copies land before they leave, and consumers leave after
-//   the last full phase, so every arrival has happened when shared memory goes to the next block.
+// - Nothing is left over at the end: the producers meet the consumers' last arrivals at every slot. Then all that was
+//   copied has landed and been read, and all barriers are at rest, when shared memory goes to the next block.
+//
+// Why empty is no mbarrier. An mbarrier counts threads. One lane could arrive for its warp, after __syncwarp(): right
+// by PTX's rules, where a release covers what the warp's barrier ordered before it, but racecheck follows each thread's
+// own arrivals and reports the reads of the other 31. All 32 could arrive, one by one at the same word, and before
+// Hopper behind a fence. bar.arrive is one instruction for the whole warp, without a fence, and a producer that waits
+// in bar.sync sleeps instead of asking. A block has 16 of these, enough for the rings; full must stay an mbarrier, for
+// it is copies that arrive there, not threads.
 //
 // NUM_PRODUCER_WARPS = 1: one warp feeds both rings; 2: one each. What this design cannot have before Hopper, and may
 // not pay without: one thread that starts a whole tile's copy (TMA), and registers that producers give up to consumers
@@ -64,18 +71,19 @@ constexpr int kConsumers = TILE_M / 16;
 constexpr int kThreads = 32 * (kConsumers + NUM_PRODUCER_WARPS);
 constexpr int kSlotBytes = TILE_N * kRowBytes;
 constexpr int kTileBytes = kRings * STAGES * kSlotBytes;
-constexpr int kSharedBytes = kTileBytes + kRings * STAGES * 16;  // and full, empty per slot
-constexpr int kKeyBlocks = TILE_N / 16;                          // of a tile: what one ldmatrix.x4 and two mma take
+constexpr int kSharedBytes = kTileBytes + kRings * STAGES * 8;  // and full per slot
+constexpr int kMeeting = 32 * (kConsumers + 1);                 // threads at empty: the consumers, one producer warp
+constexpr int kKeyBlocks = TILE_N / 16;                         // of a tile: what one ldmatrix.x4 and two mma take
 constexpr int kDimBlocks = kHeadDim / 16;
 // An SM's registers are dealt out to its four quarters by whole warps: 4 warps in a quarter get at most 128 registers a
 // thread, 3 get 168, 2 get 255. What a tile's width needs without spilling decides; ptxas left alone guesses.
 constexpr int kWarpsPerSm = TILE_N <= 64 ? 16 : 8;
 constexpr int kBlocksPerSm = std::max(1, 32 * kWarpsPerSm / kThreads);
-constexpr unsigned kProducerPause = 40;  // ns between looks at a slot in use: far below the time a tile takes
 constexpr unsigned kGroupKeys = 64 * 1024;  // of the heads worked on at once: 16 MB of K and V, well inside any L2
 constexpr int64_t kMaxItems = int64_t{1} << 30;  // so that counting past the last one cannot overflow
 static_assert(TILE_M % 16 == 0 && TILE_N % 16 == 0 && STAGES >= 1, "tiles are made of 16 x 16 blocks");
 static_assert(NUM_PRODUCER_WARPS == 1 || NUM_PRODUCER_WARPS == 2, "one warp feeds both rings, or each has its own");
+static_assert(kRings * STAGES <= 15, "hardware barriers 1 to 15; 0 is __syncthreads()");
 static_assert(kSharedBytes <= 99 * 1024, "the most an sm_89 block can have");
 
 // ------------------------------------------------------------------------------------------------ the work
@@ -127,16 +135,13 @@ __device__ __forceinline__ void for_each_item(const flashcore_args &a, Body body
 // ------------------------------------------------------------------------------------------------ shared memory
 __device__ uint32_t slot_at(uint32_t smem, int ring, int slot) { return smem + (ring * STAGES + slot) * kSlotBytes; }
 __device__ uint32_t full_at(uint32_t smem, int ring, int slot) {
-  return smem + kTileBytes + (ring * STAGES + slot) * 16;
+  return smem + kTileBytes + (ring * STAGES + slot) * 8;
 }
-__device__ uint32_t empty_at(uint32_t smem, int ring, int slot) { return full_at(smem, ring, slot) + 8; }
+__device__ int empty_id(int ring, int slot) { return 1 + ring * STAGES + slot; }
 
 __device__ void init_barriers(uint32_t smem) {
   for (int ring = 0; ring < kRings; ++ring) {
-    for (int slot = 0; slot < STAGES; ++slot) {
-      mbarrier_init(full_at(smem, ring, slot), 32);           // the lanes of the one warp that feeds the ring
-      mbarrier_init(empty_at(smem, ring, slot), kConsumers);  // one lane of each consumer warp
-    }
+    for (int slot = 0; slot < STAGES; ++slot) mbarrier_init(full_at(smem, ring, slot), 32);  // the feeding warp's lanes
   }
 }
 
@@ -145,7 +150,7 @@ __device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int
                                      const Item &item, int tile, int lane) {
   const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
   const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
-  mbarrier_wait<kProducerPause>(empty_at(smem, ring, turn.slot), turn.parity ^ 1);
+  barrier_sync(empty_id(ring, turn.slot), kMeeting);
   copy_rows<TILE_N, 32>(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane, swizzle);
   mbarrier_arrive_when_copied(full_at(smem, ring, turn.slot));  // and on to the next, without waiting for it
 }
@@ -162,8 +167,11 @@ __device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, 
       }
     }
   });
-  cp_async_commit();
-  cp_async_wait<0>();  // a thread must not be gone while its copies are still to arrive on a barrier
+  // A thread must not be gone while its copies are still to arrive on a barrier, nor leave arrivals unmet.
+  for (int ring = 0; ring < kRings; ++ring) {
+    if (NUM_PRODUCER_WARPS == 2 && ring != producer) continue;
+    for (int slot = 0; slot < STAGES; ++slot) barrier_sync(empty_id(ring, slot), kMeeting);
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ consumers
@@ -279,15 +287,14 @@ __device__ __forceinline__ void store(const Rows &rows, const flashcore_args &a,
   }
 }
 
-// The warp is done with a slot: all its lanes have read, then one says so. (Release: ptxas puts a MEMBAR before it, and
-// two of those per tile and warp are part of the price of this design.)
-__device__ __forceinline__ void release(uint32_t empty, int lane) {
-  __syncwarp();
-  if (lane == 0) mbarrier_arrive(empty);
-}
+// The warp is done with a slot; its reads come before what the producer does after the barrier.
+__device__ __forceinline__ void release(int ring, int slot) { barrier_arrive(empty_id(ring, slot), kMeeting); }
 
 __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, int warp, int lane) {
   const float factor = fold(a.scale).factor;
+  for (int ring = 0; ring < kRings; ++ring) {
+    for (int slot = 0; slot < STAGES; ++slot) release(ring, slot);  // all are empty
+  }
   Turn turn;  // goes the producers' way, tile by tile
   for_each_item(a, [&](const Item &item) {
     const int warp_row = item.at.tile * TILE_M + 16 * warp, row = warp_row + lane / 4;
@@ -295,15 +302,15 @@ __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, 
     load_q(rows, a, item, row, lane);  // meanwhile the producers have been filling the rings for this item
     for (int tile = 0; tile < item.tiles; ++tile, turn.next()) {
       float s[2 * kKeyBlocks][4];
-      mbarrier_wait<0>(full_at(smem, 0, turn.slot), turn.parity);
+      mbarrier_wait(full_at(smem, 0, turn.slot), turn.parity);
       multiply_qk(s, rows, slot_at(smem, 0, turn.slot), lane);
-      release(empty_at(smem, 0, turn.slot), lane);  // K's next tile may come while this one is weighed
+      release(0, turn.slot);  // K's next tile may come while this one is weighed
       if ((tile + 1) * TILE_N > seen_by(a, warp_row)) mask(s, a, tile * TILE_N, row, lane);  // few tiles need it
       uint32_t p[kKeyBlocks][4];
       weigh(s, rows, factor, p);
-      mbarrier_wait<0>(full_at(smem, 1, turn.slot), turn.parity);
+      mbarrier_wait(full_at(smem, 1, turn.slot), turn.parity);
       multiply_pv(rows, p, slot_at(smem, 1, turn.slot), lane);
-      release(empty_at(smem, 1, turn.slot), lane);
+      release(1, turn.slot);
     }
     store(rows, a, item, row, lane);
   });

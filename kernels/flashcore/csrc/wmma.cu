@@ -138,7 +138,8 @@ __device__ __forceinline__ float softmax(float *scores, float *factors, RowState
       maximum = fmaxf(maximum, s[p][e]);
     }
   }
-  maximum = fmaxf(maximum, __shfl_xor_sync(kAllLanes, maximum, 16));  // also: both lanes have read before either writes
+  maximum = fmaxf(maximum, __shfl_xor_sync(kAllLanes, maximum, 16));
+  __syncwarp();  // both lanes of a row read its scores before either writes over them: a shuffle orders no memory
   // Every row sees key 0 in its first tile, so that from then on its maximum is finite.
   const float correction = exp2_approx(state.maximum - maximum);
   float sum = 0.f;

@@ -35,4 +35,5 @@ def compile_on_cpu(variant: Variant, overrides: Mapping[str, int], folder: Path)
     assert done.returncode == 0, done.stderr[:4000]
     library = ctypes.CDLL(str(output))
     library.flashcore_forward.argtypes = [ctypes.POINTER(Args)]
+    library.flashcore_error.restype = ctypes.c_char_p
     return library
