@@ -38,6 +38,7 @@ def start() -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handler = _RotatingFile(path)
     except OSError:
+        logging.getLogger().addHandler(logging.NullHandler())  # without any, Python prints records on standard error
         return None
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()

@@ -16,6 +16,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.errors import FcctlError
+
 #: The earliest time a zip file can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = "fcctl_remote"
@@ -32,7 +34,7 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
     """The archive, built unless one of the same sources is in ``dest_dir`` (default: the user's cache folder).
 
     Raises:
-        OSError: the package cannot be read, or ``dest_dir`` not written.
+        FcctlError: ``dest_dir`` cannot be written.
     """
     sources = _sources()
     identity = hashlib.sha256()
@@ -41,12 +43,19 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
         identity.update(content)
     folder = dest_dir if dest_dir is not None else _cache_dir()
     marker = folder / f"runner-{identity.hexdigest()[:32]}.pyz"
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         digest = hashlib.sha256(marker.read_bytes()).hexdigest()
         # The name of the second link is the archive's own hash: a damaged file does not match it.
         if (folder / f"{digest}.pyz").is_file():
             return RunnerArchive(folder / f"{digest}.pyz", digest)
-    return _write(folder, marker, _archive(sources))
+    try:
+        return _write(folder, marker, _archive(sources))
+    except OSError as error:
+        raise FcctlError(
+            "could not put the host program together",
+            cause=f"{error.strerror} ({folder})",
+            hint="name a folder you may write: export XDG_CACHE_HOME=/tmp/cache-of-mine",
+        ) from error
 
 
 def _cache_dir() -> Path:

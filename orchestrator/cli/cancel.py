@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,23 +22,34 @@ if TYPE_CHECKING:
 def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, give_up: bool) -> None:
     """Stop RUNs and bring home what they have. The step that runs gets SIGTERM, then SIGKILL."""
     from orchestrator.app import opened
-    from orchestrator.errors import UsageError
+    from orchestrator.errors import FcctlError, UsageError
 
     if not runs and not everything:
         raise UsageError("no run named", hint="fcctl ps lists the active ones; --all cancels every one")
     with opened(cli, quiet=True) as services:
         ids = services.store.active() if everything else [services.store.resolve(name) for name in runs]
-        results = []
+        results: list[dict[str, Any]] = []
+        failed: list[FcctlError] = []
         for run_id in ids:
             if services.store.is_complete(run_id):
                 results.append({"run_id": run_id, "status": services.store.get(run_id).status, "changed": False})
                 cli.note(f"{run_id} had ended already: {services.store.get(run_id).status}")
                 continue
-            status = _end(services, run_id, grace_s, give_up=give_up)
+            try:
+                status = _end(services, run_id, grace_s, give_up=give_up)
+            except FcctlError as error:  # one host that is away must not keep the runs of others going
+                failed.append(error)
+                results.append({"run_id": run_id, "status": None, "changed": False, "error": error.message})
+                cli.note(f"{run_id}: not cancelled: {error.message}")
+                continue
             results.append({"run_id": run_id, "status": status or "cancelling", "changed": True})
             cli.note(f"{run_id}: {status or 'cancelling; the fcctl that follows it collects the results'}")
+    if failed and (len(ids) == 1 or not cli.json):
+        raise failed[0]
     if cli.json:
         cli.emit({"runs": results})
+    if failed:
+        raise SystemExit(failed[0].exit_code)
 
 
 def _end(services: Services, run_id: str, grace_s: float, *, give_up: bool) -> str | None:

@@ -53,6 +53,7 @@ def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
         return
     yield checks.Finding("workspace", "fcctl.toml", "ok", str(workspace.root / "fcctl.toml"))
     yield checks.check_git(workspace.root)
+    yield checks.check_results(workspace.results_dir)
     yield from checks.check_jobs(_job_problems(workspace))
     yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else ())
     if name is not None:

@@ -86,7 +86,8 @@ def _asks_for_json(args: list[str]) -> bool:
 
 @contextmanager
 def _terminated_as_interrupt(cli: Cli) -> Iterator[None]:
-    """SIGTERM ends a command the way Ctrl-C does, so that it leaves things in order; only the exit code differs."""
+    """SIGTERM, and SIGHUP of a terminal that closes, end a command the way Ctrl-C does, so that it leaves things in
+    order; only the exit code differs. A SIGHUP that ``nohup`` has switched off stays so."""
 
     def handler(number: int, _frame: object) -> None:
         cli.signalled = number
@@ -95,11 +96,13 @@ def _terminated_as_interrupt(cli: Cli) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, handler)
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in ends}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _close(cli: Cli, code: int) -> None:

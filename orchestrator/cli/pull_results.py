@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.errors import FcctlError
+    from orchestrator.workflows.resume import ActiveState
 
 
 @click.command("pull-results")
@@ -17,40 +23,64 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool) -> None:
     Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped.
     """
     from orchestrator.app import opened
-    from orchestrator.errors import HostUnreachable, RunNotFinished
+    from orchestrator.errors import FcctlError
     from orchestrator.workflows.resume import attach, settle
 
     with opened(cli) as services:
         ids = [services.store.resolve(name) for name in runs] if runs else services.store.active()
         here = [run_id for run_id in ids if services.store.is_complete(run_id)]
         waiting = [run_id for run_id in ids if run_id not in here]
+        failures: dict[str, FcctlError] = {}
+        left: list[ActiveState] = []
         if wait:
             for run_id in waiting:
-                attach(services, run_id)
-            left = []
+                try:
+                    attach(services, run_id)
+                except FcctlError as error:  # the others may be on hosts that answer
+                    failures[run_id] = error
         else:
             left = settle(services, waiting)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
         folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
+    problem = next((error for run_id, error in failures.items() if run_id not in pulled), None)
+    problem = problem or _problem(left, len(ids), named=bool(runs))
     if cli.json:
-        cli.emit({"pulled": pulled, "already_here": here, "active": [s.run_id for s in left], "folders": folders})
-    else:
-        for run_id in pulled:
-            click.echo(folders[run_id])
-        for run_id in here:
-            cli.note(f"{run_id} is here already: {folders[run_id]}")
-        if not ids:
-            cli.note("nothing to pull: every run is here")
+        active = [run_id for run_id in waiting if run_id not in pulled]
+        said = problem.as_json()["error"] if problem else None
+        cli.emit({"pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said})
+        raise SystemExit(problem.exit_code if problem else 0)
+    for run_id in pulled:
+        click.echo(folders[run_id])
+    for run_id in here:
+        cli.note(f"{run_id} is here already: {folders[run_id]}")
+    if not ids:
+        cli.note("nothing to pull: every run is here")
+    if problem:
+        raise problem
+
+
+def _problem(left: list[ActiveState], asked: int, *, named: bool) -> FcctlError | None:
+    """What is to be said of the runs that stay away; of one that simply goes on only if it was asked for."""
+    from orchestrator.errors import FcctlError, HostUnreachable, RunNotFinished
+
     gone = [s for s in left if s.state == "unreachable"]
     if gone:
-        raise HostUnreachable(
-            f"{len(gone)} of {len(ids)} runs could not be collected: {gone[0].target} is unreachable",
+        return HostUnreachable(
+            f"{len(gone)} of {asked} runs could not be collected: {gone[0].target} is unreachable",
             reason="timeout",
             cause=gone[0].detail,
             hint="try again later, or end such a run with: fcctl cancel --give-up " + gone[0].run_id,
         )
-    if left and runs:
-        raise RunNotFinished(
+    broken = [s for s in left if s.state == "broken"]
+    if broken:
+        return FcctlError(
+            f"{len(broken)} of {asked} runs could not be collected, {broken[0].run_id} first",
+            cause=broken[0].detail,
+            hint=f"put that right, then: fcctl pull-results {broken[0].run_id}",
+        )
+    if left and named:
+        return RunNotFinished(
             f"{left[0].run_id} has not ended ({left[0].state})",
             hint=f"fcctl attach {left[0].run_id} follows it; fcctl pull-results --wait {left[0].run_id} waits",
         )
+    return None

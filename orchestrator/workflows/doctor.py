@@ -107,6 +107,14 @@ def check_git(root: Path) -> Finding:
     return Finding("workspace", "git", "ok", "the workspace is in a git repository")
 
 
+def check_results(folder: Path) -> Finding:
+    """Whether runs can be kept: the results folder, or the place where it will be made, is writable."""
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    if os.access(place, os.W_OK | os.X_OK):
+        return Finding("workspace", "results", "ok", f"{folder} can be written")
+    return Finding("workspace", "results", "fail", f"{place} cannot be written: no run can be kept", f"ls -ld {place}")
+
+
 def check_known_hosts(targets: Iterable[Target]) -> Iterator[Finding]:
     """Whether the host key of each ssh target is known, so that the first run does not stop to ask."""
     for target in targets:

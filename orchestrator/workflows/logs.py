@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import NotFoundError, RunNotFound, did_you_mean
+from orchestrator.errors import NotFoundError, RunNotFinished, RunNotFound, did_you_mean
 from orchestrator.ports import Services
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.resume import new_link, saved_plan
 
 _CHUNK = 1 << 20
+_ARRIVAL_POLL_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,27 @@ def _from_host(services: Services, saved: SavedPlan, step: str | None, *, wait: 
     ended: set[str] = set()
     request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
     try:
+        _await_arrival(services, link, saved, wait=wait)
         for step_id in ids if step is None else [step]:
             yield from _follow_step(link, request, step_id, ended, wait=wait)
     finally:
         link.close()
+
+
+def _await_arrival(services: Services, link: Link, saved: SavedPlan, *, wait: bool) -> None:
+    """Return once the host has the run, whose source may still be on its way.
+
+    Raises:
+        RunNotFinished: it has not, and nobody waits, or nobody will bring it there any more.
+    """
+    run_id = saved.plan.run_id
+    while not link.call(lambda s: s.status([run_id])):
+        if not wait or run_id not in services.store.active():
+            raise RunNotFinished(
+                f"run {run_id} is not on {saved.target.name}: there is no log of it",
+                hint="while its source is being sent, fcctl logs -f waits for it; fcctl ps tells how it stands",
+            )
+        services.clock.sleep(_ARRIVAL_POLL_S)
 
 
 def _follow_step(

@@ -112,7 +112,7 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
     except HostError as e:
         return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
     except FcctlError as e:
-        return ActiveState(run_id, job, target, "broken", None, e.message)
+        return ActiveState(run_id, job, target, "broken", None, f"{e.message}: {e.cause}" if e.cause else e.message)
 
 
 def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:

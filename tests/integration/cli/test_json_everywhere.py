@@ -175,7 +175,9 @@ def test_the_log_is_put_together_from_its_lines(workspace: Workspace) -> None:
     assert {line["step"] for line in lines} == {"a"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
 def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Signals, code: int) -> None:
     workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 60'}\nenv: {MARK: x}\n")
     mark = workspace.root.parent / f"mark-{code}"

@@ -1,0 +1,142 @@
+"""Commands beside an fcctl that is at work on the same run, and beside runs whose hosts are away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.link import LinkProxy
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import FCCTL, Workspace
+
+COUNT = """
+steps:
+  - id: count
+    run: |
+      for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done
+"""
+
+
+def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def slow_link(sshd: LoopbackSshd) -> LinkProxy:
+    proxy = sshd.proxy()
+    proxy.bytes_per_s = 1_000_000
+    return proxy
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, slow_link: LinkProxy) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home, sshd, port=slow_link.port)
+    made.job("count", COUNT)
+    made.job("hello", "steps:\n  - {id: say, run: echo hello}\n")
+    return made
+
+
+def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
+    """An fcctl that takes seconds to send its source."""
+    (workspace.root / "large.bin").write_bytes(os.urandom(2_500_000))
+    before = workspace.active()
+    process = workspace.start("run", *argv)
+    wait_for(lambda: len(workspace.active()) > len(before))
+    return process
+
+
+def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace) -> None:
+    running = sending(workspace, "count", "--on", "box")
+    assert "is not on box" in workspace.fcctl("logs", check=101).stderr
+    followed = workspace.fcctl("logs", "-f")
+    assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"
+    running.communicate(timeout=20)
+    assert running.returncode == 0
+
+
+def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(workspace: Workspace) -> None:
+    (other,) = [workspace.fcctl("run", "count", "--on", "here", "-d").stdout.strip()]
+    running = sending(workspace, "hello", "--on", "box")
+    told = workspace.json("cancel", "--all", "--grace", "0", check=8)
+    statuses = {run["run_id"]: run["status"] for run in told["runs"]}
+    assert statuses.pop(other) == "cancelled"
+    assert list(statuses.values()) == [None]
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert workspace.active() == []
+    assert {run["status"] for run in workspace.runs().values()} == {"cancelled"}
+
+
+def test_a_host_that_is_away_keeps_no_other_run_from_coming_home(
+    workspace: Workspace, sshd: LoopbackSshd, slow_link: LinkProxy
+) -> None:
+    slow_link.bytes_per_s = 0
+    away = workspace.fcctl("run", "hello", "--on", "box", "-d").stdout.strip()
+    near = workspace.fcctl("run", "hello", "--on", "here", "-d").stdout.strip()
+    sshd.stop()
+    told = workspace.json("pull-results", "--wait", check=6)
+    assert (told["pulled"], told["active"]) == ([near], [away])
+    assert told["error"]["code"] == "host_unreachable"
+    near = workspace.fcctl("run", "count", "--on", "here", "-d").stdout.strip()
+    done = workspace.fcctl("cancel", "--all", "--grace", "0", check=6)
+    assert f"{near}: cancelled" in done.stderr
+    assert f"{away}: not cancelled" in done.stderr
+    sshd.start()
+    workspace.fcctl("pull-results", away)
+    assert workspace.runs()[away]["status"] == "passed"
+
+
+def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -> None:
+    slow_link.bytes_per_s = 0
+    run_id = workspace.fcctl("run", "hello", "--on", "box", "-d").stdout.strip()
+    pulls = [workspace.start("pull-results", "--wait") for _ in range(3)]
+    for pull in pulls:
+        pull.communicate(timeout=30)
+    assert 0 in {pull.returncode for pull in pulls} <= {0, 8}  # 8: another is following it
+    assert list(workspace.runs()) == [run_id]
+
+
+def test_started_in_the_same_second(workspace: Workspace) -> None:
+    started = [workspace.start("run", "hello", "--on", "here") for _ in range(3)]
+    for process in started:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert len(workspace.runs()) == 3
+
+
+def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
+    process = workspace.start("run", "count", "--on", "here")
+    wait_for(workspace.active)
+    folder = workspace.root / "results/active" / workspace.active()[0]
+    wait_for(lambda: "submitted" in "".join(p.read_text() for p in folder.rglob("*journal*") if p.is_file()))
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=20)
+    assert process.returncode == 129
+    assert [run["state"] for run in workspace.json("ps", "--offline")["runs"]] == ["interrupted"]
+    workspace.fcctl("attach")
+
+
+def test_nohup_stays_nohup(workspace: Workspace) -> None:
+    process = subprocess.Popen(
+        ["nohup", *FCCTL, "run", "count", "--on", "here"],
+        cwd=workspace.root,
+        env=workspace.env(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(workspace.active)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 0

@@ -1,0 +1,124 @@
+"""The laptop's side in odd states: full or read-only disks, odd folders, no home, a clock that is off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.recovery.test_lacking_hosts import _may_mount
+from tests.support.workspace import FCCTL, Workspace
+
+MOUNTS = pytest.mark.skipif(not _may_mount(), reason="mounts, which takes Linux and root")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "wörk späce 'of\" $HOME", private_home)
+    made.job("hello", "steps:\n  - {id: say, run: 'echo hello; head -c 2000000 /dev/urandom > \"$FCCTL_OUT/x\"'}\n")
+    return made
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", *options, str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@MOUNTS
+def test_the_disk_is_full_while_collecting(workspace: Workspace) -> None:
+    results = workspace.root / "results"
+    with mounted(results, "-t", "tmpfs", "-o", "size=1m", "none"):
+        assert "nothing is lost: free some space" in workspace.fcctl("run", "hello", "--on", "here", check=1).stderr
+        still = workspace.fcctl("pull-results", check=1)
+        assert "disk is full" in still.stderr
+        assert "No space left on device" in still.stderr
+        assert workspace.json("pull-results", check=1)["error"]["code"] == "error"
+        assert workspace.json("ps")["runs"][0]["state"] == "broken"
+        subprocess.run(["mount", "-o", "remount,size=20m", str(results)], check=True)
+        workspace.fcctl("pull-results")
+        assert workspace.only_run()["status"] == "passed"
+        assert workspace.active() == []
+
+
+@MOUNTS
+def test_the_workspace_cannot_be_written(workspace: Workspace) -> None:
+    with mounted(workspace.root, "--bind", str(workspace.root)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(workspace.root)], check=True)
+        done = workspace.fcctl("run", "hello", "--on", "here", check=1)
+        assert "hint:  make " in done.stderr
+        assert "writable" in done.stderr
+        for argv in (["ps"], ["results", "ls"], ["jobs", "ls"], ["config", "show"]):
+            workspace.fcctl(*argv)
+        assert "FAIL  results:" in workspace.fcctl("doctor", check=10).stdout
+
+
+@pytest.mark.parametrize("home", ["", "/nonexistent"])
+def test_without_a_home(workspace: Workspace, home: str, tmp_path: Path) -> None:
+    done = workspace.fcctl("ps", env={"HOME": home, "XDG_STATE_HOME": str(tmp_path)})
+    assert done.stdout == "no active runs\n"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a home that root cannot write either")
+def test_a_home_that_cannot_be_written(workspace: Workspace, tmp_path: Path) -> None:
+    done = workspace.fcctl("run", "hello", "--on", "here", check=1, env={"HOME": "/proc/none"})
+    assert done.stderr.splitlines()[-3:] == [
+        "error: could not put the host program together",
+        "cause: No such file or directory (/proc/none/.cache/fcctl/runner)",
+        "hint:  name a folder you may write: export XDG_CACHE_HOME=/tmp/cache-of-mine",
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_from_a_folder_below(workspace: Workspace) -> None:
+    below = workspace.root / "src" / "deep er"
+    below.mkdir(parents=True)
+    done = subprocess.run(
+        [*FCCTL, "run", "hello", "--on", "here"], cwd=below, env=workspace.env(), capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert workspace.only_run()["status"] == "passed"
+    assert not (below / "results").exists()
+
+
+def test_a_reader_that_leaves_early(workspace: Workspace) -> None:
+    workspace.job("chatty", "steps:\n  - {id: say, run: seq 1000000}\n")
+    workspace.fcctl("run", "chatty", "--on", "here")
+    script = 'set -o pipefail; "$@" | head -1'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *FCCTL, "logs"], cwd=workspace.root, env=workspace.env(), capture_output=True,
+        text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (141, "==> say <==\n", "")
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_the_clocks_are_a_day_apart(workspace: Workspace, days: int, tmp_path: Path) -> None:
+    """This side's clock is set off, for the controller alone: the host program runs with ``-I -S``."""
+    shift = f"import time\nreal = time.time\ntime.time = lambda: real() + {days} * 86400\n"
+    (tmp_path / "sitecustomize.py").write_text(shift)
+    off = {"PYTHONPATH": f"{tmp_path}:{workspace.env()['PYTHONPATH']}"}
+    workspace.job("count", "steps:\n  - {id: count, run: 'for i in 1 2 3; do echo $i; sleep 0.3; done'}\n")
+    began = time.monotonic()
+    run_id = workspace.fcctl("run", "count", "--on", "here", "-d", env=off).stdout.strip()
+    assert "running" in workspace.fcctl("ps", env=off).stdout
+    workspace.fcctl("attach", env=off)
+    assert time.monotonic() - began < 30
+    record = workspace.only_run()
+    assert (record["run_id"], record["status"]) == (run_id, "passed")
+    assert 0.8 < record["steps"][0]["duration_s"] < 10
+    assert record["cost"]["billed_s"] < 30
+    doctor = workspace.fcctl("doctor", "--on", "here", env=off, check=None)
+    assert f"{-days * 86400:+d} s off this one" in doctor.stdout
+    assert workspace.fcctl("results", "ls", env=off).stdout.count("passed") == 1
+    assert os.listdir(workspace.root / "results/runs") == [run_id]
