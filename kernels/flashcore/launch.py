@@ -20,6 +20,10 @@ from flashcore.registry import Variant
 MAX_TEMPLATES = 1024
 
 
+#: By their number in flashcore_args.
+DTYPES = (torch.float16, torch.bfloat16)
+
+
 class Strides(ctypes.Structure):
     _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64))
 
@@ -64,7 +68,9 @@ class Kernel:
         self._error = library.flashcore_error
         self._error.restype = ctypes.c_char_p
         self._templates: dict[Any, Args] = {}
-        self._stream: Callable[[int], int] = _current_stream if cuda else _no_stream
+        self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if cuda else _no_stream  # noqa: SLF001
+        self._many_devices = cuda and torch.cuda.device_count() > 1
+        self._alignment = self.variant.alignment
 
     def __call__(
         self,
@@ -76,7 +82,7 @@ class Kernel:
         scale: float | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of ``q`` [B, H, S_q, D] over ``k`` and ``v`` [B, H, S_kv, D], FP16, on torch's current stream.
+        """Attention of ``q`` [B, H, S_q, D] over ``k`` and ``v`` [B, H, S_kv, D], on torch's current stream.
 
         Any strides with a contiguous last dimension; ``scale`` defaults to D ** -0.5. Forward only.
 
@@ -86,47 +92,43 @@ class Kernel:
         """
         if out is None:
             out = torch.empty_like(q)
-        args = self.prepare(q, k, v, out, causal=causal, scale=scale)
-        self.launch(args, q.device)
-        return out
-
-    def prepare(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        causal: bool = False,
-        scale: float | None = None,
-    ) -> Args:
-        """The argument struct of one launch; it holds addresses, so the tensors must outlive it."""
+            layout = None  # of the output: follows from that of q
+        else:
+            layout = (out.shape, out.stride(), out.dtype, out.get_device(), out.requires_grad)
+        device = q.get_device()
+        # Everything that decides whether and how the kernel runs, but for the addresses.
         key = (
-            q.shape, k.shape, v.shape, out.shape, q.stride(), k.stride(), v.stride(), out.stride(),
-            q.dtype, k.dtype, v.dtype, out.dtype, q.device, k.device, v.device, out.device,
-            q.requires_grad or k.requires_grad or v.requires_grad, causal, scale,
+            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+            device, k.get_device(), v.get_device(), q.requires_grad, k.requires_grad, v.requires_grad,
+            causal, scale, layout,
         )  # fmt: skip
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(q, k, v, out, causal, scale)
-        args = Args.from_buffer_copy(template)
-        args.q, args.k, args.v, args.o = addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        alignment = self.variant.alignment
-        if any(a % alignment for a in addresses):
+        args = Args.from_buffer_copy(template)  # a copy: other threads may be between here and the launch, too
+        args.q = at_q = q.data_ptr()
+        args.k = at_k = k.data_ptr()
+        args.v = at_v = v.data_ptr()
+        args.o = at_o = out.data_ptr()
+        if not (at_q and at_k and at_v and at_o):  # a tensor without memory, of the meta device
+            raise Unsupported(f"{self.variant.name} needs tensors with data", cause=f"q is on {q.device}")
+        if (at_q | at_k | at_v | at_o) % self._alignment:
             raise Unsupported(
-                f"{self.variant.name} needs tensors that start at a multiple of {alignment} bytes",
+                f"{self.variant.name} needs tensors that start at a multiple of {self._alignment} bytes",
                 hint="pass x.clone() of a view that starts inside another tensor",
             )
-        return args
-
-    def launch(self, args: Args, device: torch.device) -> None:
-        """One call of the library, on ``device`` and its current stream."""
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
+        if self._many_devices and device != torch.cuda.current_device():
             with torch.cuda.device(device):
-                return self.launch(args, device)
-        args.stream = self._stream(device.index)
+                self._launch(args, device)
+        else:
+            self._launch(args, device)
+        return out
+
+    def _launch(self, args: Args, device: int) -> None:
+        """One call of the library, on torch's current stream of ``device``, which is the current device."""
+        args.stream = self._stream(device)
         code = self._forward(args)
         if code != 0:
             name = self._error(code).decode()
@@ -135,7 +137,6 @@ class Kernel:
                 cause="an earlier kernel may have failed: CUDA reports errors late" if code != 1 else None,
                 hint="rerun with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer" if code != 1 else None,
             )
-        return None
 
     def _template(
         self,
@@ -154,6 +155,8 @@ class Kernel:
         args.scale = D**-0.5 if scale is None else scale
         args.causal = int(causal)
         args.threads = torch.get_num_threads()
+        args.H_kv = k.shape[1]
+        args.dtype = DTYPES.index(q.dtype)
         return args
 
 
@@ -171,11 +174,7 @@ def _load(built: Built, loader: Callable[[str], Any]) -> Any:
     return library
 
 
-def _current_stream(device: int) -> int:
-    return int(torch._C._cuda_getCurrentRawStream(device))  # noqa: SLF001 (what torch's own code generators call)
-
-
-def _no_stream(_device: int | None) -> int:
+def _no_stream(_device: int) -> int:
     return 0
 
 
@@ -196,11 +195,16 @@ def _refuse_unsupported(variant: Variant, tensors: dict[str, torch.Tensor], caus
             "out overlaps itself", cause=f"strides {out.stride()}", hint="pass a tensor that is not expanded"
         )
     B, H, _, D = q.shape
-    if tuple(k.shape) != (B, H, k.shape[2], D) or v.shape != k.shape or out.shape != q.shape:
-        shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
-        raise Unsupported("the shapes do not fit together", cause=shapes, hint="q, out [B,H,S_q,D]; k, v [B,H,S_kv,D]")
     if 0 in q.shape or 0 in k.shape:
         raise Unsupported("an empty tensor has no attention", cause=f"q {tuple(q.shape)}, k {tuple(k.shape)}")
+    heads_fit = H % k.shape[1] == 0 if variant.grouped_heads else k.shape[1] == H
+    if tuple(k.shape) != (B, k.shape[1], k.shape[2], D) or not heads_fit or v.shape != k.shape or out.shape != q.shape:
+        shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
+        few = ", their H a divisor of q's" if variant.grouped_heads else ""
+        hint = f"q, out [B,H,S_q,D]; k, v [B,H,S_kv,D]{few}"
+        raise Unsupported("the shapes do not fit together", cause=shapes, hint=hint)
+    if len({t.dtype for t in tensors.values()}) > 1:
+        raise Unsupported("q, k, v and out differ in type", cause=f"{[str(t.dtype) for t in tensors.values()]}")
     if D not in variant.head_dims:
         raise Unsupported(
             f"{variant.name} does not take head dimension {D}", hint=f"it takes {list(variant.head_dims)}"

@@ -224,7 +224,9 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that share out the keys of the same rows"),
                 Parameter("STAGES", (1, 2, 3, 4), 1, "tiles of K, and of V, in flight or in use, per group"),
                 Parameter("PIPELINED", (0, 1), 0, "1: QK of the next tile between the exponentials of this one"),
-                Parameter("MIN_BLOCKS", (0, 1, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"),
+                Parameter(
+                    "MIN_BLOCKS", (0, 1, 2, 3, 4), 0, "blocks per multiprocessor that registers must leave room for"
+                ),
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
             ),
@@ -243,14 +245,18 @@ VARIANTS: dict[str, Variant] = {
                 ),
                 Constraint(
                     "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
-                    lambda c: _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024),
+                    lambda c: (
+                        _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
+                    ),
                 ),
                 Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
                 Constraint(
                     "the rings must fit 227 KB of shared memory",
-                    lambda c: 128 * c["TILE_M"] + c["WARPS_KV"] * (8 * c["TILE_M"] + 256 * c["STAGES"] * c["TILE_N"])
-                    <= 227 * 1024,
+                    lambda c: (
+                        128 * c["TILE_M"] + c["WARPS_KV"] * (8 * c["TILE_M"] + 256 * c["STAGES"] * c["TILE_N"])
+                        <= 227 * 1024
+                    ),
                 ),
                 Constraint(
                     "a group's results must fit where its keys were: TILE_M <= STAGES * TILE_N",

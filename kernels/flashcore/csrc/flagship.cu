@@ -53,44 +53,49 @@ using namespace flashcore;
 
 // What choices depend on, asked once per device.
 struct Device {
-  int processors = 0, shared_bytes = 0;
+  int processors, shared_bytes;
 };
 
 constexpr int kDevices = 64;
 
-cudaError_t current_device(int &number, Device &device) {
+int ask_driver(int number, Device &device) {
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
+}
+
+int current_device(int &number, Device &device) {  // remembered
   static Device known[kDevices];
   static std::atomic<bool> ready[kDevices];
   if (const cudaError_t error = cudaGetDevice(&number)) return error;
   if (number >= kDevices) return cudaErrorInvalidValue;
   if (!ready[number].load(std::memory_order_acquire)) {  // two threads may both ask: they write the same
-    Device found;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&found.processors, cudaDevAttrMultiProcessorCount, number))
-      return error;
-    const auto shared = cudaDevAttrMaxSharedMemoryPerBlockOptin;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&found.shared_bytes, shared, number)) return error;
-    known[number] = found;
+    if (const int error = ask_driver(number, known[number])) return error;
     ready[number].store(true, std::memory_order_release);
   }
   device = known[number];
   return cudaSuccess;
 }
 
+// Let C have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
+template <typename C>
+int prepare(int number, int &resident) {
+  static std::atomic<int> known[kDevices];  // 0: not yet
+  resident = known[number].load(std::memory_order_relaxed);
+  if (resident) return cudaSuccess;
+  const auto kernel = flashcore_flagship<C>;
+  const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  if (const cudaError_t error = cudaFuncSetAttribute(kernel, limit, static_cast<int>(C::kSharedBytes))) return error;
+  if (const cudaError_t error =
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, C::kThreads, C::kSharedBytes))
+    return error;
+  resident = std::max(resident, 1);
+  known[number].store(resident, std::memory_order_relaxed);
+  return cudaSuccess;
+}
+
 template <typename C>
 int start(const flashcore_args &args) {
-  int number = 0;
-  Device device;
-  if (const cudaError_t error = current_device(number, device)) return error;
-  if (C::kSharedBytes > 48 * 1024) {  // beyond what every kernel may use, each device wants to be asked once
-    static std::atomic<uint64_t> asked{0};
-    const uint64_t bit = uint64_t{1} << number;
-    if (!(asked.load(std::memory_order_relaxed) & bit)) {
-      const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-      const cudaError_t error = cudaFuncSetAttribute(flashcore_flagship<C>, limit, static_cast<int>(C::kSharedBytes));
-      if (error) return error;
-      asked.fetch_or(bit);
-    }
-  }
   const int kv_heads = args.H_kv ? args.H_kv : args.H;
   const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, C::kTileM));
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
@@ -113,19 +118,90 @@ int start(const flashcore_args &args) {
   return cudaGetLastError();
 }
 
+// A tiling that may be chosen.
+struct Candidate {
+  int rows, warp_rows, keys, groups, warps, shared_bytes;
+  int (*prepare)(int, int &);
+  int (*start)(const flashcore_args &);
+};
+
+template <typename C>
+constexpr Candidate candidate() {
+  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
+          prepare<C>, start<C>};
+}
+
+// About how many cycles the busiest multiprocessor works. Its blocks come `resident` at a time. One step of a warp has
+// work for the tensor cores and special function units of its quarter of the multiprocessor, and a latency that other
+// warps can fill; a block has a beginning and an end. The constants are fits to an H200 (docs/flagship-notes.md).
+int64_t cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
+  const int64_t blocks = tiles_of(args.S_q, c.rows) * args.B * args.H;
+  const int64_t each = tiles_of(static_cast<int>(std::min<int64_t>(blocks, INT32_MAX)), device.processors);
+  const int64_t steps = tiles_of(args.S_kv, c.keys * c.groups);
+  const int64_t work = (c.warp_rows == 16 ? 15 : 25) * c.keys * args.D / 64, latency = 500;
+  const int64_t ends = 1500 + 100 * c.groups;
+  const int64_t rounds = (each + resident - 1) / resident;
+  return std::max(rounds * (ends + steps * (latency + work)), each * (c.warps * steps * work / 4 + ends / 8));
+}
+
+template <size_t COUNT>
+int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT]) {
+  int number = 0;
+  Device device;
+  if (const int error = current_device(number, device)) return error;
+  const Candidate *best = nullptr;
+  int64_t least = INT64_MAX;
+  for (const Candidate &c : candidates) {
+    int resident = 0;
+    if (c.shared_bytes > device.shared_bytes) continue;
+    if (const int error = c.prepare(number, resident)) return error;
+    const int64_t time = cycles(c, args, device, resident);
+    if (time < least) least = time, best = &c;
+  }
+  return best ? best->start(args) : static_cast<int>(cudaErrorInvalidValue);
+}
+
 #if TILE_M
 
 template <Type T, int D>
 int choose(const flashcore_args &args) {
-  return start<Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS>>(args);
+  using C = Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS>;
+  static constexpr Candidate candidates[] = {candidate<C>()};
+  return start_best(args, candidates);
 }
 
 #else
 
-// rows, rows per warp, keys, groups, stages, pipelined
+// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
 template <Type T, int D>
 int choose(const flashcore_args &args) {
-  return start<Tiling<T, D, 64, 16, 64, 1, 2, true>>(args);
+  if constexpr (D == 128) {
+    static constexpr Candidate candidates[] = {
+        candidate<Tiling<T, D, 32, 16, 32, 4, 1, false, 1>>(),
+        candidate<Tiling<T, D, 64, 16, 64, 1, 2, true>>(),
+        candidate<Tiling<T, D, 128, 16, 64, 1, 2, true>>(),
+    };
+    return start_best(args, candidates);
+  } else if constexpr (T == Type::kBfloat16) {
+    static constexpr Candidate candidates[] = {
+        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1>>(),
+        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 1>>(),
+        candidate<Tiling<T, D, 64, 32, 32, 2, 2, true, 2, false, true>>(),
+        candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
+    };
+    return start_best(args, candidates);
+  } else {
+    static constexpr Candidate candidates[] = {
+        candidate<Tiling<T, D, 16, 16, 32, 2, 2, true, 1>>(),
+        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1>>(),
+        candidate<Tiling<T, D, 16, 16, 64, 4, 2, true, 1>>(),
+        candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 1>>(),
+        candidate<Tiling<T, D, 64, 32, 32, 2, 2, true, 2, false, true>>(),
+        candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
+    };
+    return start_best(args, candidates);
+  }
 }
 
 #endif

@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       scores<C, C::kKeyTiles>(s, state, k_ring, 0, lane);
       masked(s, 0);
     }
-#pragma unroll 2
+#pragma unroll 1
     for (int step = 0; step < steps - 1; ++step) {
       cp_async_wait<kStages - 2>();
       meet();
