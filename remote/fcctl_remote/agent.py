@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.calls import Calls
-from fcctl_remote.files import is_disk_full
+from fcctl_remote.files import DiskFull, is_disk_full
 from fcctl_remote.framing import BadFrame, FrameReader, FrameWriter
 from fcctl_remote.layout import BadName, Layout
 from fcctl_remote.refusal import Refusal, disk_full
@@ -93,8 +93,8 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
         return error.error
     if isinstance(error, (wire.WireError, BadName, KeyError)):
         return wire.CallError("bad_request", str(error))
-    if isinstance(error, OSError) and is_disk_full(error):
-        return disk_full(str(error.filename or root)).error
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error)):
+        return disk_full(str(getattr(error, "filename", None) or root)).error
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
         return wire.CallError("denied", what, "make it writable there (ls -ld %s), or set another `root`" % root)

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote import files, hostfacts, lost, runs, tree, wire
 from fcctl_remote.layout import Layout, RunLayout
@@ -109,14 +109,16 @@ class Calls:
 
     def status(self, params: Params, _blob: bytes) -> Answer:
         asked = params.get("run_ids")
+        if asked is not None:
+            found = [_settled(self.layout.run(str(run_id))) for run_id in asked]
+            return {"runs": [summary for summary in found if summary is not None]}, b""
         found = []
-        for run_id in self.layout.run_ids() if asked is None else asked:
-            run = self.layout.run(str(run_id))
-            lost.settle(run)
-            summary = runs.summary(run)
-            if summary is not None:
-                found.append(summary)
-        return {"runs": found}, b""
+        for run_id in self.layout.run_ids():
+            try:
+                found.append(_settled(self.layout.run(run_id)))
+            except (wire.WireError, OSError, files.DiskFull) as error:  # one damaged run must not hide the others
+                print("fcctl agent: run %s: %s" % (run_id, error), file=sys.stderr)
+        return {"runs": [summary for summary in found if summary is not None]}, b""
 
     def cancel(self, params: Params, _blob: bytes) -> Answer:
         """Ask the run to end. Answers at once: ``watch`` tells when it has ended."""
@@ -184,6 +186,11 @@ class Calls:
         if not os.path.exists(run.plan):
             raise Refusal("not_found", "no run %s on this host" % run.run_id, "see what is there: fcctl ps")
         return run
+
+
+def _settled(run: RunLayout) -> Optional[wire.RunSummary]:
+    lost.settle(run)
+    return runs.summary(run)
 
 
 def _text(params: Params, name: str) -> str:

@@ -41,6 +41,7 @@ def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
     try:
         if runs.has_begun(run) or runs.is_finished(run):
             return False
+        cancelled = cancelled or _asked_to_end(run)
         if cancelled is not None:
             status, message = cancelled, "cancelled before it began"
         elif _too_late(run):
@@ -51,6 +52,12 @@ def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def _asked_to_end(run: RunLayout) -> Optional[str]:
+    """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
+    asked = files.read_json(run.cancel)
+    return None if asked is None else str(asked.get("status", "cancelled"))
 
 
 def _too_late(run: RunLayout) -> bool:

@@ -30,10 +30,14 @@ def supervise(layout: Layout, run_id: str, runner: List[str]) -> int:
     if runs.has_begun(run):
         lost.finalise(run)  # our predecessor died: its steps must not run a second time
         return runs.EXIT_CODES["lost"]
+    signals = Signals()
+    signals.install()  # before our number can be read: whoever cancels sends SIGTERM to it
     os.ftruncate(lock, 0)
     os.write(lock, b"%d" % os.getpid())
+    if os.path.exists(run.cancel):
+        signals.stop_asked = True  # by someone who could not read it yet
     _divert_stderr(run)
-    return Supervisor(layout, run, runner, lock).carry_out()
+    return Supervisor(layout, run, runner, lock, signals).carry_out()
 
 
 def _take(path: str) -> Optional[int]:
@@ -55,12 +59,11 @@ def _divert_stderr(run: RunLayout) -> None:
 class Supervisor:
     """One run. Holds the supervisor's lock, whose loss is how others learn of our death."""
 
-    def __init__(self, layout: Layout, run: RunLayout, runner: List[str], lock: int) -> None:
+    def __init__(self, layout: Layout, run: RunLayout, runner: List[str], lock: int, signals: Signals) -> None:
         self.layout = layout
         self.run = run
         self.runner = runner
-        self.signals = Signals()
-        self.signals.install()
+        self.signals = signals
         become_subreaper()
         plan = runs.load_plan(run)
         if plan is None:

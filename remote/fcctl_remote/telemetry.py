@@ -67,12 +67,13 @@ def telemetry(layout: Layout, run_id: str) -> int:
 def _run_is_over(run: RunLayout, began: float) -> bool:
     if runs.is_finished(run) or not os.path.isdir(run.folder):
         return True
-    if runs.has_begun(run):
-        return lost.settle(run)
-    # A supervisor that never came up, from its first line of Python on.
-    if time.monotonic() - began > lost.START_PATIENCE_S:
-        return lost.settle_unstarted(run)
-    return False
+    try:
+        if runs.has_begun(run):
+            return lost.settle(run)
+        # A supervisor that never came up, from its first line of Python on.
+        return time.monotonic() - began > lost.START_PATIENCE_S and lost.settle_unstarted(run)
+    except files.DiskFull:
+        return False  # there may be room later, and nobody else may be here then
 
 
 def _keep(run: RunLayout, sample: Dict[str, Any]) -> bool:

@@ -9,6 +9,9 @@ from fcctl_remote.hostfacts import which
 from fcctl_remote.refusal import Refusal
 from fcctl_remote.text import one_line
 
+#: How long tmux may take to start a session, seconds.
+PATIENCE_S = 20.0
+
 
 def session_name(run_id: str) -> str:
     return "fcctl-" + run_id
@@ -28,9 +31,15 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
     command += [_shell(supervise), ";", "new-window", "-d", "-t", "=%s:" % name, "-n", "gpu", "-c", cwd]
     # A user's own configuration may ask tmux to end sessions nobody looks at.
     command += [_shell(telemetry), ";", "set-option", "-t", "=%s:" % name, "destroy-unattached", "off"]
-    done = subprocess.run(
-        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_env()
-    )
+    pipe = subprocess.PIPE
+    try:
+        done = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_env(), timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise Refusal(
+            "no_tmux", "tmux did not answer within %g s" % PATIENCE_S, "its server hangs: tmux kill-server on the host"
+        ) from None
     said = one_line(done.stderr.decode("utf-8", "replace"))
     if "duplicate session" in said:
         return False

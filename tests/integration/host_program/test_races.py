@@ -1,0 +1,91 @@
+"""Two at once on the host: whoever comes first, the run has one ending, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import tmux, wire
+from fcctl_remote.refusal import Refusal
+from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
+
+
+def never_started(host: Host, agent: Agent) -> str:
+    """A run that the host has, and that no supervisor took up yet: tmux only says that it did."""
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    folder = host.base / "bin"
+    folder.mkdir()
+    program(folder / "tmux", "exit 0")
+    idle = host.agent(PATH=f"{folder}:{host.env['PATH']}")
+    plan = plan_of(run_id, step("a", "touch ../ran"), tree_sha256=made.tree_sha256)
+    assert idle.call("submit", {"plan": wire.encode(plan)})["state"] == "started"
+    return run_id
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def cancelled_while_the_lock_is_held(host: Host, agent: Agent, run_id: str) -> None:
+    """Another process looks at the run just then, so that ``cancel`` takes it for the supervisor."""
+    held = os.open(host.run_dir(run_id) / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert agent.call("cancel", {"run_id": run_id, "reason": "enough"})["status"] == "queued"
+    finally:
+        os.close(held)
+
+
+def test_a_cancel_that_comes_just_before_the_supervisor_is_heeded(host: Host, agent: Agent) -> None:
+    run_id = never_started(host, agent)
+    cancelled_while_the_lock_is_held(host, agent, run_id)
+    host.program("supervise", run_id)
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.message, [s.status for s in outcome.steps]) == ("cancelled", "enough", ["skipped"])
+    assert not (host.run_dir(run_id) / "ran").exists()
+
+
+def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Agent) -> None:
+    run_id = never_started(host, agent)
+    cancelled_while_the_lock_is_held(host, agent, run_id)
+    outcome = agent.outcome(run_id, within=5)
+    assert (outcome.status, outcome.message) == ("cancelled", "cancelled before it began")
+    host.program("supervise", run_id)
+    assert not (host.run_dir(run_id) / "ran").exists()
+
+
+def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "true"))
+    agent.outcome(run_id)
+    for content in ("[]", '{"run_id": 1}', "not JSON"):
+        damaged = host.run_dir(new_run_id())
+        damaged.mkdir()
+        (damaged / "plan.json").write_text(content)
+        (damaged / "outcome.json").write_text(content)
+    assert [run["run_id"] for run in agent.call("status")["runs"]] == [run_id]
+
+
+def test_a_step_that_scribbles_into_the_events_does_not_hold_them_up(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "head -c 3000000 /dev/zero | tr '\\0' x >> ../events.jsonl"), step("b", "true"))
+    assert agent.outcome(run_id).status == "passed"
+    size, offset, seen = (host.run_dir(run_id) / "events.jsonl").stat().st_size, 0, []
+    for _ in range(20):
+        reply = agent.call("watch", wire.encode(wire.WatchRequest(run_id, offset, wait_s=1.0)))
+        offset = reply["events_offset"]
+        seen += [event["type"] for event in reply["events"]]
+    assert offset == size
+    assert seen[-1] == "run_finished"
+
+
+def test_a_tmux_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "tmux", "exec sleep 60")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(tmux, "PATIENCE_S", 0.3)
+    with pytest.raises(Refusal, match="did not answer"):
+        tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
