@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.domain.lifecycle import Move, decide
@@ -55,7 +57,7 @@ def resumed(services: Services, run_id: str, *, patience_s: float | None = None)
         )
     link: Link | None = None
     try:
-        saved = SavedPlan.model_validate(active.plan)
+        saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s)
         yield Driver(services, link, active, "resume")
     finally:
@@ -92,7 +94,10 @@ def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[Act
 
 
 def _settle_one(services: Services, run_id: str) -> ActiveState | None:
-    saved = saved_plan(services, run_id)
+    try:
+        saved = saved_plan(services, run_id)
+    except FcctlError as e:
+        return _broken(run_id, e)
     if saved is None:
         return _discard_unplanned(services, run_id)
     job, target = saved.plan.job, saved.target.name
@@ -112,7 +117,12 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
     except HostError as e:
         return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
     except FcctlError as e:
-        return ActiveState(run_id, job, target, "broken", None, f"{e.message}: {e.cause}" if e.cause else e.message)
+        return _broken(run_id, e, job, target)
+
+
+def _broken(run_id: str, error: FcctlError, job: str = "-", target: str = "-") -> ActiveState:
+    detail = f"{error.message}: {error.cause}" if error.cause else error.message
+    return ActiveState(run_id, job, target, "broken", None, detail)
 
 
 def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
@@ -127,9 +137,25 @@ def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
 
 
 def saved_plan(services: Services, run_id: str) -> SavedPlan | None:
-    """An active run's plan; None if it has none (or none that can be read)."""
+    """An active run's plan; None if it has none (or none that is JSON).
+
+    Raises:
+        FcctlError: another version of fcctl wrote it in another form.
+    """
     raw = services.store.plan_of(run_id)
-    return SavedPlan.model_validate(raw) if raw is not None else None
+    return _readable(run_id, raw) if raw is not None else None
+
+
+def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
+    try:
+        return SavedPlan.model_validate(raw)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise FcctlError(
+            f"the plan of run {run_id} cannot be read",
+            cause=f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}",
+            hint="another version of fcctl wrote it: use that one to bring this run home",
+        ) from e
 
 
 def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
@@ -148,7 +174,11 @@ def known(services: Services) -> list[ActiveState]:
     """The active runs as this machine alone knows them: no host is asked, nothing waits."""
     states = []
     for run_id in services.store.active():
-        saved = saved_plan(services, run_id)
+        try:
+            saved = saved_plan(services, run_id)
+        except FcctlError as e:
+            states.append(_broken(run_id, e))
+            continue
         if saved is None:
             continue
         state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"

@@ -122,3 +122,19 @@ def test_the_clocks_are_a_day_apart(workspace: Workspace, days: int, tmp_path: P
     assert f"{-days * 86400:+d} s off this one" in doctor.stdout
     assert workspace.fcctl("results", "ls", env=off).stdout.count("passed") == 1
     assert os.listdir(workspace.root / "results/runs") == [run_id]
+
+
+def test_a_plan_of_another_version_is_in_nobody_s_way(workspace: Workspace) -> None:
+    workspace.job("slow", "steps:\n  - {id: slow, run: sleep 1}\n")
+    run_id = workspace.fcctl("run", "slow", "--on", "here", "-d").stdout.strip()
+    plan = workspace.root / "results/active" / run_id / "plan.json"
+    written = plan.read_text()
+    plan.write_text('{"plan": {"run_id": "x"}}')
+    for argv in (["ps"], ["ps", "--offline"]):
+        assert [run["state"] for run in workspace.json(*argv)["runs"]] == ["broken"]
+    workspace.fcctl("run", "hello", "--on", "here")
+    assert "use that one" in workspace.fcctl("attach", run_id, check=1).stderr
+    assert "plan.job: field required" in workspace.fcctl("pull-results", check=1).stderr
+    plan.write_text(written)
+    workspace.fcctl("pull-results", "--wait", run_id)
+    assert workspace.runs()[run_id]["status"] == "passed"
