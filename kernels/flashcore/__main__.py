@@ -322,7 +322,8 @@ def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], re
             metrics.update({f"{name}.{mode}.{key}": value for key, value in found.items()})
             print(
                 f"  {name}/{mode}: {found['both']} of {repeats} within 1 % with an interval that contains 1; "
-                f"worst {found['worst']:.4f}, widest interval {found['widest']:.4f}",
+                f"worst {found['worst']:.4f}, widest interval {found['widest']:.4f}, floor {found['floor']:.4f}, "
+                f"{found['covering_1_unfloored']} contain 1 without it",
                 flush=True,
             )
     document = documents.document("metrics", variant=kernel.variant.name, label=kernel.built.label, metrics=metrics)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,22 +29,27 @@ WAIT_CLOCKS = 40_000_000
 #: .. and how long a launch that does not wait has for showing itself, in seconds.
 GRACE_S = 0.003
 TRIES = 3
+#: Different inputs of one timer.
+FRESH = 3
 
 
-def examine(kernel: Kernel, timer: timing.Timer, shape: Shape, seed: int) -> dict[str, Any]:
-    """What was found, for the document; ``timer`` is of ``kernel`` on ``shape``, its inputs drawn from ``seed``.
+def examine(kernel: Kernel, timers: Sequence[timing.Timer], shape: Shape, seed: int) -> dict[str, Any]:
+    """What was found, for the document; ``timers`` are of ``kernel`` on ``shape``, their inputs drawn from ``seed``.
 
     Raises:
         AuditFailed: with what is wrong.
     """
     found: dict[str, Any] = {}
+    timer = timers[0]
     if isinstance(timer, timing.Eager):
         found["ordered"] = _ordered(kernel, timer.sets[0])
     if isinstance(timer, timing.Events):
         found["late_us"] = _nothing_late(timer)
-    if isinstance(timer, timing.Graph):
-        found["nodes_per_launch"] = _even(timer)
-    found["outputs_checked"] = _right(kernel, timer, shape, seed)
+    graphs = [t for t in timers if isinstance(t, timing.Graph)]
+    if graphs:
+        found["nodes_per_launch"] = _even(graphs)
+    first = seed + 1
+    found["outputs_checked"] = sum(_right(kernel, t, shape, first + FRESH * n) for n, t in enumerate(timers))
     return found
 
 
@@ -55,8 +61,8 @@ def _ordered(kernel: Kernel, tensors: inputs.Tensors) -> bool | None:
         waiting = torch.cuda.Event()
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda._sleep(WAIT_CLOCKS)  # noqa: SLF001 (PyTorch's own tests wait with it)
+            waiting.record()  # before the launch: one that has begun after the wait is in order
             kernel(*tensors, out=out)
-            waiting.record()
         time.sleep(GRACE_S)
         with torch.cuda.stream(torch.cuda.Stream()):
             untouched = bool(torch.isnan(out).all())
@@ -84,20 +90,21 @@ def _nothing_late(timer: timing.Events) -> float:
     return round(late, 1)
 
 
-def _even(timer: timing.Graph) -> int | None:
+def _even(graphs: Sequence[timing.Graph]) -> int | None:
     """How many nodes each launch is; None if the driver does not tell."""
-    if len(timer.nodes_per_launch) > 1:
-        counts = ", ".join(map(str, sorted(timer.nodes_per_launch)))
+    seen = set().union(*(graph.nodes_per_launch for graph in graphs))
+    if len(seen) > 1:
+        counts = ", ".join(map(str, sorted(seen)))
         raise AuditFailed(
             f"its launches are not alike: they add {counts} nodes to a CUDA graph",
             cause="a launch must do the same work for the same shape at each call",
         )
-    return next(iter(timer.nodes_per_launch), None)
+    return next(iter(seen), None)
 
 
 def _right(kernel: Kernel, timer: timing.Timer, shape: Shape, seed: int) -> int:
-    """How many outputs were compared."""
-    fresh = [inputs.draw(shape, seed + 1 + number, kernel.variant.device) for number in range(min(3, len(timer.sets)))]
+    """How many outputs were compared, of inputs drawn from ``seed`` on."""
+    fresh = [inputs.draw(shape, seed + n, kernel.variant.device) for n in range(min(FRESH, len(timer.sets)))]
     for number, tensors in enumerate(timer.sets):
         for old, new in zip(tensors, fresh[number % len(fresh)]):  # noqa: B905 (Python 3.9)
             old.copy_(new)

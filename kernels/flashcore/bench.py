@@ -1,8 +1,11 @@
 """Time a kernel against PyTorch in one process, so that the ratio can be trusted where the microseconds cannot.
 
-Each pair is measured in blocks A B B A and B A A B, so that a drifting clock or a busy neighbour hits both sides alike;
-the ratio is that of the blocks (:func:`flashcore.stats.paired_ratio`). The kernel is timed against itself in the same
-way: that null must be 1 within its interval, or the method is not to be believed on this machine. After the timing
+Each pair is measured in blocks A B B A and B A A B, so that a drifting clock or a busy neighbour hits both sides alike.
+The blocks belong to replicates: each has buffers in another place and graphs of its own, whose capture order, and in
+cold mode whose buffers, the two sides exchange from one replicate to the next. The ratio and its interval are those of
+the replicates (:func:`flashcore.stats.paired_ratio`). The kernel is timed against itself in the same way: that null
+must be 1 within its interval, or the method is not to be believed on this machine; what it shows is the ``floor`` under
+the width of every other interval of the same shape and mode. After the timing
 :mod:`flashcore.audit` looks whether what was timed was the work; a figure that did not survive this is never written.
 Each of the kernel's and its rivals' rows says how far it is from this GPU's measured roofline.
 """
@@ -29,12 +32,16 @@ MIN_ITERATIONS = 100
 ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 #: Samples in a row before the other side's turn.
 RUN = 2
+#: Independent repetitions of a comparison, an even number: each order of capture as often as the other.
+REPLICATES = timing.PLACES
+#: Replicates whose timers the audit looks at.
+AUDITED = (0, REPLICATES // 2, REPLICATES - 1)
 #: Times as many blocks in eager mode: single calls are short, and the processor that makes them is not quiet.
 EAGER_BLOCKS = 4
 #: What the figures mean; raised whenever they stop being comparable with older ones.
-METHOD_VERSION = 2
-#: Raw samples kept of each row, and unthrottled blocks that a ratio needs.
-MAX_SAMPLES, MIN_BLOCKS = 2000, 5
+METHOD_VERSION = 3
+#: Raw samples kept of each row, and unthrottled replicates that a ratio needs.
+MAX_SAMPLES, MIN_REPLICATES = 2000, 5
 #: PyTorch's math backend writes all scores to memory, several times over; it is not timed beyond this.
 MAX_MATH_SCORES = 2**27
 BOUNDED = "sdpa-math"
@@ -51,16 +58,16 @@ class Rival:
 
 @dataclass(frozen=True)
 class Paired:
-    a: np.ndarray  # [blocks, samples per block], us
+    a: np.ndarray  # [replicates, blocks, samples per block], us
     b: np.ndarray
     clocks: list[dict[str, Any]]  # one reading per block, empty without a GPU
 
     @property
     def throttled(self) -> np.ndarray:
-        """Which blocks ran on a throttled GPU."""
+        """[replicates, blocks]: which blocks ran on a throttled GPU."""
         if not self.clocks:
-            return np.zeros(len(self.a), dtype=bool)
-        return np.array([bool(c["throttled"]) for c in self.clocks])
+            return np.zeros(self.a.shape[:2], dtype=bool)
+        return np.array([bool(c["throttled"]) for c in self.clocks]).reshape(self.a.shape[:2])
 
 
 Report = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -86,7 +93,7 @@ def run(
     Raises:
         AuditFailed: the timed calls were not the work.
     """
-    blocks = math.ceil(max(iterations, MIN_ITERATIONS) / (2 * RUN))
+    blocks = blocks_for(iterations)
     chosen = tuple(modes) if modes else timing.modes(kernel.variant.device)
     ceilings = _ceilings(kernel, ceilings)
     rows: list[dict[str, Any]] = []
@@ -129,6 +136,11 @@ def run(
     return document, export(document, shapes)
 
 
+def blocks_for(iterations: int) -> int:
+    """Blocks of each replicate for ``iterations`` samples per side, an even number: as many A B B A as B A A B."""
+    return 2 * math.ceil(max(iterations, MIN_ITERATIONS) / (REPLICATES * 2 * 2 * RUN))
+
+
 def fastest(comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The fastest of PyTorch's backends for each benchmark, with the kernel's time over it."""
     found: dict[str, dict[str, Any]] = {}
@@ -144,20 +156,30 @@ def fastest(comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def null(kernel: Kernel, name: str, shape: Shape, mode: str, repeats: int) -> dict[str, Any]:
     """The comparison of ``kernel`` with itself, ``repeats`` times: does the method find the 1 that is there?
 
-    covering_1: intervals that contain 1; inside_1pct: intervals within 0.99 to 1.01; both: of those that do both.
+    As with a rival, the intervals are not narrower than the floor of one null of the run, one measured before these.
+    covering_1: intervals that contain 1; covering_1_unfloored: without that floor; inside_1pct: ratios within 1 % of 1;
+    both: of those that are inside and whose interval contains 1.
     """
-    bench = Bench(kernel, name, shape, mode, math.ceil(MIN_ITERATIONS / (2 * RUN)), Clocks())
-    found = [bench.null() for _ in range(repeats)]
-    covering = [f["ci_low"] <= 1 <= f["ci_high"] for f in found]
+    bench = Bench(kernel, name, shape, mode, blocks_for(MIN_ITERATIONS), Clocks())
+    floor = stats.floor_of(bench.null())
+    pairs = [bench.null_and_floored(floor) for _ in range(repeats)]
+    found = [floored for _, floored in pairs]
+    covering = [_contains_1(f) for f in found]
     inside = [abs(f["ratio"] - 1) <= 0.01 for f in found]
     return {
         "repeats": repeats,
+        "floor": floor,
         "covering_1": sum(covering),
+        "covering_1_unfloored": sum(_contains_1(plain) for plain, _ in pairs),
         "inside_1pct": sum(inside),
         "both": sum(c and i for c, i in zip(covering, inside)),  # noqa: B905 (Python 3.9)
         "worst": max((f["ratio"] for f in found), key=lambda r: abs(r - 1)),
         "widest": max(f["ci_high"] - f["ci_low"] for f in found),
     }
+
+
+def _contains_1(comparison: Mapping[str, Any]) -> bool:
+    return bool(comparison["ci_low"] <= 1 <= comparison["ci_high"])
 
 
 def _ceilings(kernel: Kernel, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -229,8 +251,9 @@ class Bench:
         self.device = kernel.variant.device
         self.seed = inputs.fresh_seeds(1)[0]
         self.sets = timing.places(shape, self.seed, self.device)
+        self.turns = timing.rotations(shape, self.sets[0]) if mode == "cold" else ()
         self.skipped: list[dict[str, str]] = []
-        self._ours: timing.Timer | None = None
+        self._audited: list[timing.Timer] = []
         self._p50 = math.inf
 
     def title(self, subject: str) -> str:
@@ -240,26 +263,37 @@ class Bench:
 
     def against(self, rivals: Sequence[Rival]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """(row, comparison) pairs: the kernel's own row with its A/A null, then each rival's."""
-        ours = self._timer(self.kernel)
-        paired = self._measure(ours, self._timer(self.kernel))
-        found = [(self._row(self.kernel.built.label, "", ours, paired.a), self._compare("", paired))]
+        ours = self._source(self.kernel)
+        paired = self._measure(ours, ours)
+        null = self._compare("", paired)
+        floor = stats.floor_of(null)
+        found = [(self._row(self.kernel.built.label, "", ours, paired.a), null)]
         for rival in rivals:
             with rival.context():
                 try:
-                    theirs = timing.make(self.mode, rival.subject, self.shape, self.sets)
+                    theirs = self._source(rival.subject)
+                    theirs.timer(0, 1)
                 except AuditFailed as e:  # a backend that synchronises cannot be captured; it is timed in eager mode
                     self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})
                     continue
                 paired = self._measure(ours, theirs)
             if len(found) == 1:  # the kernel's own row is taken beside the first rival
-                found[0] = (self._row(self.kernel.built.label, "", ours, paired.a), found[0][1])
-            found.append((self._row(rival.name, rival.name, theirs, paired.b), self._compare(rival.name, paired)))
-        self._ours, self._p50 = ours, found[0][0]["stats"]["p50"]
+                found[0] = (self._row(self.kernel.built.label, "", ours, paired.a), null)
+            found.append(
+                (self._row(rival.name, rival.name, theirs, paired.b), self._compare(rival.name, paired, floor))
+            )
+        self._p50 = found[0][0]["stats"]["p50"]
         return found
 
     def null(self) -> dict[str, Any]:
-        """The kernel against itself, once, with timers of their own."""
-        return self._compare("", self._measure(self._timer(self.kernel), self._timer(self.kernel)))
+        """The kernel against itself, once."""
+        return self.null_and_floored(0.0)[0]
+
+    def null_and_floored(self, floor: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The kernel against itself, once; the same samples with an interval that is not narrower than ``floor``."""
+        source = self._source(self.kernel)
+        paired = self._measure(source, source)
+        return self._compare("", paired), self._compare("", paired, floor)
 
     def audit(self, ceilings: Mapping[str, Any] | None) -> dict[str, Any]:
         """Look whether what :meth:`against` timed was the work (:mod:`flashcore.audit`).
@@ -267,7 +301,7 @@ class Bench:
         Raises:
             AuditFailed: it was not.
         """
-        assert self._ours is not None, "nothing was timed yet"  # noqa: S101
+        assert self._audited, "nothing was timed yet"  # noqa: S101
         if (
             ceilings
             and self.mode != "eager"
@@ -275,13 +309,20 @@ class Bench:
         ):
             raise self._refused(AuditFailed(f"{self._p50:.2f} us is less than this GPU's tensor cores need"))
         try:
-            return audit.examine(self.kernel, self._ours, self.shape, self.seed)
+            return audit.examine(self.kernel, self._audited, self.shape, self.seed)
         except AuditFailed as e:
             raise self._refused(e) from e
 
-    def _timer(self, subject: timing.Subject) -> timing.Timer:
+    def _source(self, subject: timing.Subject) -> timing.Source:
+        return timing.Source(self.mode, subject, self.sets, self.turns)
+
+    def _pair(self, a: timing.Source, b: timing.Source, replicate: int) -> tuple[timing.Timer, timing.Timer]:
+        """The two timers of a replicate; who is captured first, and gets the memory there is first, alternates."""
         try:
-            return timing.make(self.mode, subject, self.shape, self.sets)
+            if replicate % 2:
+                second = b.timer(replicate, 1)
+                return a.timer(replicate, 0), second
+            return a.timer(replicate, 0), b.timer(replicate, 1)
         except AuditFailed as e:
             raise self._refused(e) from e
 
@@ -289,23 +330,35 @@ class Bench:
         where = f"{self.kernel.built.label} on {self.shape}, {self.mode}"
         return AuditFailed(f"{where}: {fault.message}", cause=fault.cause, hint=fault.hint)
 
-    def _measure(self, a: timing.Timer, b: timing.Timer) -> Paired:
-        samples: dict[int, list[list[float]]] = {0: [], 1: []}
+    def _measure(self, a: timing.Source, b: timing.Source) -> Paired:
+        """Time ``a``, the kernel, against ``b``; the timers that :data:`AUDITED` names are kept."""
+        samples: dict[int, list[list[list[float]]]] = {0: [], 1: []}
         readings = []
-        brief = self.mode == "eager" and max(a.sample(), b.sample()) < timing.LONG_US
-        for number in range(self.blocks * (EAGER_BLOCKS if brief else 1)):
-            block: dict[int, list[float]] = {0: [], 1: []}
-            for side in ORDERS[number % 2]:
-                timer = (a, b)[side]
-                timer.lead_in()
-                block[side] += [timer.sample() for _ in range(RUN)]
-            for side, values in block.items():
-                samples[side].append(values)
-            reading = self.clocks.read()
-            readings += [reading] if reading else []
+        self._audited = []
+        brief = self.mode == "eager" and max(a.call_us, b.call_us) < timing.LONG_US
+        blocks = self.blocks * (EAGER_BLOCKS if brief else 1)
+        for replicate in range(REPLICATES):
+            pair = self._pair(a, b, replicate)
+            self._audited += [pair[0]] if replicate in AUDITED else []
+            for values in samples.values():
+                values.append([])
+            for number in range(blocks):
+                block = self._block(pair, ORDERS[(number + replicate // 2) % 2])
+                for side, taken in enumerate(block):
+                    samples[side][-1].append(taken)
+                reading = self.clocks.read()
+                readings += [reading] if reading else []
         return Paired(np.array(samples[0]), np.array(samples[1]), readings)
 
-    def _row(self, variant: str, subject: str, timer: timing.Timer, samples: np.ndarray) -> dict[str, Any]:
+    @staticmethod
+    def _block(pair: tuple[timing.Timer, timing.Timer], order: Sequence[int]) -> tuple[list[float], list[float]]:
+        taken: tuple[list[float], list[float]] = ([], [])
+        for side in order:
+            pair[side].lead_in()
+            taken[side].extend(pair[side].sample() for _ in range(RUN))
+        return taken
+
+    def _row(self, variant: str, subject: str, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:
         flat = samples.reshape(-1)
         return {
             "name": self.title(subject),
@@ -313,25 +366,29 @@ class Bench:
             "shape": self.shape.as_dict(),
             "mode": self.mode,
             "unit": "us",
-            "launches_per_sample": timer.launches,
-            "launches": timer.launches * int(flat.size),
+            "launches_per_sample": source.launches,
+            "launches": source.launches * int(flat.size),
             "samples": [round(float(s), 3) for s in flat[:MAX_SAMPLES]],
             "stats": stats.summary(flat),
         }
 
-    def _compare(self, rival: str, paired: Paired) -> dict[str, Any]:
+    def _compare(self, rival: str, paired: Paired, floor: float | None = None) -> dict[str, Any]:
         throttled = paired.throttled
-        steady = ~throttled
+        steady = ~throttled.any(axis=1)
+        least = floor or 0.0
         unthrottled = None
-        if throttled.any() and steady.sum() >= MIN_BLOCKS:
-            unthrottled = stats.paired_ratio(paired.a[steady], paired.b[steady])
+        if throttled.any() and steady.sum() >= MIN_REPLICATES:
+            unthrottled = stats.paired_ratio(paired.a[steady], paired.b[steady], floor=least)
+        ratios = stats.block_ratios(paired.a, paired.b)
         return {
             "benchmark": self.title(""),
             "against": self.title(rival),
             "null": not rival,  # the kernel against itself
             "mode": self.mode,
-            **stats.paired_ratio(paired.a, paired.b),
-            "block_ratios": [round(float(r), 5) for r in paired.a.mean(axis=1) / paired.b.mean(axis=1)],
+            **stats.paired_ratio(paired.a, paired.b, floor=least),
+            "floor": floor,
+            "replicates": len(ratios),
+            "block_ratios": [round(float(r), 5) for r in ratios.reshape(-1)],
             "throttled_blocks": int(throttled.sum()),
             "unthrottled": unthrottled,
             "clocks": paired.clocks,

@@ -6,7 +6,7 @@ causal    the causal mask, square and not (a variant without it must refuse, not
 values    hostile values, and scales other than D ** -0.5
 layout    [B,S,H,D] and sliced inputs and outputs without copies, nothing written outside the output, inputs untouched
 repeat    the same bits for the same inputs, again and again; new results when the same memory holds new inputs;
-          another stream
+          another stream; behind work that is still queued on its stream
 ========  =========================================================================================================
 
 Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is float64, the
@@ -36,6 +36,9 @@ REPEATS = 8
 EDGES = (1, 2, 17, 31, 63, 65, 127, 129, 511)
 LONGEST = 4095
 GUARD = 2048  # elements before and after each output that must stay as they are
+#: How long the stream waits before a launch that must wait with it, in clocks (some 20 ms); 1 in the rehearsal, which
+#: loads what the device has not run yet, since loading waits for the device.
+WAIT_CLOCKS, REHEARSAL_CLOCKS = 40_000_000, 1
 #: Bits of an FP16 NaN that arithmetic does not produce.
 POISON = 0x7E5A
 
@@ -259,6 +262,49 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             yield _judge(kernel, "another stream", shape, tensors, Guarded(shape, device))
+        yield _queued(kernel, Shape(1, 8, 512, _head_dim(kernel)), seed + 2)
+
+
+def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:
+    """One launch behind work that still waits: the inputs get their values, and the output its poison, in stream order.
+
+    Only that stream is waited for. A launch on another stream reads inputs that are NaN, is overwritten by the poison
+    or is not done in time.
+    """
+    label = "behind queued work"
+    device = kernel.variant.device
+    values = inputs.draw(shape, seed, device)
+    try:
+        for clocks in (REHEARSAL_CLOCKS, WAIT_CLOCKS):
+            seen = _behind(kernel, shape, values, clocks)
+        right = attention64(*values)
+        allowed = tolerance(flash(*values), right)
+        error = measure(seen, right)
+    except (FlashcoreError, RuntimeError) as e:
+        return Trial(label, shape, fault=str(e).strip().splitlines()[0])
+    fault = allowed.refusal(error)
+    if fault is not None:
+        fault += "; it must run on the caller's stream, after what is queued there"
+    return Trial(label, shape, error, allowed, fault)
+
+
+def _behind(kernel: Kernel, shape: Shape, values: inputs.Tensors, clocks: int) -> torch.Tensor:
+    """What is in the output when the caller's stream, kept waiting for ``clocks`` first, is done."""
+    holders = [torch.full_like(t, math.nan) for t in values]
+    out = Guarded(shape, kernel.variant.device).out
+    seen = torch.full_like(out, math.nan)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(clocks)  # noqa: SLF001 (PyTorch's own tests wait with it)
+        for holder, value in zip(holders, values):  # noqa: B905 (Python 3.9)
+            holder.copy_(value, non_blocking=True)
+        out.fill_(math.nan)
+        kernel(*holders, out=out)
+        seen.copy_(out, non_blocking=True)
+        stream.synchronize()
+    torch.cuda.synchronize()  # a stray launch must be over before its buffers go to others
+    return seen
 
 
 def _device_name(kernel: Kernel) -> str:

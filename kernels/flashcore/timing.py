@@ -8,8 +8,9 @@ eager  CUDA: one call from Python between two events on an idle GPU, so that the
 =====  ==========================================================================================================
 
 Where buffers happen to lie changes a kernel's time by a percent or two (cache slices, pages), for as long as they lie
-there. So each timer has inputs in several places, and moves on with each run of samples: a ratio's interval then holds
-that luck too. Except in cold mode both sides of a comparison use the same inputs.
+there; so does how a graph was instantiated. So a :class:`Source` makes one timer after the other, each on other inputs,
+with new graphs and outputs that are shifted by a random length. Both sides of a comparison use the same inputs; in cold
+mode they have a rotation each, and exchange them from one timer to the next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from flashcore import capture, inputs
@@ -43,29 +45,27 @@ MAX_AUDIT_LAUNCHES = 200
 AUDIT_REPEATS = 3
 MAX_AUDIT_CALLS = 64
 #: Places of the inputs in the modes whose caches are warm.
-PLACES = 16
+PLACES = 14
 #: Lead-in before each run of samples on a CPU. PyTorch's OpenMP threads keep spinning after a call and would take a
 #: core from whatever runs next; 2 ms were enough on the machine where this was measured.
 CPU_LEAD_IN_S = 0.005
 
 
 class Timer:
-    """A subject on some inputs. ``lead_in`` moves on to the next place and to a steady state, ``sample`` measures."""
+    """A subject on some inputs. ``lead_in`` brings it to a steady state, ``sample`` measures."""
 
     launches = 1  # per sample
 
     def __init__(self, subject: Subject, sets: list[inputs.Tensors]) -> None:
         self.subject = subject
         self.sets = sets
-        self.place = 0
 
     def lead_in(self) -> None:
-        self.place += 1
         self.sample()
 
     @property
     def tensors(self) -> inputs.Tensors:
-        return self.sets[self.place % len(self.sets)]
+        return self.sets[0]
 
     def sample(self) -> float:
         raise NotImplementedError
@@ -128,7 +128,6 @@ class Events(Timer):
 
 class Eager(Events):
     def lead_in(self) -> None:
-        self.place += 1
         if self.sample() < LONG_US:
             for _ in range(EAGER_LEAD_IN):
                 self.sample()
@@ -149,9 +148,13 @@ class Graph(Events):
         AuditFailed: the subject cannot be captured, or a call of it added nothing to the graph.
     """
 
-    def __init__(self, subject: Subject, sets: list[inputs.Tensors], launch_us: float, cold: bool) -> None:
+    def __init__(
+        self, subject: Subject, sets: list[inputs.Tensors], launch_us: float, cold: bool, shift: int = 0
+    ) -> None:
         super().__init__(subject, sets)
-        self._cold = cold
+        self._cold, self._turn = cold, 0
+        #: Memory that lies before the outputs, so that they lie elsewhere than another graph's.
+        self._shift, self._spacers = shift, []
         per_graph = min(MAX_LAUNCHES, math.ceil(GRAPH_US / max(launch_us, 0.5)))
         if not cold:
             order = [[tensors] * per_graph for tensors in sets]
@@ -177,6 +180,8 @@ class Graph(Events):
                 warnings.simplefilter("ignore")  # of an empty graph: that is an error here, below
                 graph.capture_begin(pool=self._pool)
                 try:
+                    if self._shift:
+                        self._spacers.append(torch.empty(self._shift, dtype=torch.uint8, device=sets[0][0].device))
                     counts.append(capture.nodes(stream.cuda_stream))
                     for tensors in sets:
                         self._outs[id(tensors)] = (tensors, self.subject(*tensors))
@@ -199,8 +204,8 @@ class Graph(Events):
         return graph
 
     def work(self) -> None:
-        self._graphs[self.place % len(self._graphs)].replay()
-        self.place += self._cold
+        self._graphs[self._turn % len(self._graphs)].replay()
+        self._turn += self._cold
 
     def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
         kept = list(self._outs.values())
@@ -247,17 +252,47 @@ def places(shape: Shape, seed: int, device: str) -> list[inputs.Tensors]:
     return [first, *_copies(first, _affordable(shape, device, PLACES) - 1)]
 
 
-def make(mode: str, subject: Subject, shape: Shape, sets: list[inputs.Tensors]) -> Timer:
-    """A timer of ``subject`` on ``sets`` (:func:`places`), compiled, captured and warmed up."""
-    if mode == "wall":
-        return _warm(Wall(subject, sets))
-    eager = _warm(Eager(subject, sets))
-    if mode == "eager":
-        return eager
-    launch_us = min(eager.sample() for _ in range(5))
-    if mode == "hot":
-        return _warm(Graph(subject, sets, launch_us, cold=False))
-    return _warm(Graph(subject, _rotation(shape, sets[0]), launch_us, cold=True))
+class Source:
+    """Timers of ``subject``, one for each replicate, on one of ``sets`` (:func:`places`) or, in cold mode, one of the
+    two ``rotations`` (:func:`rotations`).
+
+    Raises:
+        AuditFailed: (:meth:`timer`) the subject's launches cannot be captured.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        subject: Subject,
+        sets: list[inputs.Tensors],
+        turns: tuple[list[inputs.Tensors], ...] = (),
+    ) -> None:
+        self.mode, self.subject, self.sets, self._turns = mode, subject, sets, turns
+        first = _warm(Wall(subject, sets) if mode == "wall" else Eager(subject, sets))
+        #: Of one call, launch included.
+        self.call_us = min(first.sample() for _ in range(5))
+        #: Per sample, of the timers made so far.
+        self.launches = 1
+
+    def timer(self, replicate: int, side: int) -> Timer:
+        """A timer, captured and warmed up; ``side`` (0, 1) tells the two of a replicate apart."""
+        made = self._made(replicate, side)
+        self.launches = made.launches
+        return made
+
+    def _made(self, replicate: int, side: int) -> Timer:
+        place = self.sets[replicate % len(self.sets)]
+        if self.mode == "wall":
+            return Wall(self.subject, [place])
+        if self.mode == "eager":
+            return Eager(self.subject, [place])
+        drawn = np.random.default_rng((replicate, side))  # the same placements are asked for in every run
+        shift = int(drawn.integers(1, 1 + place[0].numel() * place[0].element_size()))
+        if self.mode == "hot":
+            return _warm(Graph(self.subject, [place], self.call_us, cold=False, shift=shift))
+        turn = self._turns[(replicate + side) % len(self._turns)]
+        turn = [turn[n] for n in drawn.permutation(len(turn))]
+        return _warm(Graph(self.subject, turn, self.call_us, cold=True, shift=shift))
 
 
 def _warm(timer: Timer) -> Timer:
@@ -266,11 +301,12 @@ def _warm(timer: Timer) -> Timer:
     return timer
 
 
-def _rotation(shape: Shape, first: inputs.Tensors) -> list[inputs.Tensors]:
-    """Copies of ``first``, at least 64 and twice the L2 cache, as far as memory allows."""
+def rotations(shape: Shape, first: inputs.Tensors) -> tuple[list[inputs.Tensors], list[inputs.Tensors]]:
+    """Twice the same number of copies of ``first``, at least 64 and twice the L2 cache, as far as memory allows."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     wanted = max(MIN_SETS, math.ceil(2 * properties.L2_cache_size / shape.tensor_bytes))
-    return _copies(first, _affordable(shape, "cuda", wanted))
+    count = max(2, _affordable(shape, "cuda", 2 * wanted) // 2)
+    return _copies(first, count), _copies(first, count)
 
 
 def _copies(first: inputs.Tensors, count: int) -> list[inputs.Tensors]:

@@ -54,11 +54,13 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
     rows = {row["name"]: row for row in benchmark["benchmarks"]}
     assert set(rows) == {"s64", "s64/sdpa"}
     for row in rows.values():
-        assert row["stats"]["n"] == len(row["samples"]) == 100
+        assert row["stats"]["n"] == len(row["samples"]) == 112
         assert 0 < row["stats"]["min"] <= row["stats"]["p50"] <= row["stats"]["p90"] <= row["stats"]["p99"]
     null, against = benchmark["comparisons"]
     assert (null["benchmark"], null["against"], null["null"]) == ("s64", "s64", True)
     assert against["ci_low"] <= against["ratio"] <= against["ci_high"]
+    assert against["floor"] > 0
+    assert against["ci_high"] / against["ratio"] >= 1 + against["floor"] - 1e-3
     export = json.loads((tmp_path / "bench_export.json").read_text())
     assert export["results"]["s64"]["pytorch"]["p50"] == rows["s64/sdpa"]["stats"]["p50"]
     assert "kind" not in export
@@ -110,7 +112,7 @@ def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: P
     timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64", "--against", label)
     assert timed.returncode == 0, timed.stderr
     benchmark = document(tmp_path, "benchmark")
-    assert benchmark["method_version"] >= 2
+    assert benchmark["method_version"] >= 3
     assert [row["name"] for row in benchmark["benchmarks"]] == ["s64", f"s64/{label}"]
     assert benchmark["audits"][0]["outputs_checked"] >= 1
 

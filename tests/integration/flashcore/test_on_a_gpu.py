@@ -56,7 +56,11 @@ def cheater(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 @pytest.mark.parametrize("name", CUDA)
 def test_the_kernel_is_right(name: str) -> None:
     document = check.run(Kernel(build(registry.VARIANTS[name])), shapes.SHAPES)
-    assert document["summary"]["passed"] == document["summary"]["total"] == 20, document["cases"]
+    failed = [
+        f"{case['name']}, seed {case['seed']}: {case['message']}" for case in document["cases"] if not case["passed"]
+    ]
+    assert not failed, "; ".join(failed)
+    assert document["summary"]["passed"] == document["summary"]["total"] == 20
     assert document["summary"]["brief_passed"] == 20
 
 
@@ -67,7 +71,8 @@ def test_the_kernel_passes_the_audit_in_every_mode(name: str, ceilings: dict[str
     found = {audit["mode"]: audit for audit in document["audits"]}
     assert found["eager"]["ordered"] is True
     assert found["hot"]["nodes_per_launch"] >= 1
-    assert found["hot"]["outputs_checked"] == found["cold"]["outputs_checked"] == 3
+    assert found["hot"]["outputs_checked"] == 3
+    assert found["cold"]["outputs_checked"] == 9
     for row in document["benchmarks"]:
         assert row["launches"] >= 100
         assert 0 < row["roofline"]["pct"] <= 111, row["name"]
@@ -85,10 +90,11 @@ def test_hot_cold_and_eager_times_are_of_the_same_kernel(ceilings: dict[str, Any
 
 
 @pytest.mark.slow
-def test_a_kernel_against_itself_is_1_in_19_of_20_repeats() -> None:
-    found = bench.null(Kernel(build(BASELINE)), "mission", shapes.SHAPES["mission"], "hot", 20)
-    assert found["inside_1pct"] >= 19, found
-    assert found["both"] >= 17, found  # a 95 % interval misses 1 once in 20 by its nature
+@pytest.mark.parametrize("mode", ["hot", "cold", "eager"])
+def test_a_kernel_against_itself_is_1_in_19_of_20_repeats(mode: str) -> None:
+    found = bench.null(Kernel(build(BASELINE)), "mission", shapes.SHAPES["mission"], mode, 20)
+    assert found["both"] >= 19, found
+    assert found["widest"] <= 0.02, found  # an interval that says nothing contains 1, too
 
 
 # ------------------------------------------------------------------------------------------------ kernels that cheat
@@ -106,7 +112,7 @@ def test_a_kernel_on_a_stream_of_its_own_may_if_it_waits_and_is_waited_for(
         (OTHER_STREAM, "cold", "added nothing to the CUDA graph"),
         (OTHER_STREAM, "eager", "began before the work queued ahead"),
         (NOT_JOINED, "hot", "cannot be captured"),
-        (NOT_JOINED, "eager", "the device worked"),
+        (NOT_JOINED, "eager", "the device worked|began before the work queued ahead"),
         (REMEMBERS, "hot", "added nothing to the CUDA graph"),
         (REMEMBERS, "eager", "wrong results"),
         (PARTIAL, "hot", "wrong results"),
@@ -123,7 +129,7 @@ def test_a_kernel_that_cheats_gets_no_figure(
     torch.cuda.synchronize()  # an abandoned capture leaves the device usable
 
 
-@pytest.mark.parametrize("cheat", [OTHER_STREAM, REMEMBERS, PARTIAL, EVERY_SECOND])
+@pytest.mark.parametrize("cheat", [OTHER_STREAM, NOT_JOINED, REMEMBERS, PARTIAL, EVERY_SECOND])
 def test_the_check_notices_a_kernel_that_cheats(cheat: int, cheater: Callable[[int], Kernel]) -> None:
     document = check.run(cheater(cheat), {"small": shapes.Shape(1, 2, 64, 64)})
     assert document["summary"]["failed"] > 0

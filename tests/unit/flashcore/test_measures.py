@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashcore import bench, capture, compare, inputs, reference, shapes, stats
+from flashcore import bench, capture, compare, inputs, reference, shapes, stats, timing
 
 
 def test_percentiles_and_spread() -> None:
@@ -14,23 +14,152 @@ def test_percentiles_and_spread() -> None:
     assert stats.summary(np.array([3.0]))["stddev"] == 0.0
 
 
+SHAPE = (bench.REPLICATES, 2, 2 * bench.RUN)
+
+
+def null_run(rng: np.random.Generator, truth: float = 1.0, heavy: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Two sides whose placement differs by 0.3 % for as long as a replicate lasts, on a machine whose slow noise they
+    share, with noise of their own that is autocorrelated (0.9 from sample to sample) and, if ``heavy``, has outliers.
+    """
+    replicates, blocks, per_block = SHAPE
+    drift = np.exp(np.cumsum(rng.normal(0, 0.004, (replicates, blocks, 1)), axis=1))
+    sides = []
+    for level in (truth, 1.0):
+        noise = np.empty((replicates, blocks * per_block))
+        noise[:, 0] = rng.normal(0, 0.002, replicates)
+        for n in range(1, noise.shape[1]):
+            noise[:, n] = 0.9 * noise[:, n - 1] + rng.normal(0, 0.002 * np.sqrt(1 - 0.9**2), replicates)
+        placement = rng.normal(0, 0.003, (replicates, 1, 1))
+        side = 10 * level * drift * np.exp(placement + noise.reshape(SHAPE))
+        if heavy:
+            side = np.where(rng.random(SHAPE) < 0.02, 3 * side, side)
+        sides.append(side)
+    return sides[0], sides[1]
+
+
 def test_drift_cancels_in_the_paired_ratio() -> None:
     rng = np.random.default_rng(5)
-    drift = np.linspace(1, 3, 40)[:, None]  # the machine becomes three times slower
-    a = 50 * drift * rng.normal(1, 0.01, (40, 4))
-    b = 100 * drift * rng.normal(1, 0.01, (40, 4))
-    found = stats.paired_ratio(a, b)
+    drift = np.linspace(1, 3, SHAPE[0] * SHAPE[1]).reshape(*SHAPE[:2], 1)  # the machine becomes three times slower
+    found = stats.paired_ratio(50 * drift * rng.normal(1, 0.01, SHAPE), 100 * drift * rng.normal(1, 0.01, SHAPE))
     assert found["ci_low"] <= 0.5 <= found["ci_high"]
     assert found["ci_high"] - found["ci_low"] < 0.01
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+@pytest.mark.parametrize("heavy", [False, True], ids=["plain", "outliers"])
+def test_the_interval_of_equals_contains_1_as_often_as_it_says(heavy: bool) -> None:
+    rng = np.random.default_rng(6)
+    found = [stats.paired_ratio(*null_run(rng, heavy=heavy), seed=n) for n in range(1000)]
+    covering = sum(f["ci_low"] <= 1 <= f["ci_high"] for f in found)
+    assert 920 <= covering <= 990, covering
+    assert sum(abs(f["ratio"] - 1) < 0.01 for f in found) >= 999
+    assert np.median([f["ci_high"] - f["ci_low"] for f in found]) < 0.008
+
+
+def test_an_interval_of_samples_as_if_independent_would_be_too_narrow() -> None:
+    """The same runs with the replicates' blocks taken for replicates: what the simulation must be able to show."""
     rng = np.random.default_rng(6)
     hits = 0
-    for _ in range(200):
-        found = stats.paired_ratio(rng.normal(1, 0.05, (25, 4)), rng.normal(1, 0.05, (25, 4)))
+    for n in range(300):
+        a, b = (side.reshape(-1, 1, side.shape[2]) for side in null_run(rng))
+        found = stats.paired_ratio(a, b, seed=n)
         hits += found["ci_low"] <= 1 <= found["ci_high"]
-    assert 180 <= hits <= 199
+    assert hits < 276
+
+
+@pytest.mark.parametrize("truth", [0.98, 1.02])
+def test_two_percent_are_told_from_nothing(truth: float) -> None:
+    rng = np.random.default_rng(7)
+    floors = [stats.floor_of(stats.paired_ratio(*null_run(rng))) for _ in range(100)]
+    found = [stats.paired_ratio(*null_run(rng, truth), floor=floor) for floor in floors]
+    assert sum(not f["ci_low"] <= 1 <= f["ci_high"] for f in found) >= 99
+    assert sum(f["ci_low"] <= truth <= f["ci_high"] for f in found) >= 92
+
+
+def test_the_null_puts_a_floor_under_other_intervals() -> None:
+    rng = np.random.default_rng(8)
+    a, b = null_run(rng, 1.5)
+    plain, floored = stats.paired_ratio(a, b), stats.paired_ratio(a, b, floor=0.02)
+    assert floored["ratio"] == plain["ratio"]
+    assert floored["ci_high"] / floored["ratio"] == pytest.approx(1.02, abs=1e-4)
+    assert floored["ratio"] / floored["ci_low"] == pytest.approx(1.02, abs=1e-4)
+    assert stats.paired_ratio(a, b, floor=1e-6) == plain
+    assert stats.floor_of({"ratio": 1.004, "ci_low": 1.003, "ci_high": 1.005}) == pytest.approx(0.004)
+    assert stats.floor_of({"ratio": 1.001, "ci_low": 0.995, "ci_high": 1.007}) == pytest.approx(0.006)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(3, 3.1824), (5, 2.5706), (11, 2.2010), (30, 2.0423), (1000, 1.9623)]
+)
+def test_students_quantiles(freedom: int, quantile: float) -> None:
+    assert stats.student_t(freedom) == pytest.approx(quantile, rel=0.01)
+
+
+def test_no_side_has_an_advantage_by_its_turn() -> None:
+    """Each side comes first equally often, in the blocks of a replicate and in the capture of the graphs."""
+    blocks = bench.blocks_for(bench.MIN_ITERATIONS)
+    assert blocks % 2 == bench.REPLICATES % 2 == 0
+    assert bench.REPLICATES >= 10
+    assert bench.REPLICATES * blocks * 2 * bench.RUN >= bench.MIN_ITERATIONS
+    taken: list[str] = []
+
+    class Source:
+        call_us = 1e6
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def timer(self, replicate: int, side: int) -> object:
+            taken.append(f"{self.name}{replicate}.{side}")
+            return Fixed(1.0 + side)
+
+    class Fixed:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def lead_in(self) -> None:
+            pass
+
+        def sample(self) -> float:
+            return self.value
+
+    subject = bench.Bench.__new__(bench.Bench)
+    subject.mode, subject.blocks, subject.clocks = "wall", blocks, bench.Clocks()
+    paired = subject._measure(Source("a"), Source("b"))  # type: ignore[arg-type]
+    assert paired.a.shape == paired.b.shape == (bench.REPLICATES, blocks, 2 * bench.RUN)
+    assert stats.paired_ratio(paired.a, paired.b)["ratio"] == 0.5
+    assert taken[:4] == ["a0.0", "b0.1", "b1.1", "a1.0"]
+    assert len(taken) == len(set(taken)) == 2 * bench.REPLICATES
+    assert len(subject._audited) == 3
+
+
+def test_both_sides_share_a_place_and_exchange_their_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[list[object], int]] = []
+
+    class Graph(timing.Timer):
+        def __init__(self, subject: timing.Subject, sets: list[inputs.Tensors], _us: float, *, cold: bool, shift: int):
+            super().__init__(subject, sets)
+            self.launches = 64 if cold else 100
+            made.append((sorted(id(s) for s in sets), shift))
+
+        def sample(self) -> float:
+            return 1.0
+
+    monkeypatch.setattr(timing, "Graph", Graph)
+    monkeypatch.setattr(timing, "Eager", timing.Wall)
+    monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)
+    shape = shapes.Shape(1, 1, 16, 64)
+    sets = timing.places(shape, 1, "cpu")
+    turns = (timing.places(shape, 1, "cpu"), timing.places(shape, 1, "cpu"))
+    hot, cold = (timing.Source(mode, reference.sdpa, sets, turns) for mode in ("hot", "cold"))
+    for source in (hot, cold):
+        for replicate in (0, 1):
+            for side in (0, 1):
+                source.timer(replicate, side)
+    assert [hot.launches, cold.launches] == [100, 64]
+    places = [where for where, _ in made]
+    assert places[0] == places[1] != places[2] == places[3]  # hot: the same inputs, then others
+    assert places[4] == places[7] != places[5] == places[6]  # cold: one rotation each, then the other's
+    assert len({shift for _, shift in made[:4]}) == 4
 
 
 def test_unwritten_outputs_are_counted_and_refused() -> None:
@@ -97,20 +226,21 @@ def test_the_fastest_backend_is_the_one_the_kernel_has_the_least_lead_on() -> No
     ]
 
 
-def test_blocks_on_a_throttled_gpu_are_marked_and_the_others_compared_alone() -> None:
-    slow = np.arange(20) % 4 == 0
-    a, b = np.full((20, 4), 5.0), np.full((20, 4), 10.0)
+def test_replicates_on_a_throttled_gpu_are_marked_and_the_others_compared_alone() -> None:
+    slow = np.zeros((10, 2), dtype=bool)
+    slow[:3, 1] = True
+    a, b = np.full((10, 2, 4), 5.0), np.full((10, 2, 4), 10.0)
     a[slow] *= 3  # throttled while the kernel ran
-    paired = bench.Paired(a, b, [{"throttled": ["sw_thermal"] if s else []} for s in slow])
+    paired = bench.Paired(a, b, [{"throttled": ["sw_thermal"] if s else []} for s in slow.reshape(-1)])
     assert paired.throttled.tolist() == slow.tolist()
-    clocks = bench.Clocks()
     subject = bench.Bench.__new__(bench.Bench)
-    subject.name, subject.mode, subject.device, subject.clocks = "mission", "wall", "cpu", clocks
-    found = subject._compare("sdpa", paired)
-    assert (found["throttled_blocks"], found["against"]) == (5, "mission/sdpa")
+    subject.name, subject.mode, subject.device = "mission", "wall", "cpu"
+    found = subject._compare("sdpa", paired, 0.001)
+    assert (found["throttled_blocks"], found["against"], found["floor"]) == (3, "mission/sdpa", 0.001)
     assert found["unthrottled"]["ratio"] == 0.5
+    assert len(found["block_ratios"]) == len(found["clocks"]) == 20
     quiet = subject._compare("", bench.Paired(a, b, []))
-    assert (quiet["throttled_blocks"], quiet["unthrottled"], quiet["null"]) == (0, None, True)
+    assert (quiet["throttled_blocks"], quiet["unthrottled"], quiet["null"], quiet["floor"]) == (0, None, True, None)
 
 
 def test_a_graph_is_not_counted_without_a_driver_or_a_capture() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ RACES = """========= COMPUTE-SANITIZER
 ========= Error: Race reported between Write access at flashcore_wmma(flashcore_args)+0x10 in wmma.cu:88
 =========     and Read access at flashcore_wmma(flashcore_args)+0x90 in wmma.cu:92 [64 hazards]
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+WARNED = """========= COMPUTE-SANITIZER
+========= Warning: Race reported between Read access at flashcore_wmma(flashcore_args)+0x10 in wmma.cu:88
+=========     and Write access at flashcore_wmma(flashcore_args)+0x90 in wmma.cu:92 [64 hazards]
+========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)
 """
 BOUNDS = """========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 16 bytes
@@ -30,6 +36,7 @@ BOUNDS = """========= COMPUTE-SANITIZER
         (0, CLEAN.replace("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"),
          "passed", 0, None),
         (42, RACES, "failed", 1, "Race reported between Write access"),
+        (0, WARNED, "failed", 2, "2 of 2 are warnings, which fail too: Warning: Race reported"),
         (42, BOUNDS, "failed", 3, "Invalid __global__ read of size 16"),
         (1, "error: fused failed to launch\n" + CLEAN, "failed", 0, "exit code 1"),
         (1, "========= Error: Device not supported\n", "unavailable", None, "Device not supported"),
@@ -79,7 +86,17 @@ def test_a_program_that_hangs_is_stopped_with_what_it_watches(tool: Path, monkey
     assert {p["status"] for p in found} == {"unavailable"}
     assert "stopped after 0.5 s" in found[0]["message"]
     watched = Path(f"/proc/{(tool / 'watched').read_text().strip()}/stat")
-    assert not watched.exists() or watched.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    deadline = time.monotonic() + 10  # a kill takes effect when the process is scheduled next
+    while _alive(watched) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _alive(watched)
+
+
+def _alive(stat_file: Path) -> bool:
+    try:
+        return stat_file.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_without_the_tool_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
