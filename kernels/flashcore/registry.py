@@ -229,11 +229,12 @@ VARIANTS: dict[str, Variant] = {
                 ),
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
+                Parameter("SLACK", (0, 8), 0, "growth of a maximum, in powers of 2, that calls for no rescaling"),
             ),
             constraints=(
                 Constraint(
                     "TILE_M=0 chooses the other parameters itself: leave them alone",
-                    lambda c: c["TILE_M"] > 0 or c == _CHOSEN_BY_SHAPE,
+                    lambda c: c["TILE_M"] > 0 or c == {**_CHOSEN_BY_SHAPE, "SLACK": c["SLACK"]},
                 ),
                 Constraint(
                     "a block has whole warps: TILE_M >= WARP_ROWS",

@@ -6,10 +6,11 @@
 //
 // Further ideas, each of them a few lines, so that it can be taken out again and measured (docs/flagship-notes.md):
 // - STAGES tiles of K and V are on their way before the first is looked at: a short sequence is one burst of copies.
-// - The output is rescaled only when a row's maximum grew by more than 2^8 (kSlack). FP16 weights have the room, and
-//   after a few tiles it hardly ever happens. The result is the same up to rounding.
+// - STAGGERED: half of the groups begin to copy when the other half's copies are on their way, and each quarter of a
+//   multiprocessor has a warp of either half: one computes while the other's keys arrive.
 // - PIPELINED: tensor instructions of the next tile's Q K^T alternate with the exponentials of this one, so that both
 //   units work at the same time within one warp.
+// - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
@@ -172,32 +173,33 @@ int choose(const flashcore_args &args) {
 
 #else
 
+// The winners of a sweep over 838 tilings on an H200, for the shapes in docs/flagship-notes.md.
 // Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
 template <Type T, int D>
 int choose(const flashcore_args &args) {
   if constexpr (D == 128) {
     static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 32, 16, 32, 4, 1, false, 1>>(),
+        candidate<Tiling<T, D, 32, 16, 64, 4, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 64, 16, 64, 1, 2, true>>(),
-        candidate<Tiling<T, D, 128, 16, 64, 1, 2, true>>(),
     };
     return start_best(args, candidates);
-  } else if constexpr (T == Type::kBfloat16) {
+  } else if constexpr (T == Type::kBfloat16) {  // fewer, for the sake of the build's time
     static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1>>(),
-        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 1>>(),
-        candidate<Tiling<T, D, 64, 32, 32, 2, 2, true, 2, false, true>>(),
+        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
+        candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
     return start_best(args, candidates);
   } else {
     static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 16, 16, 32, 2, 2, true, 1>>(),
-        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1>>(),
-        candidate<Tiling<T, D, 16, 16, 64, 4, 2, true, 1>>(),
+        candidate<Tiling<T, D, 16, 16, 16, 4, 2, true, 1, false, true>>(),
+        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
+        candidate<Tiling<T, D, 16, 16, 64, 4, 2, true, 1, false, true>>(),
         candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 1>>(),
-        candidate<Tiling<T, D, 64, 32, 32, 2, 2, true, 2, false, true>>(),
+        candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
     return start_best(args, candidates);

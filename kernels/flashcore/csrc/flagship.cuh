@@ -4,6 +4,10 @@
 
 #include "bfloat16.cuh"
 
+#ifndef SLACK
+#define SLACK 0
+#endif
+
 namespace flashcore {
 
 // What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
@@ -85,7 +89,7 @@ template <typename C>
 struct State {
   uint32_t q[C::kRowTiles][C::kDepthTiles][4];
   float out[C::kRowTiles][C::kOutTiles][4];
-  float maximum[C::kRowTiles][2];  // what exponents are relative to: the largest score, or up to kSlack / factor less
+  float maximum[C::kRowTiles][2];  // what exponents are relative to: the largest score so far, less any slack
   float base[C::kRowTiles][2];     // maximum * factor, finite
   float sum[C::kRowTiles][4];      // [h]: of this lane's columns only; with tensor sums, a fragment of P times ones
 };
@@ -93,7 +97,7 @@ struct State {
 template <typename C>
 using Tile = float[C::kRowTiles][C::kKeyTiles][4];
 
-constexpr float kSlack = 8.f;  // 2^8: FP16 weights stay below 256, their sums are FP32
+constexpr float kSlack = SLACK;  // in powers of 2; FP16 weights stay below 2^SLACK, their sums are FP32
 
 __device__ __forceinline__ void zero(float (&c)[4]) { c[0] = c[1] = c[2] = c[3] = 0.f; }
 
@@ -156,7 +160,7 @@ __device__ __forceinline__ void mask(Tile<C> &s, int key, int row, int keys, int
     }
 }
 
-// Follow the maxima of this tile's scores; where one left its slack, rescale what was summed up before.
+// Follow the maxima of this tile's scores; where one grew beyond the slack, rescale what was summed up before.
 template <typename C>
 __device__ __forceinline__ void follow(State<C> &state, const Tile<C> &s, float factor, bool first) {
   float maximum[C::kRowTiles][2];

@@ -1,0 +1,97 @@
+"""The flagship's logic without a GPU, beyond what every kernel is asked: types, head dimensions, shared heads, choice.
+
+Not covered, by nature: what the compiler makes of it, memory ordering, and speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashcore.compare import HALF_ULP
+from flashcore.launch import DTYPES, Args, Strides
+from flashcore.reference import attention64
+from flashcore.registry import VARIANTS
+from tests.support.cuda_on_cpu.build import compile_on_cpu
+
+CONFIGURATIONS = [
+    {},
+    {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGGERED": 1},
+    {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "TENSOR_SUMS": 1, "SLACK": 8},
+    {"TILE_M": 64, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 3, "PIPELINED": 1, "TENSOR_SUMS": 1},
+]
+
+#: S_q, S_kv
+LENGTHS = [(1, 1), (17, 17), (65, 63), (1, 200), (130, 1), (40, 97), (20, 300)]
+
+
+@pytest.fixture(
+    scope="module", params=CONFIGURATIONS, ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()) or "auto"
+)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compile_on_cpu(VARIANTS["flagship"], request.param, tmp_path_factory.mktemp("flagship"))
+
+
+def excess(
+    library: ctypes.CDLL,
+    queries: tuple[int, int, int, int],
+    keys: tuple[int, int],
+    dtype: torch.dtype = torch.float16,
+    causal: bool = False,
+    scale: float = 0.125,
+    seed: int = 1,
+) -> float:
+    """The largest error, in roundings of the largest output, on random inputs; ``keys`` are H_kv and S_kv. Inputs are
+    slices of [B, S, H, D] tensors of NaN, and the output starts as NaN."""
+    (B, H, S_q, D), (H_kv, S_kv) = queries, keys
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(heads: int, rows: int) -> torch.Tensor:
+        outer = torch.full((B, rows + 2, heads, D + 16), torch.nan, dtype=dtype)
+        inner = outer[:, 1:-1, :, 8:-8].transpose(1, 2)
+        return inner.copy_(torch.randn(B, heads, rows, D, generator=generator))
+
+    q, k, v, out = tensor(H, S_q), tensor(H_kv, S_kv), tensor(H_kv, S_kv), tensor(H, S_q).fill_(torch.nan)
+    args = Args(B=B, H=H, H_kv=H_kv, S_q=S_q, S_kv=S_kv, D=D, scale=scale, causal=causal, dtype=DTYPES.index(dtype))
+    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
+        setattr(args, name, x.data_ptr())
+        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
+    code = library.flashcore_forward(args)
+    assert code == 0, library.flashcore_error(code)
+    k, v = (x.repeat_interleave(H // H_kv, dim=1) for x in (k, v))
+    right = attention64(q, k, v, causal=causal, scale=scale)
+    rounding = HALF_ULP * (1 if dtype == torch.float16 else 8) * float(right.abs().max())
+    return float((out.double() - right).abs().max()) / rounding
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_right_on_awkward_lengths(
+    library: ctypes.CDLL, lengths: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):  # copies late, copies at once
+        monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
+        assert excess(library, (1, 2, lengths[0], 64), (2, lengths[1]), causal=causal, seed=seed) < 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("D", [64, 128])
+def test_both_types_and_head_dimensions_with_shared_heads_of_keys(
+    library: ctypes.CDLL, D: int, dtype: torch.dtype
+) -> None:
+    assert excess(library, (2, 6, 33, D), (2, 70), dtype=dtype, causal=True) < 3
+
+
+def test_a_negative_scale_and_large_scores(library: ctypes.CDLL) -> None:
+    assert excess(library, (1, 1, 70, 64), (1, 150), scale=-2.0) < 3
+
+
+def test_no_heads_of_keys_that_do_not_divide_the_queries(tmp_path: Path) -> None:
+    library = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 16, "TILE_N": 16}, tmp_path)
+    args = Args(B=1, H=3, H_kv=2, S_q=1, S_kv=1, D=64, scale=1.0)
+    assert library.flashcore_forward(args) == 1
+    args = Args(B=1, H=2, S_q=1, S_kv=1, D=96, scale=1.0)
+    assert library.flashcore_forward(args) == 1
