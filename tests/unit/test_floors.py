@@ -24,10 +24,12 @@ ALLOWED = {
         "fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports", "orchestrator.workflows",
     ),
     "cli": (
-        "fcctl_remote", "orchestrator.app", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports",
-        "orchestrator.reports", "orchestrator.workflows",
+        "fcctl_remote", "orchestrator.app", "orchestrator.domain", "orchestrator.emulator", "orchestrator.errors",
+        "orchestrator.ports", "orchestrator.reports", "orchestrator.workflows",
     ),
     "app": ("fcctl_remote", "orchestrator"),
+    # A cloud of its own: nothing that drives clouds may reach into it, nor it into them.
+    "emulator": ("orchestrator.errors",),
 }  # fmt: skip
 #: Needed before there is a workspace, and so before app.py can wire anything.
 BEFORE_THE_WORKSPACE = ("orchestrator.adapters.workspace", "orchestrator.adapters.logging_setup")

@@ -45,6 +45,7 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "config show": (("config", "show"), 0, "values"),
     "config get": (("config", "get", "project.name"), 0, "value"),
     "config path": (("config", "path"), 0, "user"),
+    "emulator": (("emulator", "--for", "0"), 0, "url"),
     "completion": (("completion", "bash"), 0, "script"),
     "version": (("--version",), 0, "fcctl"),
 }
@@ -77,6 +78,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "config show": (("-C", "/", "config", "show"), 7, "not_found"),
     "config get": (("config", "get", "project.nam"), 7, "not_found"),
     "config path": (("config", "path", "x"), 2, "usage"),
+    "emulator": (("emulator", "--faults", "nothing.yaml"), 3, "config"),
     "completion": (("completion", "tcsh"), 2, "usage"),
     "results": (("results",), 2, "usage"),
     "nothing": ((), 2, "usage"),

@@ -1,0 +1,41 @@
+"""``fcctl emulator``: a Compute Engine of one's own, until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.context import Cli
+
+_GCLOUD = """\
+gcloud uses it with these variables:
+  export CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE={url}/compute/v1/
+  export CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true CLOUDSDK_CORE_CHECK_GCE_METADATA=false
+  export CLOUDSDK_CORE_PROJECT=any-project CLOUDSDK_COMPUTE_ZONE=us-central1-a CLOUDSDK_CONFIG=$(mktemp -d)
+Ctrl-C stops it and every instance."""
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; any free one if 0.")
+@click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps the instances.")
+@click.option("--faults", type=click.Path(path_type=Path), help="YAML that says what fails when, and how slow all is.")
+@click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long.")
+@click.pass_obj
+def emulator(cli: Cli, port: int, state: Path | None, faults: Path | None, seconds: float | None) -> None:
+    """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
+
+    Prints the URL that clients use as their API endpoint. It needs no account, and what it does costs nothing. Without
+    --state everything is gone when it stops. docs/emulator.md says what it knows and how to script faults.
+    """
+    from orchestrator.emulator import Emulator, Scenario, load
+
+    scenario = load(faults) if faults is not None else Scenario()
+    with Emulator(state, port=port, scenario=scenario) as cloud:
+        if cli.json:
+            cli.emit({"url": cloud.url, "state": None if state is None else str(state.resolve())})
+        else:
+            click.echo(cloud.url)
+            cli.note(_GCLOUD.format(url=cloud.url))
+        threading.Event().wait(seconds)

@@ -1,0 +1,136 @@
+"""The emulator's time: real time multiplied, or a time that moves only when told to, and what is due when."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+_LOG = logging.getLogger(__name__)
+
+
+class EmulatedClock:
+    """Seconds since the epoch that pass ``speed`` times as fast as real ones.
+
+    Args:
+        start: the first reading; now, if None.
+        speed: emulated seconds per real second. 0 stands still: only :meth:`advance` moves it.
+    """
+
+    def __init__(self, start: float | None = None, speed: float = 1.0) -> None:
+        if speed < 0:
+            raise ValueError("time does not run backwards")
+        self.speed = speed
+        self._base = time.time() if start is None else start
+        self._real = time.monotonic()
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Emulated seconds since the epoch."""
+        with self._lock:
+            return self._base + (time.monotonic() - self._real) * self.speed
+
+    def advance(self, seconds: float) -> None:
+        """Jump forward."""
+        if seconds < 0:
+            raise ValueError("time does not run backwards")
+        with self._lock:
+            self._base += seconds
+
+    def real(self, seconds: float) -> float | None:
+        """How many real seconds ``seconds`` take; None if they never pass by themselves."""
+        return seconds / self.speed if self.speed else None
+
+
+class Timeline:
+    """Calls what is due, in order, on a thread of its own, holding ``lock`` for each call.
+
+    ``lock`` is the one lock of the emulated world; its condition is notified after every event, so that whoever waits
+    for an operation looks again.
+    """
+
+    def __init__(self, clock: EmulatedClock, lock: threading.RLock) -> None:  # type: ignore[valid-type, unused-ignore]
+        self.clock = clock
+        self.changed = threading.Condition(lock)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="emulator-timeline", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self.changed:
+            self._stopped = True
+            self._due.clear()
+            self.changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def at(self, when: float, event: Callable[[], None]) -> None:
+        """Call ``event`` once at ``when``. What no longer applies by then is for the event itself to see."""
+        with self.changed:
+            heapq.heappush(self._due, (when, next(self._order), event))
+            self.changed.notify_all()
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock and let everything happen that falls due on the way, each thing at its own moment."""
+        with self.changed:
+            end = self.clock.now() + seconds
+            while self._due and self._due[0][0] <= end:
+                self.clock.advance(max(0.0, self._due[0][0] - self.clock.now()))
+                self._call()
+            self.clock.advance(max(0.0, end - self.clock.now()))
+            self.changed.notify_all()
+
+    def wait(self, until: float, done: Callable[[], bool], *, real_limit_s: float) -> None:
+        """Block until ``done()``, the emulated moment ``until``, or ``real_limit_s`` real seconds have passed."""
+        last = time.monotonic() + real_limit_s
+        with self.changed:
+            while not done() and not self._stopped:
+                left = until - self.clock.now()
+                real = self.clock.real(left)
+                patience = last - time.monotonic()
+                if left <= 0 or patience <= 0:
+                    return
+                self.changed.wait(patience if real is None else min(real, patience))
+
+    def _run(self) -> None:
+        with self.changed:
+            while not self._stopped:
+                left = self._due[0][0] - self.clock.now() if self._due else None
+                if left is not None and left <= 0:
+                    self._call()
+                    continue
+                self.changed.wait(None if left is None else self.clock.real(left))
+
+    def _call(self) -> None:
+        _, _, event = heapq.heappop(self._due)
+        try:
+            event()
+        except Exception:  # noqa: BLE001 - one broken event must not end time for all the others
+            _LOG.exception("an event of the emulator failed")
+        self.changed.notify_all()
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 with milliseconds and offset, as Compute Engine writes it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def parse_timestamp(text: str) -> float:
+    """Seconds since the epoch.
+
+    Raises:
+        ValueError: not RFC 3339 with an offset.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without its offset from UTC")
+    return moment.timestamp()

@@ -1,0 +1,193 @@
+"""The emulator as one object: ``with Emulator() as cloud: ... cloud.url``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from orchestrator.emulator import disks, operations, power
+from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
+from orchestrator.emulator.control import Control, guest_power
+from orchestrator.emulator.faults import Faults
+from orchestrator.emulator.guest import end_orphan
+from orchestrator.emulator.refusals import ApiError
+from orchestrator.emulator.resources import path_of
+from orchestrator.emulator.scenario import Scenario
+from orchestrator.emulator.server import Server
+from orchestrator.emulator.service import Service
+from orchestrator.emulator.world import Machine, World
+from orchestrator.errors import ConflictError
+
+
+class Emulator:
+    """A Compute Engine of one's own, on loopback.
+
+    Args:
+        state: the folder that survives; a temporary one, deleted by :meth:`stop`, if None.
+        port: of the API; any free one, if 0.
+        scenario: latencies, stock, quotas; may be changed while it runs.
+        faults: what fails when, in addition to the scenario's.
+        clock: the time; by default real time multiplied by the scenario's speed.
+    """
+
+    def __init__(
+        self,
+        state: Path | None = None,
+        *,
+        port: int = 0,
+        scenario: Scenario | None = None,
+        faults: Iterable[Mapping[str, Any]] = (),
+        clock: EmulatedClock | None = None,
+    ) -> None:
+        self.scenario = scenario or Scenario()
+        self.clock = clock or EmulatedClock(speed=self.scenario.speed)
+        self.faults = Faults([*self.scenario.faults, *faults])
+        self._temporary = state is None
+        self._folder = Path(tempfile.mkdtemp(prefix="fcctl-emulator-")) if state is None else state
+        self._port = port
+        self._lock_file: IO[str] | None = None
+        self._server: Server | None = None
+        self.world = World(self._folder.resolve(), self.clock, self.scenario)
+        self.control = Control(self.world, self.faults)
+        self._service = Service(self.world, self.faults)
+
+    # ------------------------------------------------------------------------------------------------ start and stop
+    def start(self) -> Self:
+        """Listen, and go on where an earlier emulator with this state left off.
+
+        Raises:
+            ConflictError: another emulator uses the folder, or the port is taken.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock()
+        world = self.world
+        before = world.load()
+        world.secret = world.secret or secrets.token_urlsafe(16)
+        if before is not None and before > self.clock.now():
+            self.clock.advance(before - self.clock.now())
+        try:
+            self._server = Server(self._port, world.secret, self._answer)
+        except OSError as error:
+            self._unlock()
+            raise ConflictError(
+                f"port {self._port} of 127.0.0.1 cannot be used", cause=str(error), hint="fcctl emulator --port 0"
+            ) from None
+        world.url = self.url
+        with world.lock:
+            self._resume()
+            world.save()
+        world.timeline.start()
+        serve = {"poll_interval": 0.05}
+        threading.Thread(target=self._server.serve_forever, kwargs=serve, name="emulator-http", daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Stop answering and end every process; with a state folder the instances come back at the next start."""
+        if self._server is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._server = None
+        self.world.timeline.stop()
+        with self.world.lock:
+            self.world.save()
+            for guest in self.world.running.values():
+                guest.power_off()
+            self.world.running.clear()
+        self._unlock()
+        if self._temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---------------------------------------------------------------------------------------------------- for clients
+    @property
+    def url(self) -> str:
+        """``api_endpoint`` for Google's library; gcloud wants it with ``/compute/v1/`` appended."""
+        if self._server is None:
+            raise RuntimeError("the emulator is not started")
+        return f"http://127.0.0.1:{self._server.server_port}/{self.world.secret}"
+
+    def advance(self, seconds: float) -> None:
+        """Move the emulated time; what falls due on the way has happened when this returns."""
+        self.world.timeline.advance(seconds)
+
+    def preempt(self, name: str) -> None:
+        self.control.happen(name, "preempted")
+
+    def host_error(self, name: str) -> None:
+        self.control.happen(name, "hostError")
+
+    def machine(self, name: str) -> Machine:
+        """What the emulator itself knows of an instance, for tests that look behind the API."""
+        return self.control.machine(name)
+
+    def home(self, name: str) -> Path:
+        """The home on the boot disk of an instance."""
+        disk = self.world.disks[path_of(self.machine(name).resource["disks"][0]["source"])]
+        return disks.folder_of(self.world, disk) / "home"
+
+    # ------------------------------------------------------------------------------------------------------- requests
+    def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if path.startswith("/compute/v1/"):
+            return self._service.answer(method, path.removeprefix("/compute/v1/"), query, body)
+        if method == "POST" and path.startswith("/emulator/"):
+            return self.control.post(path.removeprefix("/emulator/"), body)
+        if method == "POST" and path.startswith("/guest/") and path.endswith("/power"):
+            return guest_power(self.world, path.split("/")[2], body)
+        raise ApiError("notFound", "Not Found")
+
+    # -------------------------------------------------------------------------------------------------------- restart
+    def _resume(self) -> None:
+        """Kill what an emulator that was killed left behind, then give power back to whoever had it.
+
+        Deadlines are kept: a machine whose time ran out meanwhile stops now.
+        """
+        for machine in self.world.machines.values():
+            disk = self.world.disks.get(path_of(machine.resource["disks"][0]["source"]))
+            if disk is not None:
+                end_orphan(disks.folder_of(self.world, disk), machine.volatile)
+            machine.volatile = None
+            if machine.status == "RUNNING":
+                self._power_back(machine)
+        for operation in self.world.operations.values():
+            operations.schedule(self.world, operation)
+
+    def _power_back(self, machine: Machine) -> None:
+        limit = machine.resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
+        timers = dict(machine.timers)
+        power.boot(self.world, machine.path, machine.life)
+        power.arm(self.world, machine, parse_timestamp(limit) if limit else None)
+        for unit, due in timers.items():
+            power.set_timer(self.world, machine, unit, due)
+
+    # ----------------------------------------------------------------------------------------------------- the folder
+    def _lock(self) -> None:
+        self._lock_file = (self._folder / "lock").open("a")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock_file.close()
+            raise ConflictError(
+                f"another emulator uses {self._folder}", hint="stop it, or give this one another --state"
+            ) from None
+
+    def _unlock(self) -> None:
+        if self._lock_file is not None:
+            with contextlib.suppress(OSError):
+                self._lock_file.close()
+            self._lock_file = None

@@ -1,0 +1,262 @@
+"""The inside of an instance: its disk is a folder with a home and host keys, its system an sshd on loopback.
+
+sshd runs as the user who runs the emulator, so that is the only login. Every session gets ``HOME`` on the disk, a
+``/tmp`` of its own for tmux, and programs on ``PATH`` that stop the instance where the real ones would stop this
+computer: shutdown, poweroff, halt, reboot, systemctl, systemd-run, and a sudo that leads to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from orchestrator.emulator import power_command, processes
+
+POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
+HOST_KEY_KINDS = ("ed25519", "ecdsa")
+_LISTEN_LIMIT_S = 10.0
+
+_LOGIN = """\
+#!/bin/sh
+export HOME={home} TMUX_TMPDIR={volatile} TMPDIR={volatile} FCCTL_EMULATOR_BOOT_ID={boot_id}
+export PATH={programs}:"$PATH"
+cd "$HOME" || exit 1
+if [ -n "$SSH_ORIGINAL_COMMAND" ]; then exec "${{SHELL:-/bin/sh}}" -c "$SSH_ORIGINAL_COMMAND"; fi
+exec "${{SHELL:-/bin/sh}}"
+"""
+_SUDO = """\
+#!/bin/sh
+# The user of an emulated instance may do without sudo what can be done at all.
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --) shift; break ;;
+    -u|-g|-p) shift 2 ;;
+    -v|-l) exit 0 ;;
+    -*) shift ;;
+    *=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+[ $# -gt 0 ] || exit 0
+name=${1##*/}
+if [ -x {programs}/"$name" ]; then shift; exec {programs}/"$name" "$@"; fi
+exec "$@"
+"""
+
+
+class Guest:
+    """A running instance. ``disk`` is its boot disk's folder."""
+
+    def __init__(self, disk: Path, volatile: Path, port: int) -> None:
+        self.disk, self.volatile, self.port = disk, volatile, port
+        self._sshd: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def boot(
+        cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str, boot_id: str | None = None
+    ) -> Guest:
+        """Start sshd; nobody can log in before :meth:`authorize`.
+
+        Args:
+            port: the one it had before, taken again if it is free.
+            url: where the guest asks for its power to be cut, with ``token``.
+
+        Raises:
+            OSError: sshd does not run here.
+        """
+        prepare_disk(disk, instance_id)
+        # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
+        volatile = Path(tempfile.mkdtemp(prefix="fce", dir="/tmp"))
+        guest = cls(disk, volatile, free_port(port))
+        guest._write_programs(url, token, boot_id or str(uuid.uuid4()))
+        guest._start_sshd()
+        return guest
+
+    @property
+    def home(self) -> Path:
+        return self.disk / "home"
+
+    def authorize(self, keys: list[str]) -> None:
+        """Replace the keys that may log in; from the next login on."""
+        fresh = self.volatile / "authorized_keys.new"
+        fresh.write_text("".join(f"{key}\n" for key in keys))
+        fresh.replace(self.volatile / "authorized_keys")
+
+    def _write_programs(self, url: str, token: str, boot_id: str) -> None:
+        programs = self.volatile / "bin"
+        programs.mkdir()
+        endpoint = self.volatile / "endpoint.json"
+        endpoint.write_text(json.dumps({"url": url, "token": token}))
+        endpoint.chmod(0o600)
+        argv = shlex.join([sys.executable, "-IS", str(Path(power_command.__file__).resolve()), str(endpoint)])
+        for name in POWER_COMMANDS:
+            _program(programs / name, f'#!/bin/sh\nexec {argv} {name} "$@"\n')
+        quoted = shlex.quote(str(programs))
+        _program(programs / "sudo", _SUDO.replace("{programs}", quoted))
+        values = {"home": self.home, "volatile": self.volatile, "boot_id": boot_id, "programs": programs}
+        _program(self.volatile / "login", _LOGIN.format(**{k: shlex.quote(str(v)) for k, v in values.items()}))
+        self.authorize([])
+
+    def _start_sshd(self) -> None:
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # where sshd, started as root, drops its privileges
+        config = self.volatile / "sshd_config"
+        config.write_text("\n".join(self._directives()) + "\n")
+        log = self.volatile / "sshd.log"
+        environment = {"HOME": str(self.home), "PATH": os.environ.get("PATH", os.defpath)}
+        with log.open("ab") as stream:
+            self._sshd = subprocess.Popen(
+                [_sshd(), "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
+            )  # fmt: skip
+        limit = time.monotonic() + _LISTEN_LIMIT_S
+        while not _listens(self.port):
+            if self._sshd.poll() is not None or time.monotonic() > limit:
+                text = log.read_text(errors="replace").strip()
+                self.power_off()
+                raise OSError(f"sshd does not listen on port {self.port}: {text[-500:]}")
+            time.sleep(0.005)
+
+    def _directives(self) -> list[str]:
+        subsystem = next((p for p in ("/usr/lib/openssh/sftp-server", "/usr/libexec/sftp-server") if Path(p).exists()),
+                         "internal-sftp")  # fmt: skip
+        return [
+            f"Port {self.port}",
+            "ListenAddress 127.0.0.1",
+            *(f'HostKey "{self.disk}/etc/ssh_host_{kind}_key"' for kind in HOST_KEY_KINDS),
+            f"AuthorizedKeysFile {self.volatile}/authorized_keys",
+            f"ForceCommand {self.volatile}/login",
+            f"Subsystem sftp {subsystem}",
+            "PidFile none",
+            "StrictModes no",
+            "UsePAM no",
+            "UseDNS no",
+            "PermitRootLogin yes",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PrintMotd no",
+            "PrintLastLog no",
+            "MaxStartups 100",
+            "MaxSessions 100",
+        ]
+
+    # ---------------------------------------------------------------------------------------------------- power
+    def shut_down(self) -> None:
+        """What the system does when asked to go down: no new logins, and SIGTERM for everything."""
+        sessions = self._tree() - ({self._sshd.pid} if self._sshd else set())
+        self._end_listener()
+        processes.send(processes.of_home(self.home) | sessions, signal.SIGTERM)
+
+    def power_off(self) -> None:
+        """Everything ends at once, and with it what was not on the disk."""
+        tree = self._tree()
+        self._end_listener()
+        processes.end(self.home, tree)
+        shutil.rmtree(self.volatile, ignore_errors=True)
+
+    def freeze(self) -> None:
+        """Suspend: nothing runs, connections stay as they are."""
+        processes.send(self._tree() | processes.of_home(self.home), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        processes.send(self._tree() | processes.of_home(self.home), signal.SIGCONT)
+
+    def _tree(self) -> set[int]:
+        return {self._sshd.pid} | processes.below(self._sshd.pid) if self._sshd else set()
+
+    def _end_listener(self) -> None:
+        if self._sshd is not None:
+            self._sshd.kill()
+            self._sshd.wait(10)
+            self._sshd = None
+
+
+def login_name() -> str:
+    """The only user an instance knows."""
+    return getpass.getuser()
+
+
+def prepare_disk(disk: Path, instance_id: str) -> None:
+    """Make what a disk lacks. Host keys are new when the disk finds itself in another instance, as on real images."""
+    (disk / "home").mkdir(parents=True, exist_ok=True, mode=0o700)
+    etc = disk / "etc"
+    etc.mkdir(exist_ok=True)
+    owner = etc / "instance_id"
+    if owner.exists() and owner.read_text() == instance_id:
+        return
+    new_host_keys(disk)
+    owner.write_text(instance_id)
+
+
+def new_host_keys(disk: Path) -> None:
+    for kind in HOST_KEY_KINDS:
+        path = disk / "etc" / f"ssh_host_{kind}_key"
+        for old in (path, path.with_suffix(".pub")):
+            old.unlink(missing_ok=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(path)], check=True, stdin=subprocess.DEVNULL
+        )
+
+
+def host_keys(disk: Path) -> dict[str, str]:
+    """Key type (``ssh-ed25519``) -> base64 key, as guest attributes publish them."""
+    found = {}
+    for kind in HOST_KEY_KINDS:
+        name, blob = (disk / "etc" / f"ssh_host_{kind}_key.pub").read_text().split()[:2]
+        found[name] = blob
+    return found
+
+
+def end_orphan(disk: Path, volatile: str | None) -> None:
+    """Kill what an emulator that died left running of an instance."""
+    listeners: set[int] = set()
+    if volatile and Path(volatile).name.startswith("fce"):
+        mark = f"{volatile}/sshd_config"
+        rows = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
+        listeners = {int(row.split(None, 1)[0]) for row in rows.stdout.splitlines() if mark in row and "sshd" in row}
+        for pid in list(listeners):
+            listeners |= processes.below(pid)
+    processes.end(disk / "home", listeners)
+    if volatile and Path(volatile).name.startswith("fce"):
+        shutil.rmtree(volatile, ignore_errors=True)
+
+
+def free_port(wished: int | None) -> int:
+    """``wished`` if nobody has it, else any other."""
+    for port in (wished or 0, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on 127.0.0.1")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _sshd() -> str:
+    """The absolute path, which sshd insists on."""
+    found = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")
+    if found is None:
+        raise OSError("sshd is not installed (Ubuntu: sudo apt install openssh-server)")
+    return found
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o700)

@@ -1,0 +1,83 @@
+"""Lists: filtered, sorted by name, in pages; and the aggregated list over all zones."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.emulator import filters
+from orchestrator.emulator.call import Call
+from orchestrator.emulator.refusals import invalid
+from orchestrator.emulator.resources import last, link
+
+MAX_PAGE = 500
+
+
+def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """One page of a list. ``kind`` is what a single one is called: ``compute#instance``."""
+    chosen, token = _page(call, resources)
+    answer: dict[str, Any] = {"kind": f"{kind}List", "id": path, "selfLink": link(path)}
+    if chosen:
+        answer["items"] = chosen
+    if token:
+        answer["nextPageToken"] = token
+    return answer
+
+
+def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """One page of an aggregated list: every zone is named, those without a resource on this page with a warning."""
+    chosen, token = _page(call, resources)
+    items: dict[str, Any] = {}
+    for zone in call.world.scenario.zones:
+        here = [resource for resource in chosen if last(resource["zone"]) == zone]
+        scope = f"zones/{zone}"
+        items[scope] = {key: here} if here else {"warning": _empty(scope)}
+    path = f"{call.project}/aggregated/{key}"
+    answer: dict[str, Any] = {"kind": f"{kind}AggregatedList", "id": path, "items": items, "selfLink": link(path)}
+    if token:
+        answer["nextPageToken"] = token
+    return answer
+
+
+def _page(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
+    """Pages go on after the last name of the page before, so that nothing is skipped when the list changes."""
+    wanted = filters.compiled(call.query.get("filter", ""))
+    rows = sorted((r for r in resources if wanted(r)), key=_order)
+    after = _decode(call.query["pageToken"]) if call.query.get("pageToken") else ""
+    rows = [row for row in rows if _order(row) > after]
+    size = _size(call.query.get("maxResults", ""))
+    return rows[:size], _encode(_order(rows[size - 1])) if len(rows) > size else None
+
+
+def _order(resource: dict[str, Any]) -> str:
+    return f"{resource.get('name', '')} {resource.get('selfLink', '')}"
+
+
+def _size(text: str) -> int:
+    try:
+        size = int(text or MAX_PAGE)
+    except ValueError:
+        raise invalid("maxResults", text, "Must be a number.") from None
+    if not 0 <= size <= MAX_PAGE:
+        raise invalid("maxResults", text, f"Must be between 0 and {MAX_PAGE}.")
+    return size or MAX_PAGE
+
+
+def _encode(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _decode(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token.encode()).decode()
+    except ValueError:
+        raise invalid("pageToken", token, "The page token is not one of this list.") from None
+
+
+def _empty(scope: str) -> dict[str, Any]:
+    return {
+        "code": "NO_RESULTS_ON_PAGE",
+        "message": f"There are no results for scope '{scope}' on this page.",
+        "data": [{"key": "scope", "value": scope}],
+    }
