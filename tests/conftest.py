@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 
@@ -60,3 +62,15 @@ def sshd() -> Iterator[LoopbackSshd]:
 def link(sshd: LoopbackSshd) -> LinkProxy:
     """A bad network in front of ``sshd``, which knows its port: ``sshd.target(port=link.port)``."""
     return sshd.proxy()
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    """What :func:`store` had to say."""
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, notes: list[str]) -> FileStore:
+    """An empty store in the test's folder."""
+    return FileStore(tmp_path / "results", SystemClock(), note=notes.append)

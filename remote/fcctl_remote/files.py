@@ -26,6 +26,15 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def write_new(path: str, data: bytes, executable: bool) -> None:
+    """Write a file that must not be there yet, with one of the two modes that a source's files have."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if executable else 0o644)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
 def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``: a reader sees the old file or the new one, also after a crash if ``durable``.
 

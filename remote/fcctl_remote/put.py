@@ -46,12 +46,7 @@ def _maker(file: PutFile, content: bytes) -> Callable[[str], None]:
         if file.link is not None:
             os.symlink(file.link, temporary)
             return
-        mode = 0o755 if file.executable else 0o644
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            files.write_all(fd, content)
-        finally:
-            os.close(fd)
+        files.write_new(temporary, content, file.executable)
         os.utime(temporary, (file.mtime, file.mtime))
 
     return make

@@ -279,12 +279,7 @@ class Tree:
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             return False
         self.index.remember(entry.path, facts, entry.sha256)
-        mode = 0o755 if entry.executable else 0o644
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            files.write_all(fd, content)
-        finally:
-            os.close(fd)
+        files.write_new(target, content, entry.executable)
         os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         return True
 

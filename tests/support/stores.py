@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,6 @@ from orchestrator.domain import run_id as run_ids
 from orchestrator.domain.records import RunRecord, SourceRecord, iso
 
 NOVEMBER = 1795250000.0
-
-
-class RealClock:
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 def make_id(job: str = "phase1", target: str = "l4", at: float = NOVEMBER, token: str | None = None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from orchestrator.cli.commands import VERBS, load
 from tests.conftest import home_of_its_own
 from tests.support.command import Outcome, run_fcctl
+from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 #: Every verb when it works: the exit code it may have, and a key its document holds.
@@ -184,10 +184,7 @@ def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Sig
     workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 60'}\nenv: {MARK: x}\n")
     mark = workspace.root.parent / f"mark-{code}"
     process = workspace.start("run", "slow", "--on", "here", "--set", f"MARK={mark}", "--json")
-    deadline = time.monotonic() + 20
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(mark.exists)
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, "")

@@ -13,19 +13,13 @@ import pytest
 
 from fcctl_remote import wire
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
+from tests.support.waiting import wait_for
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="orphans are found through /proc")
 
 
 def _supervisor(host: Host, run_id: str) -> int:
     return int((host.run_dir(run_id) / "supervisor.lock").read_text())
-
-
-def _eventually(check: object, within: float = 5.0) -> None:
-    deadline = time.monotonic() + within
-    while not check():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # ------------------------------------------------------------------------------------------------ once
@@ -120,7 +114,7 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
     run_id = agent.submit(
         step("done", "echo one"), step("busy", "setsid sleep 300 & sleep 301"), step("never", "echo never")
     )
-    _eventually((host.run_dir(run_id) / "steps/busy/log.txt").exists)
+    wait_for((host.run_dir(run_id) / "steps/busy/log.txt").exists)
     time.sleep(0.2)
     if noticed_by == "agent":
         host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
@@ -129,7 +123,7 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
                 os.kill(pid, signal.SIGKILL)
     os.kill(_supervisor(host, run_id), signal.SIGKILL)
     if noticed_by == "telemetry":
-        _eventually((host.run_dir(run_id) / "outcome.json").exists)
+        wait_for((host.run_dir(run_id) / "outcome.json").exists)
     outcome = agent.outcome(run_id)
     done, busy, never = outcome.steps
     assert (outcome.status, outcome.exit_code) == ("lost", 100)
@@ -153,7 +147,7 @@ def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent)
 def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("busy", "sleep 300"))
     agent.wait_for(run_id, "step_started")
-    _eventually(lambda: json.loads((host.run_dir(run_id) / "heartbeat.json").read_bytes())["session"] is not None)
+    wait_for(lambda: json.loads((host.run_dir(run_id) / "heartbeat.json").read_bytes())["session"] is not None)
     place = host.run_dir(run_id) / "heartbeat.json"
     state = json.loads(place.read_bytes())
     state["boot_id"] = "another boot"
@@ -299,4 +293,4 @@ def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Ag
     samples = [json.loads(line) for line in lines]
     assert len(samples) >= 2
     assert all("gpus" in sample or sample["mem_total_mb"] > 0 for sample in samples if Path("/proc").exists())
-    _eventually(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
+    wait_for(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)

@@ -2,31 +2,19 @@
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fcctl_remote import wire
 from orchestrator.adapters.git_source import GitSource
-from orchestrator.adapters.hosts import Connector, inline
+from orchestrator.adapters.hosts import inline
 from orchestrator.adapters.hosts.agent import AgentSession
-from orchestrator.domain.target import LocalTarget, Target
 from orchestrator.errors import HostFault
-from tests.support.sshd import LoopbackSshd
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
 RUN = "20261121t081530z-phase1-l4-3fa9c1"
-
-
-@pytest.fixture(params=["ssh", "local"])
-def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
-    target: Target = sshd.target() if request.param == "ssh" else LocalTarget(name="local", link_timeout_s=8)
-    session = Connector().connect(target)
-    assert isinstance(session, AgentSession)
-    yield session
-    session.close()
 
 
 @pytest.fixture

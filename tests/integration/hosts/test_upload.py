@@ -6,7 +6,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from fcctl_remote.tree import tree_digest
 from orchestrator.adapters.git_source import GitSource
 from orchestrator.adapters.hosts import Connector, inline, rsync
 from orchestrator.adapters.hosts.agent import AgentSession
-from orchestrator.domain.target import LocalTarget, Target
 from orchestrator.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.ports import HostSession, Source, Transfer
 from tests.support.link import LinkProxy
@@ -59,15 +58,6 @@ def source(tmp_path: Path) -> Path:
         (folder / name).write_text(name)
         (folder / "deep" / name).write_text(name * 2)
     return folder
-
-
-@pytest.fixture(params=["ssh", "local"])
-def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
-    target: Target = sshd.target() if request.param == "ssh" else LocalTarget(name="local", link_timeout_s=8)
-    session = Connector().connect(target)
-    assert isinstance(session, AgentSession)
-    yield session
-    session.close()
 
 
 def sync(session: HostSession, root: Path) -> tuple[Source, Transfer]:

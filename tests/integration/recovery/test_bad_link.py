@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 SLOW = """
@@ -40,13 +40,6 @@ def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, link: Link
     made.job("slow", SLOW)
     made.job("big", BIG)
     return made
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def fill(root: Path, megabytes: int) -> None:

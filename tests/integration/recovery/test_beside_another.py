@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
 from tests.support.workspace import FCCTL, Workspace
 
 COUNT = """
@@ -21,13 +20,6 @@ steps:
     run: |
       for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done
 """
-
-
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture

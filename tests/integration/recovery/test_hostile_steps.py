@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 MESS = r"""
@@ -71,13 +71,6 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     for name, text in (("mess", MESS), ("noise", NOISE), ("stubborn", STUBBORN), ("long", LONG)):
         made.job(name, text)
     return made
-
-
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def processes(mark: str, home: Path) -> list[int]:

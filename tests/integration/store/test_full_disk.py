@@ -16,8 +16,9 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
 from orchestrator.errors import FcctlError
-from tests.support.stores import RealClock, begin, make_record
+from tests.support.stores import begin, make_record
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_collecting_onto_a_full_disk_resumes(small_disk: Path) -> None:
-    store = FileStore(small_disk / "results", RealClock(), note=lambda _: None)
+    store = FileStore(small_disk / "results", SystemClock(), note=lambda _: None)
     run = begin(store)
     content = os.urandom(900_000)
     entry = wire.FileEntry("steps/a/log.txt", len(content), hashlib.sha256(content).hexdigest())
@@ -75,7 +76,7 @@ def test_collecting_onto_a_full_disk_resumes(small_disk: Path) -> None:
 
 
 def test_a_disk_too_full_to_begin(small_disk: Path) -> None:
-    store = FileStore(small_disk / "results", RealClock(), note=lambda _: None)
+    store = FileStore(small_disk / "results", SystemClock(), note=lambda _: None)
     begin(store).release()
     with (small_disk / "ballast").open("wb", buffering=0) as f, pytest.raises(OSError):  # noqa: PT012
         while True:
@@ -90,7 +91,7 @@ def test_a_disk_too_full_to_begin(small_disk: Path) -> None:
 
 
 def test_completing_under_a_file_size_limit(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "results", RealClock(), note=lambda _: None)
+    store = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
     run = begin(store)
     run.intake().write("log.txt", 0, b"kept")
     with largest_file(2000), pytest.raises(FcctlError, match="disk is full") as raised:
@@ -112,7 +113,7 @@ def test_a_full_disk_for_the_index_alone(small_disk: Path) -> None:
     results.mkdir()
     (results / "runs").symlink_to(elsewhere)
     notes: list[str] = []
-    store = FileStore(results, RealClock(), note=notes.append)
+    store = FileStore(results, SystemClock(), note=notes.append)
     run = begin(store)
     with (small_disk / "ballast").open("wb", buffering=0) as f, pytest.raises(OSError):  # noqa: PT012
         while True:

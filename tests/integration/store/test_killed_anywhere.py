@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
 from orchestrator.errors import RunNotFound
-from tests.support.stores import NOVEMBER, RealClock, begin, make_id, make_record
+from tests.support.stores import NOVEMBER, begin, make_id, make_record
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -67,7 +68,7 @@ def in_child(work: Callable[[], object], kill_at: int | None) -> int | None:
 
 
 def quiet_store(root: Path) -> FileStore:
-    return FileStore(root, RealClock(), note=lambda _: None)
+    return FileStore(root, SystemClock(), note=lambda _: None)
 
 
 def prepared_completion(root: Path) -> Callable[[], object]:

@@ -15,8 +15,9 @@ WRITER = f"""
 import sys
 from pathlib import Path
 from orchestrator.adapters.store import FileStore
-from tests.support.stores import RealClock, completed
-store = FileStore(Path(sys.argv[1]), RealClock(), note=lambda _: None)
+from orchestrator.app import SystemClock
+from tests.support.stores import completed
+store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
 for _ in range({EACH}):
     run_id = completed(store)
     assert run_id in {{row.run_id for row in store.rows()}}
@@ -25,9 +26,9 @@ VANDAL = """
 import sys, time
 from pathlib import Path
 from orchestrator.adapters.store import FileStore
-from tests.support.stores import RealClock
+from orchestrator.app import SystemClock
 root = Path(sys.argv[1])
-store = FileStore(root, RealClock(), note=lambda _: None)
+store = FileStore(root, SystemClock(), note=lambda _: None)
 for turn in range(12):
     time.sleep(0.05)
     if turn % 3 == 0:

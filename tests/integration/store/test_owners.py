@@ -19,8 +19,8 @@ OWNER = """
 import subprocess, sys, time, os
 from pathlib import Path
 from orchestrator.adapters.store import FileStore
-from tests.support.stores import RealClock
-run = FileStore(Path(sys.argv[1]), RealClock()).claim(sys.argv[2])
+from orchestrator.app import SystemClock
+run = FileStore(Path(sys.argv[1]), SystemClock()).claim(sys.argv[2])
 assert run is not None
 run.journal.append("sync")
 children = {
@@ -78,8 +78,9 @@ import sys, time
 from pathlib import Path
 from orchestrator.adapters.store import FileStore
 from orchestrator.errors import RunNotFound
-from tests.support.stores import RealClock, make_record
-store = FileStore(Path(sys.argv[1]), RealClock(), note=lambda _: None)
+from orchestrator.app import SystemClock
+from tests.support.stores import make_record
+store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
 while not Path(sys.argv[3]).exists():
     time.sleep(0.005)
 won = 0

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
 from tests.support import sample_run
-from tests.support.stores import RealClock, begin, completed, make_id
+from tests.support.stores import begin, completed, make_id
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def workspace(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatc
     """A workspace with two small runs and a large one, the newest."""
     (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
     monkeypatch.chdir(tmp_path)
-    store = FileStore(tmp_path / "results", RealClock())
+    store = FileStore(tmp_path / "results", SystemClock())
     for token in ("00aa01", "00aa02"):
         completed(
             store, make_id("bench", at=1790000000.0, token=token), job="bench", created="2026-09-21T14:13:20.000Z"
@@ -91,7 +92,7 @@ def test_show_what_is_not_there(workspace: Path, capsys: Captured) -> None:
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"did you mean {sample_run.RUN_ID}?" in json.loads(captured.err)["error"]["hint"]
-    active = begin(FileStore(workspace / "results", RealClock()))
+    active = begin(FileStore(workspace / "results", SystemClock()))
     assert main(["results", "show", active.run_id]) == 101
     assert "fcctl attach" in capsys.readouterr().err
     assert main(["results", "show", "last"]) == 0, "the last complete one"

@@ -12,9 +12,10 @@ import pytest
 
 from orchestrator.adapters.store import FileStore
 from orchestrator.adapters.store.index import Index
+from orchestrator.app import SystemClock
 from orchestrator.domain.records import RunRecord, iso
 from orchestrator.errors import FcctlError
-from tests.support.stores import NOVEMBER, RealClock, completed, make_id, make_record, written
+from tests.support.stores import NOVEMBER, completed, make_id, make_record, written
 
 
 def ids(store: FileStore) -> list[str]:
@@ -301,4 +302,4 @@ def test_ten_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
     began = time.process_time()
     assert len(index.rows(20, {})) == 20
     assert time.process_time() - began < 0.1
-    assert FileStore(tmp_path, RealClock()).resolve(rows[-1].run_id[-6:]) == rows[-1].run_id
+    assert FileStore(tmp_path, SystemClock()).resolve(rows[-1].run_id[-6:]) == rows[-1].run_id

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.store.journal import FileJournal
+from orchestrator.app import SystemClock
 from orchestrator.errors import FcctlError
-from tests.support.stores import RealClock
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> FileJournal:
-    return FileJournal(path, RealClock())
+    return FileJournal(path, SystemClock())
 
 
 def test_lines_come_back_in_order(path: Path) -> None:

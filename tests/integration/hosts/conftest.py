@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.adapters.hosts import Connector
+from orchestrator.adapters.hosts.agent import AgentSession
+from orchestrator.domain.target import LocalTarget, Target
+from tests.support.sshd import LoopbackSshd
+
+
+@pytest.fixture(params=["ssh", "local"])
+def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
+    target: Target = sshd.target() if request.param == "ssh" else LocalTarget(name="local", link_timeout_s=8)
+    session = Connector().connect(target)
+    assert isinstance(session, AgentSession)
+    yield session
+    session.close()
