@@ -112,8 +112,8 @@ class Kernel:
         args.k = at_k = k.data_ptr()
         args.v = at_v = v.data_ptr()
         args.o = at_o = out.data_ptr()
-        if not (at_q and at_k and at_v and at_o):  # a tensor without memory, of the meta device
-            raise Unsupported(f"{self.variant.name} needs tensors with data", cause=f"q is on {q.device}")
+        if not (at_q and at_k and at_v and at_o):  # a tensor without memory: get_device() of meta is that of cpu
+            _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal)
         if (at_q | at_k | at_v | at_o) % self._alignment:
             raise Unsupported(
                 f"{self.variant.name} needs tensors that start at a multiple of {self._alignment} bytes",

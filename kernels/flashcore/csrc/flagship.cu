@@ -54,13 +54,15 @@ using namespace flashcore;
 
 // What choices depend on, asked once per device.
 struct Device {
-  int processors, shared_bytes;
+  int processors, shared_bytes, minor;  // the last: of the compute capability
 };
 
 constexpr int kDevices = 64;
 
 int ask_driver(int number, Device &device) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
     return error;
   return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
 }
@@ -134,12 +136,14 @@ constexpr Candidate candidate() {
 
 // About how many cycles the busiest multiprocessor works. Its blocks come `resident` at a time. One step of a warp has
 // work for the tensor cores and special function units of its quarter of the multiprocessor, and a latency that other
-// warps can fill; a block has a beginning and an end. The constants are fits to an H200 (docs/flagship-notes.md).
+// warps can fill; a block has a beginning and an end. The constants are fits to an H200 (docs/flagship-notes.md); the
+// tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0 do in 8 or less.
 int64_t cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
   const int64_t blocks = tiles_of(args.S_q, c.rows) * args.B * args.H;
   const int64_t each = tiles_of(static_cast<int>(std::min<int64_t>(blocks, INT32_MAX)), device.processors);
   const int64_t steps = tiles_of(args.S_kv, c.keys * c.groups);
-  const int64_t work = (c.warp_rows == 16 ? 15 : 25) * c.keys * args.D / 64, latency = 500;
+  const int per_key = (c.warp_rows == 16 ? 15 : 25) + (device.minor == 0 ? 0 : 8 * c.warp_rows / 16);
+  const int64_t work = per_key * c.keys * args.D / 64, latency = 500;
   const int64_t ends = 1500 + 100 * c.groups;
   const int64_t rounds = (each + resident - 1) / resident;
   return std::max(rounds * (ends + steps * (latency + work)), each * (c.warps * steps * work / 4 + ends / 8));
