@@ -94,7 +94,7 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
-    "STAGGERED": 0, "TENSOR_SUMS": 0,
+    "STAGGERED": 0, "TENSOR_SUMS": 0, "HEAD_DIM": 64,
 }  # fmt: skip
 
 
@@ -229,6 +229,7 @@ VARIANTS: dict[str, Variant] = {
                 ),
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
+                Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
                 Parameter("SLACK", (0, 8), 0, "growth of a maximum, in powers of 2, that calls for no rescaling"),
             ),
             constraints=(
@@ -255,7 +256,8 @@ VARIANTS: dict[str, Variant] = {
                 Constraint(
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
-                        128 * c["TILE_M"] + c["WARPS_KV"] * (8 * c["TILE_M"] + 256 * c["STAGES"] * c["TILE_N"])
+                        2 * c["HEAD_DIM"] * c["TILE_M"]
+                        + c["WARPS_KV"] * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * c["STAGES"] * c["TILE_N"])
                         <= 227 * 1024
                     ),
                 ),

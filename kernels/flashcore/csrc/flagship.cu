@@ -47,6 +47,9 @@
 #ifndef TENSOR_SUMS
 #define TENSOR_SUMS 0
 #endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 64
+#endif
 
 namespace {
 
@@ -216,16 +219,14 @@ int choose(const flashcore_args &args) {
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
-  if (!positive || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
-#if defined(ONLY_HALF_64)
-  if (args->dtype == 0 && args->D == 64) return choose<Type::kHalf, 64>(*args);
-#elif defined(ONLY_HALF_128)
-  if (args->dtype == 0 && args->D == 128) return choose<Type::kHalf, 128>(*args);
-#else
-  if (args->dtype == 0 && args->D == 64) return choose<Type::kHalf, 64>(*args);
-  if (args->dtype == 0 && args->D == 128) return choose<Type::kHalf, 128>(*args);
-  if (args->dtype == 1 && args->D == 64) return choose<Type::kBfloat16, 64>(*args);
-  if (args->dtype == 1 && args->D == 128) return choose<Type::kBfloat16, 128>(*args);
+  if (!positive || (args->H_kv && args->H % args->H_kv) || args->dtype < 0 || args->dtype > 1) return cudaErrorInvalidValue;
+  switch (args->D) {
+#if !TILE_M || HEAD_DIM == 64
+    case 64: return args->dtype ? choose<Type::kBfloat16, 64>(*args) : choose<Type::kHalf, 64>(*args);
 #endif
+#if !TILE_M || HEAD_DIM == 128
+    case 128: return args->dtype ? choose<Type::kBfloat16, 128>(*args) : choose<Type::kHalf, 128>(*args);
+#endif
+  }
   return cudaErrorInvalidValue;
 }
