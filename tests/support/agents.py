@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-PRELUDE = '''\
+PRELUDE = """\
 #!{python}
 import json, os, sys, time
 if sys.argv[1:] == ["-V"]:
@@ -47,7 +47,7 @@ def hello(**changes):
     result.update(changes)
     send({{"id": request["id"], "result": result}})
 
-'''
+"""
 
 
 @dataclass(frozen=True)
