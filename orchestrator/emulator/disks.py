@@ -75,7 +75,7 @@ def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[
         return 10
     parts = path_of(image_url).split("/")
     image_project = parts[1] if parts[0] == "projects" else project
-    by_family = "family" in parts
+    by_family = "family" in parts or "imageFamilyViews" in parts
     image = catalog.image(image_project, **{"family" if by_family else "name": parts[-1]})
     if image is None:
         raise not_found(path_of(image_url))

@@ -105,7 +105,7 @@ def zone_types(call: Call) -> dict[str, Any]:
 
 def image(call: Call) -> dict[str, Any]:
     """By family or by name; the project of the path is the image's."""
-    asked = {"family": call.at["name"]} if call.action == "images.getFromFamily" else {"name": call.at["name"]}
+    asked = {"name" if call.action == "images.get" else "family": call.at["name"]}
     found = catalog.image(call.at["project"], **asked)
     if found is None:
         raise not_found(call.path)
@@ -118,6 +118,11 @@ def image(call: Call) -> dict[str, Any]:
         "archiveSizeBytes": "0",
         **found,
     }
+
+
+def image_family_view(call: Call) -> dict[str, Any]:
+    """The image of a family as one zone sees it; gcloud asks this way, with ``-`` for any zone."""
+    return {"image": image(call)}
 
 
 #: Two rules: none lets the world in on port 22, one lets Identity-Aware Proxy in.

@@ -31,6 +31,7 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("acceleratorTypes.get", "GET", "zones/{zone}/acceleratorTypes/{name}", reads.zone_type),
     ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image),
     ("images.get", "GET", "global/images/{name}", reads.image),
+    ("imageFamilyViews.get", "GET", "zones/{zone}/imageFamilyViews/{name}", reads.image_family_view),
     ("firewalls.list", "GET", "global/firewalls", reads.firewalls),
     ("firewalls.get", "GET", "global/firewalls/{name}", reads.firewall),
     ("instances.aggregatedList", "GET", "aggregated/instances", requests.aggregated_instances),

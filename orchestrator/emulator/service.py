@@ -86,7 +86,7 @@ class Service:
         scenario = self._world.scenario
         if any(fnmatchcase(action, denied) for denied in scenario.denied):
             raise ApiError("forbidden", f"Required 'compute.{action}' permission for 'projects/{project}'")
-        public = action.startswith("images.")
+        public = action.startswith("image")
         if scenario.projects is not None and project not in scenario.projects and not public:
             raise ApiError("notFound", f"The resource 'projects/{project}' was not found")
         if scenario.requests_per_minute is None:

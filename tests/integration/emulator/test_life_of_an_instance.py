@@ -1,0 +1,218 @@
+"""From insert to delete through Google's library: states, operations, what stays on the disk and what does not stay."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, processes
+from tests.support.waiting import wait_for
+
+pytest.importorskip("google.cloud.compute_v1")
+from google.cloud import compute_v1 as compute
+
+PROJECT, ZONE = "proj", "us-central1-a"
+Cloud = tuple[Emulator, Any]
+
+
+def test_starting_is_quick() -> None:
+    begun = time.monotonic()
+    with Emulator():
+        assert time.monotonic() - begun < 0.3
+
+
+def test_a_new_machine_can_be_logged_in_to_with_the_keys_it_published(cloud: Cloud) -> None:
+    _, gce = cloud
+    vm = gce.create()
+    assert vm.status == "RUNNING"
+    assert vm.network_interfaces[0].access_configs[0].nat_i_p == "127.0.0.1"
+    assert vm.guest_accelerators[0].accelerator_type.endswith("/nvidia-l4")
+    assert set(gce.host_keys()) == {"ssh-ed25519", "ecdsa-sha2-nistp256"}
+    assert gce.ssh("true").returncode == 0
+
+
+def test_operations_pass_through_their_states(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(clock=EmulatedClock(speed=0))
+    seen: list[tuple[str, str]] = []
+    operation = gce.insert()
+
+    def look() -> None:
+        now = gce.operations.get(project=PROJECT, zone=ZONE, operation=operation.name)
+        state = (compute.Operation.Status(now.status).name, gce.status())
+        if state not in seen:
+            seen.append(state)
+
+    for _ in range(40):
+        look()
+        emulator.advance(0.01)
+    assert seen == [
+        ("PENDING", "PROVISIONING"),
+        ("RUNNING", "PROVISIONING"),
+        ("RUNNING", "STAGING"),
+        ("DONE", "RUNNING"),
+    ]
+    ended = gce.operations.get(project=PROJECT, zone=ZONE, operation=operation.name)
+    assert ended.insert_time < ended.end_time
+    assert ended.progress == 100
+    assert ended.target_id == gce.get().id
+
+
+def test_wait_returns_within_its_limit_without_being_done(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(stop=180), speed=600))
+    gce.create(scheduling={"on_host_maintenance": "TERMINATE", "automatic_restart": False})
+    begun = emulator.clock.now()
+    waited = gce.wait(gce.call("stop"))
+    assert waited.status == compute.Operation.Status.RUNNING
+    assert emulator.clock.now() - begun >= 120
+    assert gce.status() == "STOPPING"
+    gce.done(waited)
+    assert gce.status() == "TERMINATED"
+
+
+def test_the_disk_stays_and_everything_else_goes(cloud: Cloud) -> None:
+    emulator, gce = cloud
+    gce.create()
+    before = gce.host_keys()
+    sleeping = "tmux new -d -s job 'sleep 1000'; setsid sleep 1001 > /dev/null 2>&1 < /dev/null & tmux ls | wc -l"
+    done = gce.ssh(f"echo kept > file; touch $TMPDIR/lost; {sleeping}")
+    assert done.stdout.split() == ["1"], done.stderr
+    home = emulator.home("vm")
+    assert len(processes.of_home(home)) >= 3
+    gce.do("stop")
+    assert processes.of_home(home) == set()
+    vm = gce.get()
+    assert vm.status == "TERMINATED"
+    assert not vm.network_interfaces[0].access_configs[0].nat_i_p
+    gce.do("start")
+    assert gce.ssh("cat file; ls $TMPDIR/lost; tmux ls").stdout.split() == ["kept"]
+    assert gce.host_keys() == before
+
+
+def test_stopping_twice_and_starting_twice_are_no_errors(cloud: Cloud) -> None:
+    _, gce = cloud
+    gce.create()
+    gce.do("start")
+    assert gce.ssh("true").returncode == 0
+    gce.do("stop")
+    gce.do("stop")
+    assert gce.status() == "TERMINATED"
+
+
+def test_suspend_freezes_and_resume_goes_on(cloud: Cloud) -> None:
+    emulator, gce = cloud
+    gce.create()
+    count = "i=0; while true; do i=$((i+1)); echo $i > ticks; sleep 0.02; done"
+    assert gce.ssh(f"tmux new -d -s ticks '{count}'").returncode == 0
+    ticks = emulator.home("vm") / "ticks"
+    wait_for(lambda: ticks.exists() and ticks.read_text().strip())
+    gce.do("suspend")
+    assert gce.status() == "SUSPENDED"
+    frozen = ticks.read_text()
+    time.sleep(0.1)
+    assert ticks.read_text() == frozen
+    gce.do("resume")
+    assert gce.status() == "RUNNING"
+    wait_for(lambda: int(ticks.read_text() or 0) > int(frozen))
+
+
+def test_delete_takes_the_boot_disk_along(cloud: Cloud) -> None:
+    emulator, gce = cloud
+    gce.create()
+    home = emulator.home("vm")
+    gce.do("delete")
+    assert list(gce.instances.list(project=PROJECT, zone=ZONE)) == []
+    assert list(gce.disks.list(project=PROJECT, zone=ZONE)) == []
+    assert not home.exists()
+
+
+def test_a_snapshot_makes_the_same_disk_in_another_zone(cloud: Cloud) -> None:
+    _, gce = cloud
+    gce.create()
+    gce.ssh("mkdir -p a/b; echo data > a/b/c; ln -s c a/b/link; mkfifo pipe")
+    gce.do("stop")
+    snapshot = compute.Snapshot(name="snap", labels={"fcctl": "yes"})
+    gce.done(gce.disks.create_snapshot_unary(project=PROJECT, zone=ZONE, disk="vm", snapshot_resource=snapshot))
+    found = gce.snapshots.get(project=PROJECT, snapshot="snap")
+    assert (found.status, found.disk_size_gb) == ("READY", 100)
+    elsewhere = "us-west1-b"
+    gce.create("vm", elsewhere, source={"source_snapshot": "global/snapshots/snap", "disk_size_gb": 100})
+    assert gce.ssh("cat a/b/link", zone=elsewhere).stdout == "data\n"
+    assert gce.host_keys(zone=elsewhere) != gce.host_keys()
+    assert gce.status() == "TERMINATED"
+
+
+def test_a_snapshot_by_the_other_way_and_its_end(cloud: Cloud) -> None:
+    _, gce = cloud
+    gce.create()
+    source = f"projects/{PROJECT}/zones/{ZONE}/disks/vm"
+    request = compute.Snapshot(name="snap", source_disk=source)
+    operation = gce.snapshots.insert_unary(project=PROJECT, snapshot_resource=request)
+    assert gce.global_operations.wait(project=PROJECT, operation=operation.name).status == compute.Operation.Status.DONE
+    assert [row.name for row in gce.snapshots.list(project=PROJECT)] == ["snap"]
+    operation = gce.snapshots.delete_unary(project=PROJECT, snapshot="snap")
+    gce.global_operations.wait(project=PROJECT, operation=operation.name)
+    assert list(gce.snapshots.list(project=PROJECT)) == []
+
+
+def test_disks_live_without_instances(cloud: Cloud) -> None:
+    _, gce = cloud
+    disk = compute.Disk(name="data", size_gb=50)
+    gce.done(gce.disks.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
+    assert gce.disks.get(project=PROJECT, zone=ZONE, disk="data").size_gb == 50
+    gce.done(gce.disks.delete_unary(project=PROJECT, zone=ZONE, disk="data"))
+    assert list(gce.disks.list(project=PROJECT, zone=ZONE)) == []
+
+
+def test_labels_and_metadata_change_with_their_fingerprints(cloud: Cloud) -> None:
+    _, gce = cloud
+    vm = gce.create()
+    assert base64.b64decode(vm.label_fingerprint, validate=True)
+    request = compute.InstancesSetLabelsRequest(labels={"a": "b"}, label_fingerprint=vm.label_fingerprint)
+    gce.do("set_labels", instances_set_labels_request_resource=request)
+    items = [*vm.metadata.items, compute.Items(key="k", value="v")]
+    gce.do("set_metadata", metadata_resource=compute.Metadata(items=items, fingerprint=vm.metadata.fingerprint))
+    changed = gce.get()
+    assert dict(changed.labels) == {"a": "b"}
+    assert changed.label_fingerprint != vm.label_fingerprint
+    keys = [item.key for item in changed.metadata.items]
+    assert "k" in keys
+    assert keys.count("fcctl-emulator-ssh-port") == 1
+
+
+def test_keys_of_the_metadata_come_and_go(cloud: Cloud) -> None:
+    _, gce = cloud
+    vm = gce.create()
+    argv = gce.ssh("true").args
+    items = [item for item in vm.metadata.items if item.key != "ssh-keys"]
+    gce.do("set_metadata", metadata_resource=compute.Metadata(items=items, fingerprint=vm.metadata.fingerprint))
+    assert gce.ssh("true").args == argv
+    assert gce.ssh("true").returncode == 255
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"enable-oslogin": "TRUE"}, {"ssh-keys": "somebody-else:ssh-ed25519 AAAA"}], ids=["os-login", "name"]
+)
+def test_keys_that_do_not_count(cloud: Cloud, metadata: dict[str, str]) -> None:
+    _, gce = cloud
+    gce.create(metadata=metadata)
+    assert "Permission denied" in gce.ssh("true").stderr
+
+
+def test_logins_are_refused_while_the_system_boots(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(boot=20, login=10)), clock=EmulatedClock(speed=0))
+    operation = gce.insert()
+    emulator.advance(1)
+    gce.done(operation)
+    assert gce.status() == "RUNNING"
+    assert "fcctl-emulator-ssh-port" not in gce.metadata()
+    emulator.advance(20)
+    port = int(gce.metadata()["fcctl-emulator-ssh-port"])
+    assert port > 0
+    with pytest.raises(Exception, match="not found"):
+        gce.host_keys()
+    emulator.advance(10)
+    assert gce.ssh("true").returncode == 0

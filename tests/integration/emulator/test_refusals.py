@@ -1,0 +1,306 @@
+"""How the emulator says no, as Google's library shows it; and lists, pages, filters, requestId."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator, Latency, Scenario
+from orchestrator.emulator.filters import compiled
+from orchestrator.emulator.refusals import ApiError
+
+pytest.importorskip("google.cloud.compute_v1")
+from google.api_core import exceptions
+from google.cloud import compute_v1 as compute
+
+Cloud = tuple[Emulator, Any]
+PROJECT, ZONE = "proj", "us-central1-a"
+
+
+def reason(error: pytest.ExceptionInfo[Any]) -> str:
+    return str(error.value.errors[0]["reason"])
+
+
+def failed(gce: Any, operation: Any, zone: str = ZONE) -> Any:
+    ended = gce.wait(operation, zone)
+    assert ended.status == compute.Operation.Status.DONE
+    return ended
+
+
+def test_what_is_not_there(cloud: Cloud) -> None:
+    _, gce = cloud
+    with pytest.raises(exceptions.NotFound, match=f"projects/{PROJECT}/zones/{ZONE}/instances/vm") as error:
+        gce.get()
+    assert reason(error) == "notFound"
+    for verb in ("start", "stop", "suspend", "resume", "delete"):
+        with pytest.raises(exceptions.NotFound):
+            gce.call(verb)
+    with pytest.raises(exceptions.NotFound):
+        gce.insert(zone="mars-north1-a")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "Upper"},
+        {"machine_type": "zones/us-central1-a/machineTypes/z9"},
+        {"labels": {"Bad": "x"}},
+        {"disks": []},
+        {"disks": [{"boot": True, "initialize_params": {}}]},
+    ],
+    ids=["name", "machine type", "label", "no disk", "no image"],
+)
+def test_inserts_that_make_no_sense(cloud: Cloud, changes: dict[str, Any]) -> None:
+    _, gce = cloud
+    with pytest.raises(exceptions.BadRequest) as error:
+        gce.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=gce.spec(**changes))
+    assert reason(error) == "invalid"
+
+
+def test_the_same_name_twice(cloud: Cloud) -> None:
+    _, gce = cloud
+    gce.create()
+    with pytest.raises(exceptions.Conflict) as error:
+        gce.insert()
+    assert reason(error) == "alreadyExists"
+
+
+def test_stale_fingerprints(cloud: Cloud) -> None:
+    _, gce = cloud
+    gce.create()
+    request = compute.InstancesSetLabelsRequest(labels={}, label_fingerprint="c3RhbGU=")
+    with pytest.raises(exceptions.PreconditionFailed) as error:
+        gce.call("set_labels", instances_set_labels_request_resource=request)
+    assert reason(error) == "conditionNotMet"
+    with pytest.raises(exceptions.PreconditionFailed):
+        gce.call("set_metadata", metadata_resource=compute.Metadata(fingerprint="c3RhbGU="))
+
+
+def test_a_machine_that_still_stops_is_not_ready(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(stop=180)))
+    gce.create()
+    operation = gce.call("stop")
+    with pytest.raises(exceptions.BadRequest) as error:
+        gce.call("start")
+    assert reason(error) == "resourceNotReady"
+    emulator.advance(181)
+    gce.done(operation)
+    gce.do("start")
+
+
+def test_a_machine_that_still_starts_can_be_stopped(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(staging=60)))
+    operation = gce.insert()
+    emulator.advance(1)
+    assert gce.status() == "STAGING"
+    gce.do("stop")
+    assert gce.status() == "TERMINATED"
+    assert failed(gce, operation).error.errors[0].code == "RESOURCE_NOT_READY"
+    emulator.advance(100)
+    assert gce.status() == "TERMINATED"
+
+
+# ------------------------------------------------------------------------------------------------- stock and quotas
+def test_a_stockout_names_the_zones_that_have_machines(start: Callable[..., Cloud]) -> None:
+    _, gce = start(scenario=Scenario(stock={ZONE: 0, "us-central1-b": 0}))
+    operation = failed(gce, gce.insert())
+    error = operation.error.errors[0]
+    assert error.code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    assert operation.http_error_status_code == 503
+    infos = [detail.error_info for detail in error.error_details if detail.error_info.reason]
+    assert infos[0].metadatas["zonesAvailable"] == "us-central1-c"
+    assert infos[0].metadatas["attachment"] == "nvidia-l4:1"
+    assert list(gce.instances.list(project=PROJECT, zone=ZONE)) == []
+    assert list(gce.disks.list(project=PROJECT, zone=ZONE)) == []
+    gce.create(zone="us-central1-c")
+
+
+def test_stock_is_taken_and_given_back(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(stock={ZONE: 1}))
+    gce.create("one")
+    assert failed(gce, gce.insert("two")).error.errors
+    gce.do("stop", "one")
+    gce.create("two")
+    again = failed(gce, gce.call("start", "one"))
+    assert again.error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+    assert gce.status("one") == "TERMINATED"
+    emulator.scenario.stock[ZONE] = 2
+    gce.do("start", "one")
+
+
+@pytest.mark.parametrize(
+    ("region", "metric", "spot", "where"),
+    [
+        ("us-central1", "NVIDIA_L4_GPUS", False, "in region us-central1"),
+        ("us-central1", "PREEMPTIBLE_NVIDIA_L4_GPUS", True, "in region us-central1"),
+        ("global", "GPUS_ALL_REGIONS", False, "globally"),
+    ],
+)
+def test_quotas(start: Callable[..., Cloud], region: str, metric: str, spot: bool, where: str) -> None:
+    _, gce = start(scenario=Scenario(quotas={region: {metric: 1}}))
+    scheduling = {"on_host_maintenance": "TERMINATE", "automatic_restart": False}
+    if spot:
+        scheduling["provisioning_model"] = "SPOT"
+    gce.create("one", scheduling=scheduling)
+    operation = failed(gce, gce.insert("two", scheduling=scheduling))
+    error = operation.error.errors[0]
+    assert error.code == "QUOTA_EXCEEDED"
+    assert error.message == f"Quota '{metric}' exceeded.  Limit: 1.0 {where}."
+    assert error.error_details[0].quota_info.limit == 1
+    assert operation.http_error_status_code == 403
+    asked = gce.regions.get(project=PROJECT, region=region) if region != "global" else gce.projects.get(project=PROJECT)
+    assert [(row.limit, row.usage) for row in asked.quotas if row.metric == metric] == [(1, 1)]
+    gce.do("stop", "one")
+    gce.create("two", scheduling=scheduling)
+
+
+def test_a_stockout_hides_a_quota_of_nothing(start: Callable[..., Cloud]) -> None:
+    _, gce = start(scenario=Scenario(stock={ZONE: 0}, quotas={"us-central1": {"NVIDIA_L4_GPUS": 0}}))
+    assert failed(gce, gce.insert()).error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+
+
+def test_permissions_projects_and_rate_limits(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(denied=("instances.insert",), projects=(PROJECT,)))
+    with pytest.raises(exceptions.Forbidden, match=r"compute\.instances\.insert") as error:
+        gce.insert()
+    assert reason(error) == "forbidden"
+    with pytest.raises(exceptions.NotFound):
+        gce.projects.get(project="other")
+    assert gce.images.get_from_family(project="debian-cloud", family="debian-12").family == "debian-12"
+    emulator.scenario.requests_per_minute = 2
+    gce.projects.get(project=PROJECT)
+    gce.projects.get(project=PROJECT)
+    with pytest.raises(exceptions.Forbidden) as error:
+        gce.projects.get(project=PROJECT)
+    assert reason(error) == "rateLimitExceeded"
+    emulator.advance(60)
+    gce.projects.get(project=PROJECT)
+
+
+# --------------------------------------------------------------------------------------------------------- requestId
+def test_a_repeated_request_finds_its_operation(cloud: Cloud) -> None:
+    _, gce = cloud
+    number = str(uuid.uuid4())
+    first = gce.insert(request_id=number)
+    gce.done(first)
+    second = gce.insert(request_id=number)
+    assert (second.name, second.status) == (first.name, compute.Operation.Status.DONE)
+    assert second.client_operation_id == number
+    gce.do("stop", request_id=(stop := str(uuid.uuid4())))
+    gce.do("start")
+    gce.do("stop", request_id=stop)
+    assert gce.status() == "RUNNING"
+
+
+def test_a_request_id_belongs_to_one_request(cloud: Cloud) -> None:
+    _, gce = cloud
+    number = str(uuid.uuid4())
+    gce.done(gce.insert(request_id=number))
+    with pytest.raises(exceptions.Conflict):
+        gce.insert("other", request_id=number)
+    with pytest.raises(exceptions.Conflict):
+        gce.call("stop", request_id=number)
+    for wrong in ("not-a-uuid", str(uuid.UUID(int=0))):
+        with pytest.raises(exceptions.BadRequest, match="requestId"):
+            gce.call("stop", request_id=wrong)
+
+
+def test_a_refused_request_leaves_its_request_id_free(cloud: Cloud) -> None:
+    emulator, gce = cloud
+    emulator.scenario.denied = ("instances.insert",)
+    number = str(uuid.uuid4())
+    with pytest.raises(exceptions.Forbidden):
+        gce.insert(request_id=number)
+    emulator.scenario.denied = ()
+    gce.done(gce.insert(request_id=number))
+
+
+# ------------------------------------------------------------------------------------------------------------- lists
+def test_pages_and_filters(cloud: Cloud) -> None:
+    _, gce = cloud
+    zones = [ZONE, "us-west1-a", "us-west1-b"]
+    operations = [(gce.insert(f"vm{i}", zones[i % 3], labels={"n": str(i % 2)}), zones[i % 3]) for i in range(5)]
+    for operation, zone in operations:
+        gce.done(operation, zone)
+    request = compute.AggregatedListInstancesRequest(project=PROJECT, filter="labels.n=0", max_results=1)
+    pager = gce.instances.aggregated_list(request=request)
+    pages = list(pager.pages)
+    assert len(pages) == 3
+    found = sorted(vm.name for page in pages for scope in page.items.values() for vm in scope.instances)
+    assert found == ["vm0", "vm2", "vm4"]
+    empty = [scope for scope in pages[0].items.values() if not scope.instances]
+    assert {scope.warning.code for scope in empty} == {"NO_RESULTS_ON_PAGE"}
+    here = gce.instances.list(request=compute.ListInstancesRequest(project=PROJECT, zone=ZONE, max_results=1))
+    assert [vm.name for vm in here] == ["vm0", "vm3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("name=box", True),
+        ("name!=box", False),
+        ("labels.a:*", True),
+        ("labels.b:*", False),
+        ('name eq "b.*"', True),
+        ('name ne "b.*"', False),
+        ("name=b*", True),
+        ("(labels.a=1) (status=RUNNING)", True),
+        ("labels.a=2 OR status=RUNNING", True),
+        ("labels.a=2 AND status=RUNNING", False),
+        ("NOT labels.a=2", True),
+        ("size>5", True),
+        ("size<=5", False),
+        ("zone=z-1", True),
+        ('name = "box" AND NOT (status = "TERMINATED" OR labels.a != 1)', True),
+    ],
+)
+def test_filters(text: str, matches: bool) -> None:
+    url = "https://www.googleapis.com/compute/v1/projects/p/zones/z-1"
+    resource = {"name": "box", "status": "RUNNING", "labels": {"a": "1"}, "size": "10", "zone": url}
+    assert compiled(text)(resource) is matches
+
+
+@pytest.mark.parametrize("text", ["name", "name=", "=x", "(name=x", "name=x)", 'name eq "("', "name ~ x", "name == x"])
+def test_filters_that_are_none(text: str) -> None:
+    with pytest.raises(ApiError):
+        compiled(text)
+
+
+def test_what_can_only_be_read(cloud: Cloud) -> None:
+    _, gce = cloud
+    types = gce.machine_types
+    assert (
+        types.get(project=PROJECT, zone=ZONE, machine_type="g2-standard-24").accelerators[0].guest_accelerator_count
+        == 2
+    )
+    assert "nvidia-l4" in {row.name for row in gce.accelerator_types.list(project=PROJECT, zone=ZONE)}
+    assert len(list(types.list(project=PROJECT, zone=ZONE))) > 8
+    rules = {rule.name: list(rule.source_ranges) for rule in gce.firewalls.list(project=PROJECT)}
+    assert rules["allow-ssh-from-iap"] == ["35.235.240.0/20"]
+    assert gce.firewalls.get(project=PROJECT, firewall="allow-ssh-from-iap").allowed[0].ports == ["22"]
+    assert "us-central1" in {region.name for region in gce.regions.list(project=PROJECT)}
+    with pytest.raises(exceptions.NotFound):
+        gce.images.get_from_family(project="deeplearning-platform-release", family="nothing")
+
+
+# ---------------------------------------------------------------------------------------------------------- strangers
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("/compute/v1/projects/p", {}), (None, {"Origin": "http://evil.example"}), (None, {"Host": "evil.example"})],
+    ids=["no secret", "a web page", "another name"],
+)
+def test_strangers_find_nothing(cloud: Cloud, path: str | None, headers: dict[str, str]) -> None:
+    emulator, _ = cloud
+    base = emulator.url.rsplit("/", 1)[0]
+    url = f"{base}{path}" if path else f"{emulator.url}/compute/v1/projects/p"
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
+    with error.value as answer:
+        assert (answer.code, json.load(answer)["error"]["errors"][0]["reason"]) == (404, "notFound")

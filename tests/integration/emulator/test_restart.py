@@ -1,0 +1,132 @@
+"""An emulator that stops, or is killed, and another that goes on with its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, processes
+from orchestrator.errors import ConflictError
+from tests.support.command import run_fcctl, source_environment
+
+pytest.importorskip("google.cloud.compute_v1")
+from google.api_core import exceptions
+
+Cloud = tuple[Emulator, Any]
+
+
+def test_instances_come_back_with_their_disks(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(tmp_path)
+    vm = gce.create()
+    gce.create("off")
+    gce.do("stop", "off")
+    gce.ssh("echo kept > file")
+    keys, port = gce.host_keys(), gce.metadata()["fcctl-emulator-ssh-port"]
+    home = emulator.home("vm")
+    emulator.stop()
+    assert processes.of_home(home) == set()
+    emulator, gce = start(tmp_path)
+    assert (gce.get().id, gce.status(), gce.status("off")) == (vm.id, "RUNNING", "TERMINATED")
+    assert (gce.host_keys(), gce.metadata()["fcctl-emulator-ssh-port"]) == (keys, port)
+    assert gce.ssh("cat file").stdout == "kept\n"
+    gce.do("start", "off")
+
+
+def test_operations_and_deadlines_go_on(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    scenario = Scenario(latency=Latency(stop=100))
+    emulator, gce = start(tmp_path, scenario=scenario)
+    gce.create()
+    gce.create("other")
+    operation = gce.call("stop", "other")
+    emulator.advance(50)
+    until = gce.get().resource_status.scheduling.termination_timestamp
+    emulator.stop()
+    emulator, gce = start(tmp_path, scenario=scenario)
+    assert gce.get().resource_status.scheduling.termination_timestamp == until
+    assert gce.status("other") == "STOPPING"
+    emulator.advance(60)
+    gce.done(operation)
+    emulator.advance(3600)
+    assert gce.status() == "TERMINATED"
+
+
+def test_a_deadline_that_passed_meanwhile(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(tmp_path)
+    gce.create()
+    now = emulator.clock.now()
+    emulator.stop()
+    emulator, gce = start(tmp_path, clock=EmulatedClock(now + 4000))
+    emulator.advance(1)
+    assert gce.status() == "TERMINATED"
+
+
+def test_time_does_not_run_backwards(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    emulator, _ = start(tmp_path)
+    emulator.advance(100_000)
+    before = emulator.clock.now()
+    emulator.stop()
+    emulator, _ = start(tmp_path)
+    assert emulator.clock.now() >= before
+
+
+def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--state", str(tmp_path), "--json"]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=source_environment())
+    try:
+        assert child.stdout is not None
+        url = json.loads(child.stdout.readline())["url"]
+        emulator, gce = start()
+        remote = type(gce)(url, gce.key)
+        remote.create()
+        assert remote.ssh("tmux new -d -s job 'sleep 1000'").returncode == 0
+        with pytest.raises(ConflictError, match="another emulator"):
+            Emulator(tmp_path).start()
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+        child.stdout.close()
+    state = json.loads((tmp_path / "state.json").read_text())
+    volatile = Path(state["machines"][0]["volatile"])
+    home = tmp_path / "disks" / state["disks"]["projects/proj/zones/us-central1-a/disks/vm"]["id"] / "home"
+    orphans = processes.of_home(home)
+    assert orphans
+    emulator, gce = start(tmp_path)
+    assert not any(_alive(pid) for pid in orphans)
+    assert not volatile.exists()
+    assert gce.ssh("true").returncode == 0
+    assert processes.command_of(emulator.world.running[emulator.machine("vm").path]._sshd.pid)
+    gce.do("delete")
+    with pytest.raises(exceptions.NotFound):
+        gce.get()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "defunct" not in processes.command_of(pid)
+
+
+def test_a_port_that_is_taken(start: Callable[..., Cloud]) -> None:
+    emulator, _ = start()
+    with pytest.raises(ConflictError, match="cannot be used"):
+        Emulator(port=int(emulator.url.split(":")[2].split("/")[0])).start()
+
+
+def test_the_command_prints_its_url_and_ends_when_told(tmp_path: Path) -> None:
+    done = run_fcctl("emulator", "--for", "0.1", cwd=tmp_path)
+    assert done.code == 0
+    assert done.out.startswith("http://127.0.0.1:")
+    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE=" + done.out.strip() + "/compute/v1/" in done.err
+    (tmp_path / "faults.yaml").write_text("- {do: explode}\n")
+    done = run_fcctl("emulator", "--faults", "faults.yaml", cwd=tmp_path)
+    assert (done.code, "fault 1" in done.err) == (3, True)
