@@ -22,7 +22,7 @@ from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.resources import path_of
 from orchestrator.emulator.scenario import Scenario
 from orchestrator.emulator.server import Server
-from orchestrator.emulator.service import Service
+from orchestrator.emulator.service import LostReply, Service
 from orchestrator.emulator.world import Machine, World
 from orchestrator.errors import ConflictError
 
@@ -143,6 +143,8 @@ class Emulator:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        if self._server is None:
+            raise LostReply  # over a connection that outlived the emulator
         if path.startswith("/compute/v1/"):
             return self._service.answer(method, path.removeprefix("/compute/v1/"), query, body)
         if method == "POST" and path.startswith("/emulator/"):

@@ -64,9 +64,7 @@ class Guest:
         self._sshd: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def boot(
-        cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str, boot_id: str | None = None
-    ) -> Guest:
+    def boot(cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str) -> Guest:
         """Start sshd; nobody can log in before :meth:`authorize`.
 
         Args:
@@ -80,7 +78,7 @@ class Guest:
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
         volatile = Path(tempfile.mkdtemp(prefix="fce", dir="/tmp"))
         guest = cls(disk, volatile, free_port(port))
-        guest._write_programs(url, token, boot_id or str(uuid.uuid4()))
+        guest._write_programs(url, token, str(uuid.uuid4()))
         guest._start_sshd()
         return guest
 

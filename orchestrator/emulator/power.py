@@ -99,7 +99,6 @@ def enter_running(world: World, operation: Operation) -> None:
         return
     now = world.now()
     machine.life += 1
-    machine.preempted = False
     machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(now))
     for interface in machine.resource["networkInterfaces"]:
         for access in interface.get("accessConfigs", []):
@@ -281,7 +280,6 @@ def happen(world: World, machine: Machine, kind: str) -> Operation:
     machine.resource["status"] = "STOPPING"
     plan = stopping(world)
     if short == "preempted":
-        machine.preempted = True
         plan = [*plan[:1], (world.scenario.latency.preemption_notice, "shut_down", {}), *plan[2:]]
     if short == "deferredDelete" or (short == "preempted" and delete):
         plan = deleting(world)

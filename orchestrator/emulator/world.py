@@ -28,7 +28,6 @@ class Machine:
     guest_attributes: dict[str, str] = field(default_factory=dict)
     #: When the guest powers itself off: what asked for it -> emulated seconds since the epoch.
     timers: dict[str, float] = field(default_factory=dict)
-    preempted: bool = False
     #: Where the running sshd keeps its own files; gone with the power.
     volatile: str | None = None
 
