@@ -51,7 +51,8 @@ class Emulator:
         self.clock = clock or EmulatedClock(speed=self.scenario.speed)
         self.faults = Faults([*self.scenario.faults, *faults])
         self._temporary = state is None
-        self._folder = Path(tempfile.mkdtemp(prefix="fcctl-emulator-")) if state is None else state
+        # Made by start(): an emulator that never starts leaves nothing behind.
+        self._folder = state or Path(tempfile.gettempdir()) / f"fcctl-emulator-{secrets.token_hex(8)}"
         self._port = port
         self._lock_file: IO[str] | None = None
         self._server: Server | None = None
@@ -77,6 +78,7 @@ class Emulator:
             self._server = Server(self._port, world.secret, self._answer)
         except OSError as error:
             self._unlock()
+            self._remove_if_temporary()
             raise ConflictError(
                 f"port {self._port} of 127.0.0.1 cannot be used", cause=str(error), hint="fcctl emulator --port 0"
             ) from None
@@ -103,8 +105,7 @@ class Emulator:
                 guest.power_off()
             self.world.running.clear()
         self._unlock()
-        if self._temporary:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_if_temporary()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -187,6 +188,10 @@ class Emulator:
             raise ConflictError(
                 f"another emulator uses {self._folder}", hint="stop it, or give this one another --state"
             ) from None
+
+    def _remove_if_temporary(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _unlock(self) -> None:
         if self._lock_file is not None:

@@ -8,9 +8,9 @@ computer: shutdown, poweroff, halt, reboot, systemctl, systemd-run, and a sudo t
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -183,7 +183,7 @@ class Guest:
 
 def login_name() -> str:
     """The only user an instance knows."""
-    return getpass.getuser()
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def prepare_disk(disk: Path, instance_id: str) -> None:

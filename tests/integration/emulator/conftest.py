@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import Emulator
+from orchestrator.emulator.guest import login_name
 from tests.support.sshd import generate_key
 
 try:
@@ -47,7 +47,7 @@ class Gce:
     def spec(self, name: str = "vm", zone: str = ZONE, *, source: dict[str, Any] | None = None, **changes: Any) -> Any:
         """An L4 machine, as fcctl would ask for it."""
         metadata = {
-            "ssh-keys": f"{getpass.getuser()}:{Path(f'{self.key}.pub').read_text().strip()}",
+            "ssh-keys": f"{login_name()}:{Path(f'{self.key}.pub').read_text().strip()}",
             "enable-guest-attributes": "TRUE",
             "enable-oslogin": "FALSE",
             **changes.pop("metadata", {}),

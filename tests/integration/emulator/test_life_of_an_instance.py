@@ -105,18 +105,18 @@ def test_stopping_twice_and_starting_twice_are_no_errors(cloud: Cloud) -> None:
 def test_suspend_freezes_and_resume_goes_on(cloud: Cloud) -> None:
     emulator, gce = cloud
     gce.create()
-    count = "i=0; while true; do i=$((i+1)); echo $i > ticks; sleep 0.02; done"
+    count = "i=0; while true; do i=$((i+1)); echo $i >> ticks; sleep 0.02; done"
     assert gce.ssh(f"tmux new -d -s ticks '{count}'").returncode == 0
     ticks = emulator.home("vm") / "ticks"
-    wait_for(lambda: ticks.exists() and ticks.read_text().strip())
+    wait_for(lambda: ticks.exists() and ticks.stat().st_size)
     gce.do("suspend")
     assert gce.status() == "SUSPENDED"
-    frozen = ticks.read_text()
+    frozen = ticks.stat().st_size
     time.sleep(0.1)
-    assert ticks.read_text() == frozen
+    assert ticks.stat().st_size == frozen
     gce.do("resume")
     assert gce.status() == "RUNNING"
-    wait_for(lambda: int(ticks.read_text() or 0) > int(frozen))
+    wait_for(lambda: ticks.stat().st_size > frozen)
 
 
 def test_delete_takes_the_boot_disk_along(cloud: Cloud) -> None:
