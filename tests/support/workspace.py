@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.domain import run_id
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -86,7 +87,8 @@ class Workspace:
 
     def active(self) -> list[str]:
         folder = self.root / "results/active"
-        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        # One that is just being made has another name, for a moment.
+        return sorted(p.name for p in folder.iterdir() if run_id.is_valid(p.name)) if folder.is_dir() else []
 
     def only_run(self) -> dict[str, Any]:
         (record,) = self.runs().values()
