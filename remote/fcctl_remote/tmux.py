@@ -3,7 +3,8 @@
 import os
 import shlex
 import subprocess
-from typing import Dict, List, Sequence
+import time
+from typing import Dict, List, Sequence, Tuple
 
 from fcctl_remote.hostfacts import which
 from fcctl_remote.refusal import Refusal
@@ -11,6 +12,10 @@ from fcctl_remote.text import one_line
 
 #: How long tmux may take to start a session, seconds.
 PATIENCE_S = 20.0
+#: A server whose last session has just ended is about to leave, and answers so. The next call starts a new one. If the
+#: session was made all the same, asking again is harmless: a run that has begun is not begun a second time.
+LEAVING = ("server exited unexpectedly", "lost server", "no server running", "error connecting")
+LEAVING_ATTEMPTS, LEAVING_WAIT_S = 8, 0.03
 
 
 def session_name(run_id: str) -> str:
@@ -31,6 +36,25 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
     command += [_shell(supervise), ";", "new-window", "-d", "-t", "=%s:" % name, "-n", "gpu", "-c", cwd]
     # A user's own configuration may ask tmux to end sessions nobody looks at.
     command += [_shell(telemetry), ";", "set-option", "-t", "=%s:" % name, "destroy-unattached", "off"]
+    for attempt in range(LEAVING_ATTEMPTS):
+        said, code = _call(command)
+        if not any(text in said for text in LEAVING):
+            break
+        time.sleep(LEAVING_WAIT_S * (attempt + 1))
+    if "duplicate session" in said:
+        return False
+    # A supervisor that finishes at once ends the session under the later commands' feet: the run has been started.
+    if code != 0 and not any(text in said for text in ("can't find", "no such")):
+        raise Refusal(
+            "no_tmux",
+            "tmux could not start the run: %s" % (said or "exit code %d" % code),
+            "try on the host: tmux new-session -d -s check && tmux kill-session -t check",
+        )
+    return True
+
+
+def _call(command: Sequence[str]) -> Tuple[str, int]:
+    """What tmux said on standard error, and its exit code."""
     pipe = subprocess.PIPE
     try:
         done = subprocess.run(
@@ -40,17 +64,7 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
         raise Refusal(
             "no_tmux", "tmux did not answer within %g s" % PATIENCE_S, "its server hangs: tmux kill-server on the host"
         ) from None
-    said = one_line(done.stderr.decode("utf-8", "replace"))
-    if "duplicate session" in said:
-        return False
-    # A supervisor that finishes at once ends the session under the later commands' feet: the run has been started.
-    if done.returncode != 0 and not any(text in said for text in ("can't find", "no such")):
-        raise Refusal(
-            "no_tmux",
-            "tmux could not start the run: %s" % (said or "exit code %d" % done.returncode),
-            "try on the host: tmux new-session -d -s check && tmux kill-session -t check",
-        )
-    return True
+    return one_line(done.stderr.decode("utf-8", "replace")), done.returncode
 
 
 def _shell(argv: Sequence[str]) -> str:

@@ -89,3 +89,13 @@ def test_a_tmux_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tmux, "PATIENCE_S", 0.3)
     with pytest.raises(Refusal, match="did not answer"):
         tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
+
+
+def test_a_server_that_is_just_leaving_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last run's end takes the tmux server with it; the next run may call it at that very moment."""
+    calls = tmp_path / "calls"
+    leaving = "echo server exited unexpectedly >&2; exit 1"
+    program(tmp_path / "tmux", f"echo x >> {calls}; [ $(wc -l < {calls}) -ge 3 ] || {{ {leaving}; }}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
+    assert len(calls.read_text().split()) == 3

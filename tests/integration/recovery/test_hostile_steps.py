@@ -219,7 +219,7 @@ def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -
     first.communicate(timeout=30)
     assert first.returncode == 0
     assert second.returncode == 0
-    runs = sorted(workspace.runs().values(), key=lambda r: r["run_id"])
+    runs = sorted(workspace.runs().values(), key=lambda r: r["steps"][0]["started"])
     assert runs[0]["steps"][-1]["finished"] <= runs[1]["steps"][0]["started"]
 
 
