@@ -82,6 +82,19 @@ class BudgetError(FcctlError):
     code = "budget"
 
 
+class CapacityError(BudgetError):
+    """No machine to be had: no stock in any zone, or a quota."""
+
+    code = "capacity"
+
+
+class CloudError(FcctlError):
+    """The cloud's interface refused, or did not answer in time."""
+
+    exit_code = 6
+    code = "cloud"
+
+
 class HostError(FcctlError):
     exit_code = 6
     code = "host"

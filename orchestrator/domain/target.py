@@ -55,14 +55,58 @@ class SshTarget(_TargetBase):
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
 
 
+#: Names as Compute Engine takes them (RFC 1035 labels).
+CloudName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
 class GcpTarget(_TargetBase):
-    """A Compute Engine instance that fcctl finds, wakes or creates."""
+    """A Compute Engine instance that fcctl finds, wakes or creates, and stops again."""
 
     kind: Literal["gcp"] = "gcp"
-    project: str
-    instance: str
-    zones: Annotated[list[str], Field(min_length=1)]
-    machine_type: str = "g2-standard-4"
+    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+    instance: CloudName
+    #: Where to look, and where to create, in this order.
+    zones: Annotated[list[Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]], Field(min_length=1)]
+
+    # --- the machine, if it must be made
+    create: bool = True
+    machine_type: CloudName = "g2-standard-4"
+    #: GPUs of a machine type that brings none, ``{"nvidia-tesla-t4": 1}``; a g2's L4s are part of it.
+    accelerators: dict[str, Annotated[int, Field(ge=1, le=16)]] = {}
+    image_project: str = "deeplearning-platform-release"
+    image_family: str = "common-cu129-ubuntu-2204-nvidia-580"
+    disk_gb: Annotated[int, Field(ge=10, le=65536)] = 100
+    disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
+    provisioning: Literal["on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot"] = "on_demand"
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None  # none: the machine holds no credentials
+    labels: dict[str, str] = {}
+
+    # --- getting in
+    #: Log in through Identity-Aware Proxy; a machine made for it has no public address.
+    iap: bool = False
+    login: Literal["metadata", "os_login"] = "metadata"
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.-]*$", max_length=32)] | None = None  # None: this user's name
+    identity_file: str | None = None  # None: a key that fcctl makes once, for all its machines
+    connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
+    #: From the request to start until a command runs there.
+    wake_timeout_s: Annotated[float, Field(ge=30, le=3600)] = 600.0
+
+    # --- letting go
+    release: Literal["stop", "keep", "delete"] = "stop"
+    #: With ``keep``: how long it stays on for the next run before it stops itself.
+    keep_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15.0
+
+    # --- no stock
+    #: For a stopped machine whose zone has none: wait, make a copy from its disk in another zone, or give up.
+    on_stockout: Literal["wait", "rebuild", "fail"] = "wait"
+    stockout_wait_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 30.0
+
+    #: The longest a start may last, whatever a job asks for (fence 1).
+    max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
+    #: Another API endpoint, for instance an emulator's; without credentials if it is on loopback.
+    api_endpoint: str | None = None
     owned: bool = True
 
 
@@ -70,6 +114,7 @@ class SandboxTarget(_TargetBase):
     """The built-in emulator with one stopped L4-like machine."""
 
     kind: Literal["sandbox"] = "sandbox"
+    owned: bool = True
 
 
 Target = Annotated[LocalTarget | SshTarget | GcpTarget | SandboxTarget, Field(discriminator="kind")]

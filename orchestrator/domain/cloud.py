@@ -1,0 +1,197 @@
+"""Machines of a cloud and what its refusals mean. Pure: adapters fill these in, workflows decide on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+#: Every machine fcctl makes carries these labels; ``fcctl hosts audit`` finds machines by the first, in all zones.
+MANAGED_LABEL = "fcctl"
+WORKSPACE_LABEL = "fcctl-workspace"
+RUN_LABEL = "fcctl-run"  # the run or session that the machine was last started for
+
+
+class Power(StrEnum):
+    """What a machine's status means for someone who wants to use or to stop it."""
+
+    STARTING = "starting"  # PROVISIONING, STAGING
+    RUNNING = "running"
+    STOPPING = "stopping"  # STOPPING, PENDING_STOP
+    STOPPED = "stopped"  # TERMINATED, STOPPED
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    REPAIRING = "repairing"
+    UNKNOWN = "unknown"  # a status this version does not know
+
+
+_POWER = {
+    "PROVISIONING": Power.STARTING,
+    "STAGING": Power.STARTING,
+    "RUNNING": Power.RUNNING,
+    "STOPPING": Power.STOPPING,
+    "PENDING_STOP": Power.STOPPING,
+    "TERMINATED": Power.STOPPED,
+    "STOPPED": Power.STOPPED,
+    "SUSPENDING": Power.SUSPENDING,
+    "SUSPENDED": Power.SUSPENDED,
+    "REPAIRING": Power.REPAIRING,
+}
+
+#: A machine in these states costs its hourly price.
+BILLED = frozenset({Power.STARTING, Power.RUNNING, Power.STOPPING, Power.SUSPENDING, Power.REPAIRING, Power.UNKNOWN})
+
+
+def power(status: str) -> Power:
+    """The meaning of Compute Engine's ``Instance.status``."""
+    return _POWER.get(status, Power.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Disk:
+    name: str
+    device: str
+    boot: bool
+    gb: int
+    auto_delete: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One instance, as the cloud describes it. Times are epoch seconds of the cloud's clock."""
+
+    project: str
+    zone: str
+    name: str
+    id: str
+    status: str
+    machine_type: str = ""
+    accelerators: Mapping[str, int] = field(default_factory=dict)  # type -> count
+    labels: Mapping[str, str] = field(default_factory=dict)
+    label_fingerprint: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata_fingerprint: str = ""
+    spot: bool = False
+    internal_ip: str | None = None
+    external_ip: str | None = None
+    disks: tuple[Disk, ...] = ()
+    created: float | None = None
+    started: float | None = None
+    stopped: float | None = None
+    #: Fence 1: seconds from the last entry into RUNNING after which the cloud itself acts, and how.
+    max_run_s: int | None = None
+    termination_action: str | None = None  # STOP, DELETE
+    deadline: float | None = None  # when it will, for a machine that runs
+
+    @property
+    def power(self) -> Power:
+        return power(self.status)
+
+    @property
+    def billed(self) -> bool:
+        return self.power in BILLED
+
+
+@dataclass(frozen=True)
+class Quota:
+    """One limit of a region, or (region None) of the project."""
+
+    metric: str
+    region: str | None
+    limit: float
+    usage: float
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How to log in to a machine that was up when this was written; kept so that a warm start need not ask the cloud."""
+
+    project: str
+    name: str
+    zone: str
+    instance_id: str
+    address: str
+    port: int
+    user: str
+    identity_file: str
+    #: Public host keys that the guest published through the cloud, ``"ssh-ed25519 AAAA..."``; any other is refused.
+    host_keys: tuple[str, ...]
+    #: Argument list of a program whose pipes are the connection (IAP), with nothing left to be filled in.
+    proxy_command: tuple[str, ...] = ()
+    #: Fence 1 as the cloud last told it, epoch seconds.
+    deadline: float | None = None
+    started: float | None = None
+    seen: float = 0.0
+
+
+class Remedy(StrEnum):
+    """What to do about a refusal; ``/docs/gcp.md`` has the table."""
+
+    NEXT_ZONE = "next_zone"
+    NEXT_REGION = "next_region"
+    NOT_READY = "not_ready"  # still stopping: the same machine, later
+    RETRY = "retry"  # back off, same request id
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the cloud did not do something."""
+
+    code: str  # the operation's error code or the HTTP reason
+    message: str
+    remedy: Remedy
+    http_status: int | None = None
+    #: Zones that the cloud itself names as having stock.
+    zones_available: tuple[str, ...] = ()
+
+
+OperationState = Literal["PENDING", "RUNNING", "DONE"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A change the cloud was asked for. Only ``DONE`` without a refusal means that it happened."""
+
+    name: str
+    zone: str | None  # None: a global one
+    type: str  # start, stop, insert, compute.instances.preempted, compute.instances.guestTerminate, ...
+    target: str  # name of the instance or disk
+    state: OperationState
+    refusal: Refusal | None = None
+    started: float | None = None
+    finished: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.state == "DONE"
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """A machine to be made. The same target gives the same name in every zone, so that none is made twice."""
+
+    name: str
+    machine_type: str
+    image_project: str
+    image_family: str
+    disk_gb: int
+    disk_type: str
+    spot: bool
+    max_run_s: int
+    labels: Mapping[str, str]
+    metadata: Mapping[str, str]
+    accelerators: Mapping[str, int] = field(default_factory=dict)  # for machine types that do not bring their own
+    network: str | None = None
+    subnetwork: str | None = None
+    external_ip: bool = True
+    service_account: str | None = None
+    tags: tuple[str, ...] = ()
+    #: Boot from a copy of this snapshot instead of the image.
+    snapshot: str | None = None
+
+
+def region_of(zone: str) -> str:
+    """``us-west1`` of ``us-west1-c``."""
+    return zone.rpartition("-")[0]
