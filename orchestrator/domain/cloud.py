@@ -105,7 +105,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How to log in to a machine that was up when this was written; kept so that a warm start need not ask the cloud."""
+    """How to log in to a machine that was up when this was written: a warm start need not ask the cloud."""
 
     project: str
     name: str
