@@ -184,7 +184,7 @@ class StepRun:
         from fcctl_remote.judge import Case, Judgement, judge
 
         supervisor = self.supervisor
-        case = Case(spec, result, supervisor.progress.state.steps, self.env)
+        case = Case(spec, result, supervisor.progress.state.steps, self.env, supervisor.plan.adopted)
         held = [fd for fd in (supervisor.lock, supervisor.queue.fd) if fd is not None]
         answer = aside(
             lambda: wire.encode(judge(self.run, case)),

@@ -24,6 +24,7 @@ class Case:
     result: wire.StepResult  # as the exit code has it
     earlier: List[wire.StepResult]
     env: Dict[str, str]
+    adopted: List[wire.FinishedStep] = field(default_factory=list)
 
 
 @dataclass
@@ -93,6 +94,11 @@ def _context(run: RunLayout, case: Case, gathered: documents.Gathered) -> Dict[s
     """What a gate may name: documents by kind, ``steps.ID``, ``host``, ``step``, ``env``."""
     by_kind: Dict[str, Any] = {}
     steps: Dict[str, Any] = {}
+    for finished in case.adopted:
+        held = _held(run, finished.result)
+        steps[finished.result.id] = {**_facts(finished.result), **held}
+        held.pop("environment", None)  # of the machine where that step ran
+        by_kind.update(held)
     for earlier in case.earlier:
         held = _held(run, earlier)
         by_kind.update(held)

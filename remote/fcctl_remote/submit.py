@@ -5,13 +5,13 @@ import os
 import time
 from typing import List
 
-from fcctl_remote import environment, files, hostfacts, lost, runs, tmux, wire
+from fcctl_remote import adopt, environment, files, hostfacts, leash, lost, runs, tmux, wire
 from fcctl_remote.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.refusal import Refusal
 
 
 def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submitted:
-    """Start the run in tmux, unless it was started before.
+    """Start the run, in tmux or on a leash, unless it was started before.
 
     Raises:
         Refusal: bad_request, no_tmux, no_bash, disk_full, or conflict when the id stands for another plan. The host
@@ -49,6 +49,7 @@ def _check(plan: wire.RunPlan) -> None:
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise Refusal("bad_request", "%r cannot be an environment variable" % name[:80])
+    adopt.check(plan)
 
 
 def _claim(run: RunLayout, plan: wire.RunPlan) -> bool:
@@ -59,6 +60,7 @@ def _claim(run: RunLayout, plan: wire.RunPlan) -> bool:
     if not os.path.isdir(run.source):
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
     submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": environment.of_submission()}
+    adopt.place(run, plan)
     try:
         files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
         files.write_atomic(run.plan + ".new", files.to_json(wire.encode(plan)) + b"\n")
@@ -81,10 +83,13 @@ def _same_plan(run: RunLayout, plan: wire.RunPlan) -> None:
 
 
 def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str]) -> bool:
+    supervise = tmux.command_line(runner, layout.root, "supervise", plan.run_id)
+    if plan.attached:
+        return leash.start(supervise, run.folder)
     try:
         return tmux.start(
             plan.run_id,
-            tmux.command_line(runner, layout.root, "supervise", plan.run_id),
+            supervise,
             tmux.command_line(runner, layout.root, "telemetry", plan.run_id),
             run.folder,
         )

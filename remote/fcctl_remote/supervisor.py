@@ -12,6 +12,7 @@ from fcctl_remote.attempt import StepRun
 from fcctl_remote.events import EventLog
 from fcctl_remote.hostlock import HostLock
 from fcctl_remote.layout import Layout, RunLayout
+from fcctl_remote.leash import GRACE_S, Leash
 from fcctl_remote.mirror import Mirror
 from fcctl_remote.process import Signals, become_subreaper
 from fcctl_remote.text import one_line
@@ -69,6 +70,7 @@ class Supervisor:
         if plan is None:
             raise FileNotFoundError(run.plan)
         self.plan = plan
+        self.leash = Leash() if plan.attached else None
         self.mirror = Mirror(1)
         self.reserve = files.Reserve(run.reserve)
         self.events = EventLog(run.events, self.reserve)
@@ -190,6 +192,8 @@ class Supervisor:
         """Why everything must end now; None while there is no reason."""
         if self.ending is None and self.signals.stop_asked:
             self._heed_cancel()
+        if self.ending is None and self.leash is not None and self.leash.broken():
+            self.ending, self.message, self.grace_s = "cancelled", "the fcctl that started this is gone", GRACE_S
         if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
             self.ending = "failed"
             self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)

@@ -133,6 +133,10 @@ class RunPlan(Message):
     lock: str = "exclusive"
     max_minutes: Optional[float] = None  # the run's own wall clock limit on the host
     git_commit: Optional[str] = None
+    #: Steps that need not be carried out, because they were already, somewhere: gates may look at them all the same.
+    adopted: List["FinishedStep"] = field(default_factory=list)
+    #: No tmux: the run ends with the connection that submitted it.
+    attached: bool = False
     wire_version: int = WIRE_VERSION
 
 
@@ -313,6 +317,18 @@ class StepResult(Message):
     log: Optional[str] = None  # relative to the run's folder
     gates: List[GateResult] = field(default_factory=list)
     documents: List[DocumentRef] = field(default_factory=list)
+
+
+@dataclass(eq=False, repr=False)
+class FinishedStep(Message):
+    """A step that ran on the controller before the machine was woken, or in the run that this one goes on with.
+
+    The host writes the documents where ``result.documents`` says and reports nothing of the step itself: whoever sent
+    it has its results.
+    """
+
+    result: StepResult
+    documents: List[Dict[str, Any]] = field(default_factory=list)  # the content of result.documents, in that order
 
 
 @dataclass(eq=False, repr=False)
