@@ -1,7 +1,8 @@
 """From tensors to a kernel launch: check what the kernel takes, fill one C struct, call, look at the return code.
 
 A :class:`Kernel` is a loaded library. ``kernel(q, k, v)`` is the public call: inputs are validated once per
-distinct combination of shapes, strides, dtype and device; after that a call costs a dictionary lookup and 4 addresses.
+distinct combination of shapes, strides, dtype and device. After that a call is made in C (:mod:`flashcore.dispatch`),
+or, where that is not to be had, costs a dictionary lookup and 4 addresses.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 import torch
 
+from flashcore import dispatch
 from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
 from flashcore.registry import Variant
+from flashcore.shapes import Shape
 
 #: Distinct input layouts remembered per kernel; a service with ever-changing lengths must not grow without end.
 MAX_TEMPLATES = 1024
@@ -71,6 +74,21 @@ class Kernel:
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if cuda else _no_stream  # noqa: SLF001
         self._many_devices = cuda and torch.cuda.device_count() > 1
         self._alignment = self.variant.alignment
+        #: Empty if calls are made in C; else why they are not.
+        self.dispatch_missing = ""
+        self._launcher = self._in_c(library)
+        self._call = self._launcher or self._call_from_python
+
+    @property
+    def label(self) -> str:
+        return self.built.label
+
+    def for_shape(self, _shape: Shape) -> Kernel:
+        """Itself: one library for every shape, where :class:`flashcore.tuned.Tuned` has several."""
+        return self
+
+    def kernels(self) -> list[Kernel]:
+        return [self]
 
     def __call__(
         self,
@@ -90,6 +108,31 @@ class Kernel:
             Unsupported: before anything runs, if the kernel does not take these inputs.
             LaunchFailed: the library returned an error code.
         """
+        return self._call(q, k, v, causal, scale, out)
+
+    def _in_c(self, library: Any) -> Any:
+        module, self.dispatch_missing = dispatch.load()
+        if module is None:
+            return None
+        device = self.variant.device
+        address = ctypes.cast(library.flashcore_forward, ctypes.c_void_p).value
+        allocate, by_layout = dispatch.allocator(device)
+        current_device = torch._C._cuda_getDevice if self._many_devices else None  # noqa: SLF001
+        return module.Launcher(
+            address, dispatch.DEVICE_TYPES[device], self._alignment, device == "cpu", by_layout,
+            torch.Tensor, self._call_from_python, self._failed, allocate, current_device,
+        )  # fmt: skip
+
+    def _call_from_python(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool,
+        scale: float | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        asked = (q, k, v, causal, scale, out)
         if out is None:
             out = torch.empty_like(q)
             layout = None  # of the output: follows from that of q
@@ -107,6 +150,8 @@ class Kernel:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(q, k, v, out, causal, scale)
+        if self._launcher is not None:
+            self._launcher.remember(asked, bytes(template), tuple(out.shape), out.stride(), out.dtype)
         args = Args.from_buffer_copy(template)  # a copy: other threads may be between here and the launch, too
         args.q = at_q = q.data_ptr()
         args.k = at_k = k.data_ptr()
@@ -131,12 +176,15 @@ class Kernel:
         args.stream = self._stream(device)
         code = self._forward(args)
         if code != 0:
-            name = self._error(code).decode()
-            raise LaunchFailed(
-                f"{self.variant.name} failed to launch: {name} ({code})",
-                cause="an earlier kernel may have failed: CUDA reports errors late" if code != 1 else None,
-                hint="rerun with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer" if code != 1 else None,
-            )
+            self._failed(code)
+
+    def _failed(self, code: int) -> None:
+        name = self._error(code).decode()
+        raise LaunchFailed(
+            f"{self.variant.name} failed to launch: {name} ({code})",
+            cause="an earlier kernel may have failed: CUDA reports errors late" if code != 1 else None,
+            hint="rerun with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer" if code != 1 else None,
+        )
 
     def _template(
         self,

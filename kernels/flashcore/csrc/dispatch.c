@@ -1,0 +1,353 @@
+// From a Python call to flashcore_forward without Python in between: kernel(q, k, v) for input layouts seen before.
+//
+// A Launcher remembers, for each distinct combination of shapes, strides, types, device, mask and scale, the
+// flashcore_args that launch.py made when it met the combination first, and the layout of the output. A call then reads
+// three tensors, compares, asks for an output, fills in four addresses and the stream, and calls the kernel's library.
+// Whatever is not plain (another type of tensor, a gradient, an unseen layout, a misaligned address) goes to the `slow`
+// function of launch.py, which decides, refuses with reasons, and calls remember().
+//
+// No torch headers, so that this compiles in under a second: tensors are read through the table of C functions that
+// torch.Tensor.__dlpack_c_exchange_api__ holds (DLPack 1.3; PyTorch 2.10 and later).
+//
+// Python's lock is held from the lookup to the launch: several threads may share a Launcher. Nothing is kept between
+// calls but layouts.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+#include "flashcore.h"
+
+#ifdef Py_GIL_DISABLED
+#error "the table of layouts is guarded by Python's lock"
+#endif
+
+// ------------------------------------------------------------------------------------------------ DLPack 1.x
+typedef struct {
+  int32_t type, id;
+} DLDevice;
+
+typedef struct {
+  void *data;
+  DLDevice device;
+  int32_t ndim;
+  struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+  } dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+} DLTensor;
+
+typedef struct Exchange {
+  struct {
+    uint32_t major, minor;
+  } version;
+  struct Exchange *previous;
+  void *allocate, *export_owned, *import_owned;  // not used here
+  int (*borrow)(void *tensor, DLTensor *out);
+  int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
+} Exchange;
+
+// ------------------------------------------------------------------------------------------------ what is remembered
+#define SLOTS 256  // a power of 2; two layouts that share one take turns in it
+
+typedef struct {
+  int64_t shape[4], stride[4];
+  int32_t device_type, device_id, dtype, present;
+} Layout;
+
+typedef struct {
+  Layout q, k, v, out;  // out: all zeros if the call makes it
+  double scale;
+  int64_t causal, has_scale;
+} Key;
+
+typedef struct {
+  int used;
+  Key key;
+  flashcore_args args;
+  PyObject *size, *stride, *dtype;  // of the output
+} Entry;
+
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc call;
+  int (*forward)(const flashcore_args *);
+  const Exchange *exchange;
+  uintptr_t alignment;
+  int32_t device_type;
+  int release, by_layout;  // give up Python's lock while the kernel's library works; what `allocate` takes
+  PyObject *tensor, *slow, *failed, *allocate, *current_device;
+  Entry *last;
+  Entry entries[SLOTS];
+} Launcher;
+
+static PyObject *requires_grad;  // the string, interned
+
+static uint64_t hash_of(const Key *key) {
+  const uint64_t *words = (const uint64_t *)key;
+  uint64_t hash = 0;
+  for (size_t i = 0; i < sizeof(Key) / 8; ++i) hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+  return hash;
+}
+
+static Entry *find(Launcher *self, const Key *key) {
+  Entry *entry = self->last;
+  if (entry && memcmp(&entry->key, key, sizeof(Key)) == 0) return entry;
+  entry = &self->entries[hash_of(key) % SLOTS];
+  if (!entry->used || memcmp(&entry->key, key, sizeof(Key)) != 0) return NULL;
+  return self->last = entry;
+}
+
+// 1: a plain tensor of four dimensions that wants no gradient, read into *layout and *address. 0: anything else.
+static int read_tensor(const Launcher *self, PyObject *object, Layout *layout, uintptr_t *address) {
+  if ((PyObject *)Py_TYPE(object) != self->tensor) return 0;
+  DLTensor tensor;
+  if (self->exchange->borrow(object, &tensor) != 0) return PyErr_Clear(), 0;
+  if (tensor.ndim != 4 || tensor.strides == NULL || tensor.device.type != self->device_type) return 0;
+  PyObject *wants = PyObject_GetAttr(object, requires_grad);
+  if (wants == NULL) return PyErr_Clear(), 0;
+  Py_DECREF(wants);
+  if (wants != Py_False) return 0;
+  memcpy(layout->shape, tensor.shape, sizeof layout->shape);
+  memcpy(layout->stride, tensor.strides, sizeof layout->stride);
+  layout->device_type = tensor.device.type, layout->device_id = tensor.device.id;
+  layout->dtype = tensor.dtype.code | tensor.dtype.bits << 8 | tensor.dtype.lanes << 16;
+  layout->present = 1;
+  *address = (uintptr_t)tensor.data + tensor.byte_offset;
+  return 1;
+}
+
+// The six arguments (q, k, v, causal, scale, out) as a key and addresses; 0 for what the slow way must judge.
+static int read_call(const Launcher *self, PyObject *const *arguments, Key *key, uintptr_t (*address)[4]) {
+  memset(key, 0, sizeof *key);
+  (*address)[3] = 0;
+  if (!read_tensor(self, arguments[0], &key->q, &(*address)[0])) return 0;
+  if (!read_tensor(self, arguments[1], &key->k, &(*address)[1])) return 0;
+  if (!read_tensor(self, arguments[2], &key->v, &(*address)[2])) return 0;
+  if (arguments[5] != Py_None && !read_tensor(self, arguments[5], &key->out, &(*address)[3])) return 0;
+  if (!PyBool_Check(arguments[3])) return 0;
+  key->causal = arguments[3] == Py_True;
+  if (arguments[4] == Py_None) return 1;
+  if (!PyFloat_CheckExact(arguments[4])) return 0;
+  key->scale = PyFloat_AS_DOUBLE(arguments[4]), key->has_scale = 1;
+  return 1;
+}
+
+static int on_current_device(const Launcher *self, int32_t device) {
+  if (self->current_device == Py_None) return 1;  // there is only one
+  PyObject *number = PyObject_CallNoArgs(self->current_device);
+  if (number == NULL) return PyErr_Clear(), 0;
+  const long current = PyLong_AsLong(number);
+  Py_DECREF(number);
+  return current == device;
+}
+
+// A new output. Its description is held meanwhile: Python code that runs during the allocation may replace the entry.
+static PyObject *allocate(Launcher *self, const Entry *entry, PyObject *q) {
+  if (!self->by_layout) return PyObject_CallOneArg(self->allocate, q);
+  PyObject *arguments[3] = {entry->size, entry->stride, entry->dtype};
+  for (int i = 0; i < 3; ++i) Py_INCREF(arguments[i]);
+  PyObject *out = PyObject_Vectorcall(self->allocate, arguments, 3, NULL);
+  for (int i = 0; i < 3; ++i) Py_DECREF(arguments[i]);
+  return out;
+}
+
+static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t flags, PyObject *names) {
+  Launcher *self = (Launcher *)object;
+  if (PyVectorcall_NARGS(flags) != 6 || names != NULL) {
+    PyErr_SetString(PyExc_TypeError, "a Launcher takes q, k, v, causal, scale, out");
+    return NULL;
+  }
+  Key key;
+  uintptr_t address[4];
+  Entry *entry = NULL;
+  if (read_call(self, arguments, &key, &address)) entry = find(self, &key);
+  if (entry == NULL || !on_current_device(self, key.q.device_id)) {
+    return PyObject_Vectorcall(self->slow, arguments, 6, NULL);
+  }
+  flashcore_args args = entry->args;
+  PyObject *out = arguments[5];
+  if (out != Py_None) {
+    Py_INCREF(out);
+  } else {
+    out = allocate(self, entry, arguments[0]);
+    DLTensor made;
+    if (out == NULL) return NULL;
+    if (self->exchange->borrow(out, &made) != 0) return Py_DECREF(out), NULL;
+    address[3] = (uintptr_t)made.data + made.byte_offset;
+  }
+  const uintptr_t all = address[0] | address[1] | address[2] | address[3];
+  const int missing = !address[0] || !address[1] || !address[2] || !address[3];
+  if (missing || all % self->alignment ||
+      self->exchange->current_stream(key.q.device_type, key.q.device_id, &args.stream) != 0) {
+    PyErr_Clear();
+    Py_DECREF(out);
+    return PyObject_Vectorcall(self->slow, arguments, 6, NULL);
+  }
+  args.q = (const void *)address[0], args.k = (const void *)address[1], args.v = (const void *)address[2];
+  args.o = (void *)address[3];
+  int code;
+  if (self->release) {
+    Py_BEGIN_ALLOW_THREADS code = self->forward(&args);
+    Py_END_ALLOW_THREADS
+  } else {
+    code = self->forward(&args);
+  }
+  if (code == 0) return out;
+  Py_DECREF(out);
+  PyObject *number = PyLong_FromLong(code);
+  if (number == NULL) return NULL;
+  PyObject *raised = PyObject_CallOneArg(self->failed, number);
+  Py_DECREF(number);
+  if (raised != NULL) {
+    Py_DECREF(raised);
+    PyErr_Format(PyExc_RuntimeError, "the kernel returned %d", code);
+  }
+  return NULL;
+}
+
+static void forget(Entry *entry) {
+  entry->used = 0;
+  Py_CLEAR(entry->size);
+  Py_CLEAR(entry->stride);
+  Py_CLEAR(entry->dtype);
+}
+
+// remember((q, k, v, causal, scale, out), args, size, stride, dtype): what the slow way found for this call. True if it
+// will be found again, False if it is not of a kind that is remembered.
+static PyObject *remember(PyObject *object, PyObject *arguments) {
+  Launcher *self = (Launcher *)object;
+  PyObject *call, *size, *stride, *dtype;
+  Py_buffer args;
+  if (!PyArg_ParseTuple(arguments, "O!y*O!O!O", &PyTuple_Type, &call, &args, &PyTuple_Type, &size, &PyTuple_Type,
+                        &stride, &dtype)) {
+    return NULL;
+  }
+  Key key;
+  uintptr_t address[4];
+  PyObject *remembered = Py_False;
+  if (args.len == sizeof(flashcore_args) && PyTuple_GET_SIZE(call) == 6 &&
+      read_call(self, ((PyTupleObject *)call)->ob_item, &key, &address)) {
+    Entry *entry = &self->entries[hash_of(&key) % SLOTS];
+    Entry old = *entry;
+    Py_INCREF(size);
+    Py_INCREF(stride);
+    Py_INCREF(dtype);
+    entry->used = 1, entry->key = key, entry->size = size, entry->stride = stride, entry->dtype = dtype;
+    memcpy(&entry->args, args.buf, sizeof(flashcore_args));
+    forget(&old);  // only now: it may run other code
+    remembered = Py_True;
+  }
+  PyBuffer_Release(&args);
+  Py_INCREF(remembered);
+  return remembered;
+}
+
+// Launcher(forward, device_type, alignment, release, by_layout, tensor, slow, failed, allocate, current_device)
+static PyObject *create(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+  unsigned long long forward;
+  int device_type, alignment, release, by_layout;
+  PyObject *tensor, *slow, *failed, *allocator, *current_device;
+  if (names != NULL && PyDict_GET_SIZE(names) != 0) {
+    PyErr_SetString(PyExc_TypeError, "Launcher() takes no keywords");
+    return NULL;
+  }
+  if (!PyArg_ParseTuple(arguments, "KiippOOOOO", &forward, &device_type, &alignment, &release, &by_layout, &tensor,
+                        &slow, &failed, &allocator, &current_device)) {
+    return NULL;
+  }
+  PyObject *capsule = PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__");
+  if (capsule == NULL) return NULL;
+  const Exchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  Py_DECREF(capsule);  // the table is static in torch
+  if (exchange == NULL) return NULL;
+  if (exchange->version.major != 1 || exchange->borrow == NULL || alignment <= 0) {
+    PyErr_Format(PyExc_ValueError, "DLPack %u.%u is not known here", exchange->version.major, exchange->version.minor);
+    return NULL;
+  }
+  Launcher *self = (Launcher *)type->tp_alloc(type, 0);
+  if (self == NULL) return NULL;
+  self->call = launch;
+  self->forward = (int (*)(const flashcore_args *))(uintptr_t)forward;
+  self->exchange = exchange;
+  self->alignment = (uintptr_t)alignment, self->device_type = device_type;
+  self->release = release, self->by_layout = by_layout;
+  self->tensor = tensor, self->slow = slow, self->failed = failed, self->allocate = allocator;
+  self->current_device = current_device;
+  PyObject *held[5] = {tensor, slow, failed, allocator, current_device};
+  for (int i = 0; i < 5; ++i) Py_INCREF(held[i]);
+  return (PyObject *)self;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg) {
+  Launcher *self = (Launcher *)object;
+  Py_VISIT(self->tensor);
+  Py_VISIT(self->slow);
+  Py_VISIT(self->failed);
+  Py_VISIT(self->allocate);
+  Py_VISIT(self->current_device);
+  for (int i = 0; i < SLOTS; ++i) {
+    Py_VISIT(self->entries[i].size);
+    Py_VISIT(self->entries[i].stride);
+    Py_VISIT(self->entries[i].dtype);
+  }
+  return 0;
+}
+
+static int clear(PyObject *object) {
+  Launcher *self = (Launcher *)object;
+  Py_CLEAR(self->tensor);
+  Py_CLEAR(self->slow);
+  Py_CLEAR(self->failed);
+  Py_CLEAR(self->allocate);
+  Py_CLEAR(self->current_device);
+  self->last = NULL;
+  for (int i = 0; i < SLOTS; ++i) forget(&self->entries[i]);
+  return 0;
+}
+
+static void destroy(PyObject *object) {
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef methods[] = {
+    {"remember", remember, METH_VARARGS, "remember((q, k, v, causal, scale, out), args, size, stride, dtype) -> bool"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject launcher_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flashcore_dispatch.Launcher",
+    .tp_basicsize = sizeof(Launcher),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "launcher(q, k, v, causal, scale, out) -> out",
+    .tp_new = create,
+    .tp_dealloc = destroy,
+    .tp_traverse = traverse,
+    .tp_clear = clear,
+    .tp_methods = methods,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Launcher, call),
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "flashcore_dispatch", "Calls of kernels without Python in between.", -1, NULL,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit_flashcore_dispatch(void) {
+  requires_grad = PyUnicode_InternFromString("requires_grad");
+  if (requires_grad == NULL || PyType_Ready(&launcher_type) < 0) return NULL;
+  PyObject *made = PyModule_Create(&module);
+  if (made == NULL) return NULL;
+  Py_INCREF(&launcher_type);
+  if (PyModule_AddObject(made, "Launcher", (PyObject *)&launcher_type) < 0) {
+    Py_DECREF(&launcher_type);
+    Py_DECREF(made);
+    return NULL;
+  }
+  return made;
+}
