@@ -6,6 +6,7 @@ All calls block. Everything that waits goes through :class:`Clock`, so that virt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from fcctl_remote import wire
 from orchestrator.domain.cloud import Endpoint, Machine, MachineSpec, Operation, Quota
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
+from orchestrator.domain.schedule import Firing
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 
 
@@ -108,7 +110,7 @@ class HostConnector(Protocol):
 class Cloud(Protocol):
     """One project of a cloud that makes, starts and stops machines.
 
-    Every mutation takes a request id: the same id repeated (a lost reply, a killed controller) is one change. A
+    Every mutation takes a request id (a UUID): the same id repeated (a lost reply, a killed controller) is one change. A
     mutation returns as soon as the cloud has taken it; :meth:`wait` sees it through. Passing trouble (429, 5xx, a cut
     connection) is retried inside, with the same id, for a bounded time. What the cloud refuses, in its answer or later
     in the operation, is the operation's ``refusal``: a mutation that is refused does not raise.
@@ -133,11 +135,16 @@ class Cloud(Protocol):
     def delete(self, machine: Machine, request_id: str) -> Operation: ...
 
     def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
-        """Fence 1: stop (never delete) ``seconds`` after the next entry into RUNNING. The machine must be stopped."""
+        """Fence 1: stop (never delete) ``seconds`` after the next entry into RUNNING. The machine must be stopped.
 
-    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation: ...
+        This one is waited for, and read back: if it returns without a refusal, the cloud holds it.
+        """
 
-    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation: ...
+    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
+        """Add or replace these; ``machine`` is as it was read last, and its other labels stay."""
+
+    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
+        """Add or replace these; ``machine`` is as it was read last, and its other items stay."""
 
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
         """The operation as it stands after at most ``timeout_s``; it may not be done."""
@@ -161,6 +168,9 @@ class Cloud(Protocol):
 
     def firewall_allows_iap(self, network: str) -> bool | None:
         """Whether 35.235.240.0/20 may reach tcp:22 there; None if the rules may not be read."""
+
+    def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
+        """Those of ``permissions`` (``compute.instances.start``) that the caller does not have on the machine."""
 
 
 class Clouds(Protocol):
@@ -284,6 +294,25 @@ class Store(Protocol):
         """Build the list behind :meth:`rows` anew: how many runs it holds, and (run id, reason) of each skipped."""
 
 
+class FiringBook(Protocol):
+    """What became of each time that a schedule was due, and who is at work on one."""
+
+    def read(self, name: str) -> list[Firing]:
+        """Oldest first."""
+
+    def append(self, name: str, firings: tuple[Firing, ...]) -> None:
+        """On disk when this returns."""
+
+    def deciding(self) -> AbstractContextManager[bool]:
+        """Whether this process alone decides what is due."""
+
+    def firing(self, name: str) -> AbstractContextManager[bool]:
+        """Whether this process alone runs a firing of ``name``."""
+
+    def at_work(self, name: str) -> bool:
+        """Whether some process runs a firing of ``name``."""
+
+
 class Observer(Protocol):
     """Hears what a workflow does, to show it. Never decides anything."""
 
@@ -308,3 +337,5 @@ class Services:
     store: Store
     source: SourceReader
     observer: Observer
+    clouds: Clouds
+    book: MachineBook

@@ -17,6 +17,7 @@ from orchestrator.domain import problems, toml_lines
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.problems import Problem
 from orchestrator.domain.run_id import slug
+from orchestrator.domain.schedule import Schedule
 from orchestrator.domain.target import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
 from orchestrator.errors import ConfigError, NotFoundError, did_you_mean, nearest
 
@@ -24,7 +25,6 @@ Path = tuple[str, ...]
 KINDS: dict[str, type[BaseModel]] = {
     "gcp": GcpTarget, "ssh": SshTarget, "local": LocalTarget, "sandbox": SandboxTarget,
 }  # fmt: skip
-_CRON_FIELD = r"[0-9*,/-]+"
 _ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_TARGETS_")
 
 
@@ -41,16 +41,6 @@ class Project(_Section):
     jobs: Annotated[str, Field(min_length=1)] = "jobs"
     #: Folder of the results, relative to fcctl.toml.
     results: Annotated[str, Field(min_length=1)] = "results"
-
-
-class Schedule(_Section):
-    """``[schedules.NAME]``: a job to be run at set times."""
-
-    job: Name
-    on: str = "local"
-    #: Five fields: minute, hour, day of month, month, day of week.
-    cron: Annotated[str, Field(pattern=rf"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$")]
-    budget_usd: Annotated[float, Field(gt=0)] | None = None
 
 
 class Config(_Section):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.domain import config
-from orchestrator.domain.budget import L4_USD_PER_HOUR, Budget, usd_per_hour, worst_case_usd
+from orchestrator.domain.budget import Budget, usd_per_hour, worst_case_usd
 from orchestrator.domain.target import LocalTarget, SshTarget
 from orchestrator.errors import ConfigError, NotFoundError
 
@@ -114,7 +114,7 @@ def test_local_can_be_something_else() -> None:
         ("[project\n", "fcctl.toml:1", "expected ']'", ""),
         ("a = 1\na = 2\n", "fcctl.toml:2", "overwrite", ""),
         ('[project]\nname = "x', "fcctl.toml:2", "", ""),
-        ('[schedules.n]\njob = "bench"\ncron = "every day"', "fcctl.toml:3", "not allowed", ""),
+        ('[schedules.n]\njob = "bench"\ncron = "every day"', "fcctl.toml:3", "5 fields", ""),
         ('[schedules.n]\njob = "bench"\n', "fcctl.toml:1", "'cron' is missing", ""),
     ],
 )
@@ -203,5 +203,5 @@ def test_prices() -> None:
     assert usd_per_hour(found.target("box"), Budget()) == 0
     assert usd_per_hour(found.target("box"), Budget(usd_per_hour=2)) == 2
     assert usd_per_hour(own, Budget(usd_per_hour=2)) == 1.5
-    assert usd_per_hour(found.target("l4"), Budget()) == L4_USD_PER_HOUR
+    assert usd_per_hour(found.target("l4"), Budget()) == 0.706832
     assert worst_case_usd(30, 0.75) == 0.375
