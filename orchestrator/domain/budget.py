@@ -1,4 +1,4 @@
-"""What a run may cost: the caps of ``[budget]``, prices, and the worst case of a plan."""
+"""What a run may cost: the caps of ``[budget]``, the rate of a target, and the worst case of a plan."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.domain.cloud import region_of
+from orchestrator.domain.list_prices import LIST_PRICES
+from orchestrator.domain.prices import Model, Price, PriceTable
+from orchestrator.domain.sandbox import as_machine
+from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
+from orchestrator.errors import ConfigError
+
 if TYPE_CHECKING:
     from fcctl_remote import wire
-    from orchestrator.domain.target import Target
-
-#: On-demand price of one L4 machine (g2-standard-4) as FlashCore's author pays it, in dollars an hour.
-L4_USD_PER_HOUR = 0.75
 
 Usd = Annotated[float, Field(gt=0)]
+
+#: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
+#: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, https://cloud.google.com/compute/vm-instance-pricing
+FENCE_LATENESS_S = 30.0
+MINIMUM_BILLED_S = 60.0
+#: Past the boot and the worst case of a run's steps, for sending the source and fetching the results.
+TRANSFER_MARGIN_S = 15 * 60.0
 
 
 class Budget(BaseModel):
@@ -30,26 +40,103 @@ class Budget(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
 
 
-def usd_per_hour(target: Target, budget: Budget) -> float:
-    """The price of an hour on ``target``: its own, else the budget's, else 0 (an L4's for a cloud machine).
+# ------------------------------------------------------------------------------------------------------------- rates
+def models(target: GcpTarget) -> tuple[Model, ...]:
+    """The price models a start of ``target`` may end in, in the order in which they are tried."""
+    order: dict[str, tuple[Model, ...]] = {
+        "on_demand": ("on_demand",),
+        "spot": ("spot",),
+        "spot_then_on_demand": ("spot", "on_demand"),
+        "on_demand_then_spot": ("on_demand", "spot"),
+    }
+    return order[target.provisioning]
 
-    ``local`` and ``sandbox`` cost nothing unless they say so themselves.
+
+def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable = LIST_PRICES) -> Price:
+    """An hour of a gcp target's machine in one zone: the target's own price, else the budget's, else the list's.
+
+    Raises:
+        ConfigError: nobody knows it, so that no cap could hold.
     """
     if target.usd_per_hour is not None:
-        return target.usd_per_hour
-    if target.kind in ("local", "sandbox"):
-        return 0.0
+        return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
     if budget.usd_per_hour is not None:
+        return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
+    found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
+    if found is None:
+        raise ConfigError(
+            f"no price is known for {target.machine_type} in {zone}, so that no cap on {target.name} could hold",
+            cause=f"the price table of {table.date} has the g2 family in the regions that offer it",
+            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{target.name}]",
+        )
+    return found
+
+
+def usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> float:
+    """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
+
+    A gcp target's is that of its first zone, in the price model tried first; the sandbox's, which nobody pays, that of
+    the machine it plays. ``local`` costs nothing unless it says so itself.
+
+    Raises:
+        ConfigError: a gcp target whose machine has no known price.
+    """
+    if (machine := as_gcp(target)) is not None:
+        return price_in(machine, budget, machine.zones[0], models(machine)[0], table).usd
+    if target.usd_per_hour is not None:
+        return target.usd_per_hour
+    if target.kind == "ssh" and budget.usd_per_hour is not None:
         return budget.usd_per_hour
-    return L4_USD_PER_HOUR if target.kind == "gcp" else 0.0
+    return 0.0
 
 
+def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> float:
+    """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
+    machine = as_gcp(target)
+    if machine is None:
+        return usd_per_hour(target, budget, table)
+    return max(price_in(machine, budget, zone, model, table).usd for zone in machine.zones for model in models(machine))
+
+
+def as_gcp(target: Target) -> GcpTarget | None:
+    """The machine of a cloud behind a target, to reckon with; None if there is none."""
+    if isinstance(target, SandboxTarget):
+        return as_machine(target)
+    return target if isinstance(target, GcpTarget) else None
+
+
+# ------------------------------------------------------------------------------------------------------- worst cases
 def worst_case_minutes(steps: Iterable[wire.StepSpec], max_minutes: float | None = None) -> float:
     """Wall clock of a run in which every step uses its whole timeout in every attempt, cut off at ``max_minutes``."""
     minutes = sum(step.timeout_s * (step.retries + 1) for step in steps) / 60
     return minutes if max_minutes is None else min(minutes, max_minutes)
 
 
+def fence_s(minutes: float, target: GcpTarget) -> int:
+    """Fence 1 of a run whose steps take ``minutes`` at worst: seconds from the machine's entry into RUNNING until the
+    cloud stops it. Boot, sending and fetching fit in; the target's own ``max_run_minutes`` is never passed.
+
+    Raises:
+        ConfigError: the steps alone may take longer than the target lets a machine run.
+    """
+    steps_s, longest_s = minutes * 60, target.max_run_minutes * 60
+    if steps_s > longest_s:
+        raise ConfigError(
+            f"the steps may take {minutes:.0f} min, and {target.name} runs {target.max_run_minutes:.0f} min at most",
+            hint=f"lower the steps' timeouts or `budget: {{minutes: N}}` of the job, take fewer with --steps, or raise"
+            f" max_run_minutes of [targets.{target.name}]",
+        )
+    return int(min(longest_s, target.wake_timeout_s + steps_s + TRANSFER_MARGIN_S))
+
+
 def worst_case_usd(minutes: float, rate: float) -> float:
     """Dollars for ``minutes`` at ``rate`` dollars an hour."""
     return minutes / 60 * rate
+
+
+def fenced_worst_case_usd(fence_s: float, rate: float) -> float:
+    """The most a start with fence 1 at ``fence_s`` can cost at ``rate`` dollars an hour, whatever happens to it.
+
+    The cloud may be late with the fence, and bills a minute for a machine that was hardly on.
+    """
+    return (fence_s + FENCE_LATENESS_S + MINIMUM_BILLED_S) / 3600 * rate

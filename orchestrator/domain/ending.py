@@ -74,7 +74,11 @@ def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:
     rate = saved.usd_per_hour / 3600
     lines = [CostLine(activity=a, seconds=round(s, 3), usd=round(s * rate, 6)) for a, s in seconds.items()]
     return CostRecord(
-        usd=round(total * rate, 6), usd_per_hour=saved.usd_per_hour, billed_s=round(total, 3), breakdown=lines
+        usd=round(total * rate, 6),
+        usd_per_hour=saved.usd_per_hour,
+        billed_s=round(total, 3),
+        breakdown=lines,
+        emulated=saved.target.kind == "sandbox",
     )
 
 

@@ -72,6 +72,8 @@ class CostRecord(_Record):
     usd_per_hour: float = 0.0
     billed_s: float = 0.0
     breakdown: list[CostLine] = []
+    #: What it would have cost: the machine was the sandbox's, and nobody pays for it.
+    emulated: bool = False
 
 
 class OmittedRecord(_Record):

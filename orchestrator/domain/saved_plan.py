@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from fcctl_remote import wire
-from orchestrator.domain.budget import worst_case_minutes, worst_case_usd
+from orchestrator.domain.budget import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.target import Target
 
@@ -24,6 +24,8 @@ class SavedPlan(BaseModel):
     source: SourceRecord
     settings: dict[str, str] = {}
     usd_per_hour: float = 0.0
+    #: The dearest hour a start may end in; None: the same.
+    worst_usd_per_hour: float | None = None
 
     @property
     def worst_case_minutes(self) -> float:
@@ -31,8 +33,17 @@ class SavedPlan(BaseModel):
         return worst_case_minutes(self.plan.steps, self.plan.max_minutes)
 
     @property
+    def fence_s(self) -> int | None:
+        """Fence 1 of a machine that fcctl starts for this run, in seconds; None for one that it does not start."""
+        machine = as_gcp(self.target)
+        return None if machine is None else fence_s(self.worst_case_minutes, machine)
+
+    @property
     def worst_case_usd(self) -> float:
-        return worst_case_usd(self.worst_case_minutes, self.usd_per_hour)
+        """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl."""
+        rate = self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
+        fence = self.fence_s
+        return worst_case_usd(self.worst_case_minutes, rate) if fence is None else fenced_worst_case_usd(fence, rate)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; :meth:`model_validate` reads them back."""

@@ -111,9 +111,16 @@ class GcpTarget(_TargetBase):
 
 
 class SandboxTarget(_TargetBase):
-    """The built-in emulator with one stopped L4-like machine."""
+    """The built-in emulator with one stopped L4-like machine; :mod:`orchestrator.domain.sandbox` says which.
+
+    What it is not asked to be different in, it has in common with a gcp target: these keys mean the same there.
+    """
 
     kind: Literal["sandbox"] = "sandbox"
+    provisioning: Literal["on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot"] = "on_demand"
+    release: Literal["stop", "keep", "delete"] = "stop"
+    keep_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15.0
+    max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
     owned: bool = True
 
 

@@ -101,7 +101,11 @@ def _identity(record: RunRecord) -> Iterator[str]:
     if commit:
         yield f"commit {clean(commit[:9])}" + (" + changes" if record.source.dirty else "")
     if record.cost.usd:
-        yield f"${record.cost.usd:.2f}"
+        yield (
+            f"${record.cost.usd:.2f}"
+            if not record.cost.emulated
+            else f"would have cost ${record.cost.usd:.4f} (emulated)"
+        )
 
 
 def _wall_clock_s(record: RunRecord) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.domain import run_id as ids
-from orchestrator.domain.budget import Budget, usd_per_hour
+from orchestrator.domain.budget import Budget, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.job import Job
 from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
@@ -70,6 +70,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         source=record,
         settings=dict(wanted.settings),
         usd_per_hour=usd_per_hour(wanted.target, budget),
+        worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
     )
     _check_cap(saved, wanted.job, budget)
     return Prepared(saved, source)
@@ -81,10 +82,19 @@ def _check_cap(saved: SavedPlan, job: Job, budget: Budget) -> None:
     if caps and worst > min(caps):
         raise BudgetError(
             f"{job.job} on {saved.target.name} could cost ${worst:.2f}, and a run may cost ${min(caps):.2f}",
-            cause=f"its steps may take {saved.worst_case_minutes:.0f} minutes at ${saved.usd_per_hour:.2f} an hour",
+            cause=_why(saved),
             hint="lower the steps' timeouts or `budget: {minutes: N}` of the job, take fewer with --steps, or raise"
             " per_run_usd of [budget] in fcctl.toml",
         )
+
+
+def _why(saved: SavedPlan) -> str:
+    """What the worst case is made of."""
+    steps = f"its steps may take {saved.worst_case_minutes:.0f} minutes"
+    rate = saved.usd_per_hour if saved.worst_usd_per_hour is None else saved.worst_usd_per_hour
+    if saved.fence_s is not None:
+        steps += f", with boot and transfers the cloud lets the machine run for {saved.fence_s / 60:.0f}"
+    return f"{steps}, at ${rate:.2f} an hour"
 
 
 def tree_name(project: str, root: Path) -> str:

@@ -1,0 +1,101 @@
+"""What things cost: a dated table of prices by region, and how the price of a machine comes from it.
+
+The table that comes with fcctl is :mod:`orchestrator.domain.list_prices`; a target's ``usd_per_hour`` is stronger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Model = Literal["on_demand", "spot"]
+
+#: Hours of a month, as Google counts them in its prices.
+HOURS_PER_MONTH = 730.0
+#: A static external address in use (attached to a machine, running or stopped), dollars an hour, in every region.
+ADDRESS_IN_USE_USD_PER_HOUR = 0.005
+
+#: vCPUs and L4s of the G2 family; each vCPU brings 4 GiB of memory.
+#: https://cloud.google.com/compute/docs/accelerator-optimized-machines
+G2: dict[str, tuple[int, int]] = {
+    "g2-standard-4": (4, 1),
+    "g2-standard-8": (8, 1),
+    "g2-standard-12": (12, 1),
+    "g2-standard-16": (16, 1),
+    "g2-standard-24": (24, 2),
+    "g2-standard-32": (32, 1),
+    "g2-standard-48": (48, 4),
+    "g2-standard-96": (96, 8),
+}
+#: The sizes whose own price the source lists.
+_READ = frozenset({"g2-standard-4", "g2-standard-32"})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One region's prices in dollars: of machines by the hour, of disks by the GiB and month."""
+
+    vcpu: float  # one vCPU and its 4 GiB
+    l4: float
+    spot_vcpu: float
+    spot_l4: float
+    pd_balanced: float
+    pd_ssd: float
+    pd_standard: float
+    snapshot: float
+    address_unused: float  # a reserved static address that no machine has, an hour
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars for one ``unit``, and where the figure comes from."""
+
+    usd: float
+    unit: Literal["hour", "GiB-month"]
+    how: Literal["list", "derived", "configured"]
+    source: str
+    date: str | None = None  # ISO 8601; None for what the user says himself
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """Prices of one source and one day."""
+
+    source: str
+    date: str
+    regions: Mapping[str, Rates]
+
+    def machine(self, machine_type: str, region: str, model: Model = "on_demand") -> Price | None:
+        """An hour of a machine while it is on; None where the table has none."""
+        rates, shape = self.regions.get(region), G2.get(machine_type)
+        if rates is None or shape is None:
+            return None
+        vcpus, gpus = shape
+        vcpu, l4 = (rates.vcpu, rates.l4) if model == "on_demand" else (rates.spot_vcpu, rates.spot_l4)
+        how: Literal["list", "derived"] = "list" if machine_type in _READ else "derived"
+        return Price(round(vcpus * vcpu + gpus * l4, 6), "hour", how, self.source, self.date)
+
+    def disk(self, disk_type: str, region: str) -> Price | None:
+        """A GiB of a disk for a month, whether or not its machine runs; None where the table has none."""
+        return self._of_region(region, disk_type.replace("-", "_") if disk_type.startswith("pd-") else None)
+
+    def snapshot(self, region: str) -> Price | None:
+        """A GiB stored in a snapshot for a month."""
+        return self._of_region(region, "snapshot")
+
+    def unused_address(self, region: str) -> Price | None:
+        """An hour of a static address that no machine has."""
+        rates = self.regions.get(region)
+        return None if rates is None else Price(rates.address_unused, "hour", "list", self.source, self.date)
+
+    def _of_region(self, region: str, name: str | None) -> Price | None:
+        usd = getattr(self.regions.get(region), name, None) if name else None
+        return None if usd is None else Price(usd, "GiB-month", "list", self.source, self.date)
+
+    def machines(self, region: str) -> Iterator[tuple[str, Price, Price]]:
+        """(machine type, on demand, spot) of all that the region has."""
+        for name in G2:
+            on_demand, spot = self.machine(name, region), self.machine(name, region, "spot")
+            if on_demand is not None and spot is not None:
+                yield name, on_demand, spot
