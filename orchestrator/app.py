@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.adapters.firings import FiringRecords
     from orchestrator.adapters.hosts import Connector
+    from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
+    from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import Target
     from orchestrator.ports import Observer, Services
     from orchestrator.workflows.link import Link
@@ -108,3 +111,91 @@ def terminal_command(target: Target, run_id: str) -> list[str]:
     from orchestrator.adapters.hosts.interactive import attach_argv
 
     return attach_argv(target, run_id)
+
+
+# ----------------------------------------------------------------------------------------------------------- schedules
+def firings(workspace: Workspace) -> FiringRecords:
+    """What became of each time that a schedule of this workspace was due."""
+    from orchestrator.adapters.firings import FiringRecords
+
+    return FiringRecords(workspace.results_dir)
+
+
+def add_schedule(workspace: Workspace, name: str, values: Mapping[str, Any]) -> None:
+    """Write ``[schedules.NAME]`` into fcctl.toml."""
+    from orchestrator.adapters import config_file
+    from orchestrator.adapters import workspace as files
+
+    config_file.add_table(workspace.root / files.FILE_NAME, ("schedules", name), values)
+
+
+def remove_schedule(workspace: Workspace, name: str) -> None:
+    """Take ``[schedules.NAME]`` out of fcctl.toml. Raises NotFoundError if it is not there."""
+    from orchestrator.adapters import config_file
+    from orchestrator.adapters import workspace as files
+
+    config_file.remove_table(workspace.root / files.FILE_NAME, ("schedules", name))
+
+
+def schedule_files(workspace: Workspace) -> tuple[str, dict[str, str]]:
+    """Which scheduler this computer has, and what it would be given."""
+    from orchestrator.adapters import os_scheduler
+
+    kind = os_scheduler.detect()
+    return kind, os_scheduler.render(kind, os_scheduler.Entry.of(workspace.root))
+
+
+def install_schedules(workspace: Workspace, *, remove: bool) -> tuple[str, list[str]]:
+    """Have the computer's scheduler call the tick, or no longer; what was written or removed."""
+    from orchestrator.adapters import os_scheduler
+
+    kind = os_scheduler.detect()
+    change = os_scheduler.uninstall if remove else os_scheduler.install
+    return kind, change(kind, os_scheduler.Entry.of(workspace.root))
+
+
+def schedule_installed(workspace: Workspace) -> bool:
+    """Whether the computer's scheduler calls the tick of this workspace."""
+    from orchestrator.adapters import os_scheduler
+    from orchestrator.errors import FcctlError
+
+    try:
+        return os_scheduler.installed(os_scheduler.detect(), os_scheduler.Entry.of(workspace.root))
+    except FcctlError:
+        return False
+
+
+def tick(cli: Cli) -> list[tuple[str, Firing]]:
+    """Decide on what is due, launch it, and complete the runs that a dead controller left."""
+    from orchestrator.adapters.own_process import launch
+    from orchestrator.workflows import resume, schedule
+
+    workspace = cli.workspace()
+
+    def start(name: str, firing: Firing) -> None:
+        launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
+
+    book = firings(workspace)
+    decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
+    with opened(cli, quiet=True) as found:
+        left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
+        if left:
+            resume.settle(found, left)
+    return decided
+
+
+def fire(cli: Cli, name: str, due: float) -> Firing:
+    """One firing of a schedule, from its start to its record.
+
+    Raises:
+        NotFoundError: it was taken out of fcctl.toml meanwhile.
+    """
+    from orchestrator.adapters.own_process import run_job
+    from orchestrator.errors import NotFoundError
+    from orchestrator.workflows import schedule
+
+    workspace = cli.workspace()
+    found = workspace.config.schedules.get(name)
+    if found is None:
+        raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
+    return schedule.fire(name, found, due, firings(workspace), SystemClock(), run_job(workspace.root))

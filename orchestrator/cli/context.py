@@ -77,6 +77,10 @@ class Cli:
 
     _workspace: Workspace | None = field(default=None, repr=False)
 
+    def forget_workspace(self) -> None:
+        """Read fcctl.toml again when it is asked for next; for a command that goes on for days."""
+        self._workspace = None
+
     def services(self) -> AbstractContextManager[Services]:
         """What workflows may touch, for use in a ``with`` statement."""
         from orchestrator import app
