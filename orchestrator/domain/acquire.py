@@ -1,0 +1,524 @@
+"""How a machine is had: what to do next, given what the cloud shows and what it has refused so far.
+
+Pure. :mod:`orchestrator.workflows.machines` looks, asks :func:`next_move`, makes the move, notes what came of it in
+the :class:`History`, and looks again. Whatever the cloud answers, three things hold:
+
+- a machine is started only after fence 1 (its time limit with STOP) was read back as wanted,
+- nothing is created while a machine of that name is seen in any zone, or while a creation has no known end,
+- it ends: every wait is within the target's ``wake_timeout_s`` (and ``stockout_wait_minutes`` where there is no stock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestrator.domain import refusals
+from orchestrator.domain.cloud import Machine, Power, Refusal, Remedy, region_of
+from orchestrator.domain.target import GcpTarget
+
+Action = Literal["fence", "start", "stop", "resume", "create", "snapshot"]
+Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
+
+#: Between two looks at a machine that is changing its state by itself, seconds.
+POLL_S = 2.0
+#: Between two requests for a machine that is not in stock, or to a cloud that asks to come back; the last repeats.
+BACKOFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+#: How often "try again" is believed before it counts as a no.
+PATIENCE = 6
+#: What the cloud's clock and ours may differ by before a limit counts as another one, seconds.
+SLACK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the machine is wanted for."""
+
+    #: Fence 1 of a machine that is started now, seconds from its entry into RUNNING.
+    max_run_s: int
+    #: How long a machine that runs already must still be allowed to, seconds.
+    need_s: float
+    #: Stop a machine that runs already and start it anew, so that it gets a limit of its own.
+    restart: bool = False
+    #: Be content with a machine that runs without a limit of the cloud's: its own shutdown timer is the only fence.
+    allow_unfenced: bool = False
+    #: Make the machine if there is none.
+    create: bool = True
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A target and a wish, as far as decisions depend on them."""
+
+    project: str
+    name: str
+    zones: tuple[str, ...]
+    models: tuple[bool, ...]  # whether spot, in the order of preference
+    on_stockout: Literal["wait", "rebuild", "fail"]
+    stockout_wait_s: float
+    wake_timeout_s: float
+    wish: Wish
+
+    @property
+    def limit_s(self) -> float:
+        """When everything ends, counted from the beginning."""
+        return 2 * self.wake_timeout_s + self.stockout_wait_s
+
+
+def policy(target: GcpTarget, wish: Wish) -> Policy:
+    """What ``target`` says about having its machine."""
+    models: dict[str, tuple[bool, ...]] = {
+        "on_demand": (False,),
+        "spot": (True,),
+        "spot_then_on_demand": (True, False),
+        "on_demand_then_spot": (False, True),
+    }
+    return Policy(
+        project=target.project,
+        name=target.instance,
+        zones=tuple(dict.fromkeys(target.zones)),
+        models=models[target.provisioning],
+        on_stockout=target.on_stockout,
+        stockout_wait_s=target.stockout_wait_minutes * 60,
+        wake_timeout_s=target.wake_timeout_s,
+        wish=replace(wish, create=wish.create and target.create),
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A change that was asked for, and what came of it."""
+
+    action: Action
+    zone: str
+    at: float
+    spot: bool = False
+    refusal: Refusal | None = None
+    #: False: the cloud took it, and has not said how it ended.
+    done: bool = True
+
+    @property
+    def worked(self) -> bool:
+        return self.done and self.refusal is None
+
+
+@dataclass(frozen=True)
+class History:
+    """What was tried since ``began``, oldest first. All times are the controller's, epoch seconds."""
+
+    began: float
+    attempts: tuple[Attempt, ...] = ()
+
+    def with_(self, attempt: Attempt) -> History:
+        return replace(self, attempts=(*self.attempts, attempt))
+
+    def of(self, action: Action, zone: str | None = None) -> list[Attempt]:
+        return [a for a in self.attempts if a.action == action and zone in (None, a.zone)]
+
+
+# ------------------------------------------------------------------------------------------------------------- moves
+@dataclass(frozen=True)
+class Use:
+    """It runs, and may run for long enough."""
+
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class SetFence:
+    machine: Machine
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Start:
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Stop:
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Wake a suspended machine, only to stop it: a limit can be set on a stopped one alone."""
+
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    machine: Machine
+    name: str
+
+
+@dataclass(frozen=True)
+class Create:
+    zone: str
+    spot: bool
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    problem: Problem
+    message: str
+    cause: str | None = None
+    hint: str | None = None
+    #: The cloud's own words, if it was the cloud that refused.
+    refusal: Refusal | None = None
+
+
+Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | GiveUp
+
+
+def next_move(seen: Sequence[Machine], policy: Policy, history: History, now: float) -> Move:
+    """What to do next.
+
+    Args:
+        seen: every machine of the name, from all zones, as they are now.
+        now: epoch seconds on the clock of ``history``.
+    """
+    if now - history.began >= policy.limit_s:
+        return GiveUp(
+            "timeout",
+            f"no machine {policy.name} after {policy.limit_s:.0f} s",
+            cause=_last_words(history) or _states(seen),
+            hint="fcctl hosts ls shows it; try again, or raise wake_timeout_s of the target",
+        )
+    machine = choose(seen, policy, history)
+    if machine is None:
+        return _create(policy, history, now, None, None)
+    power = machine.power
+    if power is Power.RUNNING:
+        return _running(machine, policy, history, now)
+    if power is Power.STOPPED:
+        return _stopped(machine, policy, history, now)
+    if power is Power.SUSPENDED:
+        return _suspended(machine, policy, history, now)
+    return _in_between(machine, policy, history, now)
+
+
+def choose(seen: Sequence[Machine], policy: Policy, history: History) -> Machine | None:
+    """The machine to deal with, of several of one name: one that is on; else one whose zone has not refused to start
+    it; else the one that was on last, because its disk is the newest."""
+    order = {zone: n for n, zone in enumerate(policy.zones)}
+
+    def rank(machine: Machine) -> tuple[bool, int, float, int, str]:
+        off = machine.power in (Power.STOPPED, Power.STOPPING, Power.SUSPENDED, Power.SUSPENDING)
+        refused = len([a for a in history.of("start", machine.zone) if a.refusal is not None])
+        return off, refused, -(machine.started or 0.0), order.get(machine.zone, len(order)), machine.zone
+
+    return min(seen, key=rank, default=None)
+
+
+def snapshot_name(machine: Machine) -> str:
+    """The same for the same state of the disk, so that a rebuild that was cut off finds its snapshot again."""
+    return f"{machine.name[:40].rstrip('-')}-{int(machine.stopped or machine.created or 0):x}"
+
+
+def deadline_of(machine: Machine) -> float | None:
+    """When the cloud itself stops a machine that runs, epoch seconds; None: never, as far as is known."""
+    if machine.termination_action == "DELETE":
+        return None
+    if machine.deadline is not None:
+        return machine.deadline
+    if machine.max_run_s is not None and machine.started is not None:
+        return machine.started + machine.max_run_s
+    return None
+
+
+# -------------------------------------------------------------------------------------------------- one state at a time
+def _running(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    # Whatever was said of it: a start that was refused may have happened all the same.
+    ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
+    wish = policy.wish
+    if not ours and (wish.restart or history.of("resume", machine.zone)):
+        return _stop(machine, policy, history, now)
+    deadline = deadline_of(machine)
+    if deadline is None:
+        return Use(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
+    if deadline - now + SLACK_S < wish.need_s:
+        return GiveUp(
+            "budget",
+            f"{machine.name} is stopped by the cloud in {max(0.0, deadline - now) / 60:.0f} minutes, and this may take"
+            f" {wish.need_s / 60:.0f}",
+            cause="the time limit of a machine that runs cannot be moved",
+            hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",
+        )
+    return Use(machine)
+
+
+def _unfenced(machine: Machine, *, ours: bool) -> GiveUp:
+    action = "deletes it" if machine.termination_action == "DELETE" else "never stops it"
+    if ours:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} was started, and the cloud {action} by itself",
+            cause="its time limit was changed between being set and the start",
+            hint="look at who else starts it (fcctl hosts ls), then try again",
+        )
+    return GiveUp(
+        "budget",
+        f"{machine.name} runs, and the cloud {action} by itself",
+        cause="it was started without fcctl; the time limit of a machine that runs cannot be set",
+        hint="add --restart to stop it and start it with a limit, or --allow-unfenced to rely on its own shutdown"
+        " timer alone",
+    )
+
+
+def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    tried = history.of("stop", machine.zone)
+    if len([a for a in tried if a.worked]) >= 2:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} was stopped, and runs again",
+            cause="somebody else starts it",
+            hint="look at who does (fcctl hosts ls), then try again",
+        )
+    return _again(tried, policy, now, f"{machine.name} cannot be stopped") or Stop(machine)
+
+
+def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    if not policy.wish.restart:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} is suspended in {machine.zone}",
+            cause="a time limit can be set on a stopped machine only, and stopping it loses what it has in memory",
+            hint="add --restart to lose that, or resume and stop it yourself",
+        )
+    return _again(history.of("resume", machine.zone), policy, now, f"{machine.name} cannot be resumed") or Resume(
+        machine
+    )
+
+
+def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    starts = history.of("start", machine.zone)
+    made_here = any(a.worked for a in history.of("create", machine.zone))
+    if made_here or any(a.worked for a in starts):
+        return GiveUp(
+            "preempted",
+            f"{machine.name} was stopped again while it was waking",
+            cause=f"it reached RUNNING in {machine.zone} and is {machine.status} now",
+            hint="fcctl hosts ls tells why; then try again",
+        )
+    if starts and starts[-1].refusal is not None:
+        no_stock = starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION)
+        move = _no_stock(machine, policy, history, now) if no_stock else None
+        move = move or _again(starts, policy, now, f"{machine.name} cannot be started")
+        if move is not None:
+            return move
+    if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
+        return Wait(POLL_S, f"{machine.name} is about to start")
+    return _fence(machine, policy, history, now) or Start(machine)
+
+
+def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:
+    """None if the cloud shows the limit that is wanted."""
+    if machine.max_run_s == policy.wish.max_run_s and machine.termination_action == "STOP":
+        return None
+    tried = history.of("fence", machine.zone)
+    if len([a for a in tried if a.worked]) >= 2:
+        return GiveUp(
+            "conflict",
+            f"the time limit of {machine.name} does not stay as it was set",
+            cause=f"{policy.wish.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
+            hint="another fcctl may be starting it: try again in a moment",
+        )
+    refused = _again(tried, policy, now, f"the time limit of {machine.name} cannot be set")
+    return refused or SetFence(machine, policy.wish.max_run_s)
+
+
+def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    since = max([history.began, *(a.at for a in history.attempts)])
+    if now - since >= policy.wake_timeout_s:
+        return GiveUp(
+            "timeout",
+            f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
+            hint="fcctl hosts ls shows it; raise wake_timeout_s of the target if that is what it takes",
+        )
+    return Wait(POLL_S, f"{machine.name} is {machine.status}")
+
+
+# ----------------------------------------------------------------------------------------------------------- no stock
+def _no_stock(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:
+    """What the target wants for a stopped machine whose zone has none like it; None: ask again."""
+    starts = [a for a in history.of("start", machine.zone) if a.refusal is not None]
+    refusal = starts[-1].refusal
+    if policy.on_stockout == "rebuild":
+        return _rebuild(machine, policy, history, now)
+    if policy.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
+        left = starts[-1].at + _pause(len(starts)) - now
+        return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
+    waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.on_stockout == "wait" else ""
+    return GiveUp(
+        "capacity",
+        f"{machine.zone} has no machine for {machine.name}{waited}",
+        cause=refusal.message if refusal else None,
+        hint="try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
+        refusal=refusal,
+    )  # fmt: skip
+
+
+def _rebuild(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    name = snapshot_name(machine)
+    tried = history.of("snapshot", machine.zone)
+    if not any(a.worked for a in tried):
+        return _again(tried, policy, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
+    return _create(policy, history, now, machine.zone, name)
+
+
+# ------------------------------------------------------------------------------------------------------------- create
+def _create(policy: Policy, history: History, now: float, without: str | None, snapshot: str | None) -> Move:
+    """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
+    if not policy.wish.create:
+        return GiveUp(
+            "not_found",
+            f"there is no machine {policy.name} in {', '.join(policy.zones)}",
+            hint="check instance, project and zones of the target, or set create = true",
+        )
+    tried = history.of("create")
+    if tried and not tried[-1].done:
+        if now - tried[-1].at < policy.wake_timeout_s:
+            return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
+        return GiveUp("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
+                      hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
+    if any(a.worked for a in tried):
+        return GiveUp("preempted", f"{policy.name} was created, and is gone again",
+                      cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
+    return _next_place(policy, history, now, without, snapshot)
+
+
+def _next_place(policy: Policy, history: History, now: float, without: str | None, snapshot: str | None) -> Move:
+    tried = history.of("create")
+    last = tried[-1] if tried else None
+    if last is not None and last.refusal is not None:
+        if last.refusal.remedy is Remedy.LOOK_AGAIN:
+            return _exists(policy, tried, now, snapshot)
+        if last.refusal.remedy is Remedy.FATAL:
+            return _fatal(f"{policy.name} cannot be created in {last.zone}", policy, last)
+        if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and _row(tried) < PATIENCE:
+            left = last.at + _pause(_row(tried)) - now
+            return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.spot, snapshot)
+    places = [(zone, spot) for spot in policy.models for zone in _hinted(policy, tried) if zone != without]
+    rounds = {place: _refusals(tried, place) for place in places}
+    fewest = min(rounds.values(), default=0)
+    place = next((p for p in places if rounds[p] == fewest), None)
+    if place is None or (fewest > 0 and last is not None and not _may_wait(policy, history, now, snapshot)):
+        return _nowhere(policy, last)
+    if fewest > 0 and last is not None and max(rounds.values()) == fewest:
+        left = last.at + _pause(fewest) - now
+        if left > 0:
+            return Wait(left, f"no stock for {policy.name} in any zone")
+    return Create(place[0], place[1], snapshot)
+
+
+def _may_wait(policy: Policy, history: History, now: float, snapshot: str | None) -> bool:
+    return policy.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
+
+
+def _nowhere(policy: Policy, last: Attempt | None) -> GiveUp:
+    refusal = last.refusal if last else None
+    return GiveUp(
+        "capacity",
+        f"no zone has a machine for {policy.name}: {', '.join(policy.zones)}",
+        cause=refusal.message if refusal else "the target names no other zone",
+        hint=_hint(policy, last) or "add zones to `zones` of the target",
+        refusal=refusal,
+    )
+
+
+def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str | None) -> Move:
+    """The name is taken, yet no machine is seen: one is just coming or going, or its disk was left behind."""
+    last = tried[-1]
+    if _row(tried) < 4:
+        left = last.at + _pause(_row(tried)) - now
+        return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.spot, snapshot)
+    message = last.refusal.message if last.refusal else ""
+    return GiveUp("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
+                  hint="a disk of that name may be left: delete or rename it, or name another instance",
+                  refusal=last.refusal)  # fmt: skip
+
+
+def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
+    """The target's zones, those first that the cloud itself named as having stock."""
+    named = {zone for a in tried if a.refusal for zone in a.refusal.zones_available}
+    return sorted(policy.zones, key=lambda zone: zone not in named)
+
+
+def _refusals(tried: Sequence[Attempt], place: tuple[str, bool]) -> int:
+    """How often there was none in this place, by itself or because its whole region was refused."""
+    zone, spot = place
+    here = [a for a in tried if a.refusal and a.spot is spot]
+    region = [
+        a for a in here
+        if a.refusal and a.refusal.remedy is Remedy.NEXT_REGION and region_of(a.zone) == region_of(zone)
+    ]  # fmt: skip
+    retried = any(a.zone == zone and a.refusal and a.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) for a in here)
+    own = [a for a in here if a.zone == zone and a.refusal and a.refusal.remedy is Remedy.NEXT_ZONE]
+    return len(own) + len(region) + (1 if retried else 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+def _again(tried: Sequence[Attempt], policy: Policy, now: float, what: str) -> Move | None:
+    """After the refusals of one action: give up, wait, or (None) do it again."""
+    refusal = tried[-1].refusal if tried else None
+    if refusal is None:
+        return None
+    if refusal.remedy is Remedy.FATAL:
+        return _fatal(what, policy, tried[-1])
+    if _row(tried) >= PATIENCE:
+        return GiveUp("timeout", f"{what}: the cloud goes on to refuse", cause=refusal.message,
+                      hint=_hint(policy, tried[-1]), refusal=refusal)  # fmt: skip
+    left = tried[-1].at + _pause(_row(tried)) - now
+    return Wait(left, refusal.message) if left > 0 else None
+
+
+def _row(tried: Sequence[Attempt]) -> int:
+    """How many attempts at the end of ``tried`` were refused for the same reason in the same place."""
+    count = 0
+    for attempt in reversed(tried):
+        same = attempt.refusal is not None and tried[-1].refusal is not None
+        if not same or attempt.zone != tried[-1].zone or attempt.refusal.remedy is not tried[-1].refusal.remedy:  # type: ignore[union-attr]
+            break
+        count += 1
+    return count
+
+
+def _pause(times: int) -> float:
+    return BACKOFF_S[min(max(times, 1), len(BACKOFF_S)) - 1]
+
+
+def _fatal(what: str, policy: Policy, attempt: Attempt) -> GiveUp:
+    """A refusal that no waiting cures, with what cures it."""
+    refusal = attempt.refusal
+    if refusal is None:
+        raise ValueError("nothing was refused")
+    problem: Problem = "config"
+    if "quota" in refusal.code.lower() or refusals.quota_metric(refusal):
+        problem = "quota"
+    elif refusal.http_status in (401, 403) or refusals.missing_permission(refusal.message):
+        problem = "denied"
+    return GiveUp(problem, what, cause=refusal.message, hint=_hint(policy, attempt), refusal=refusal)
+
+
+def _hint(policy: Policy, attempt: Attempt | None) -> str | None:
+    if attempt is None or attempt.refusal is None:
+        return None
+    return refusals.hint(attempt.refusal, project=policy.project, region=region_of(attempt.zone))
+
+
+def _last_words(history: History) -> str | None:
+    return next((a.refusal.message for a in reversed(history.attempts) if a.refusal), None)
+
+
+def _states(seen: Sequence[Machine]) -> str | None:
+    return ", ".join(f"{m.status} in {m.zone}" for m in seen) or None

@@ -1,0 +1,309 @@
+"""How a machine is had: each decision by itself, and that no cloud whatsoever makes it go on for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.domain import acquire as a
+from orchestrator.domain.cloud import Machine, Power, Refusal, Remedy
+
+NOW = 1_000_000.0
+WISH = a.Wish(max_run_s=3600, need_s=1800.0)
+ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
+NO_STOCK = Refusal("ZONE_RESOURCE_POOL_EXHAUSTED", "none left", Remedy.NEXT_ZONE)
+NO_QUOTA = Refusal("QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded", Remedy.NEXT_REGION)
+FATAL = Refusal("forbidden", "Required 'compute.instances.start' permission for 'x'", Remedy.FATAL, 403)
+LATER = Refusal("resourceNotReady", "still stopping", Remedy.NOT_READY, 400)
+TAKEN = Refusal("alreadyExists", "exists", Remedy.LOOK_AGAIN, 409)
+
+
+def policy(**changes: Any) -> a.Policy:
+    wish = replace(WISH, **{k: changes.pop(k) for k in list(changes) if hasattr(WISH, k)})
+    values = {
+        "project": "proj", "name": "vm", "zones": ZONES, "models": (False,), "on_stockout": "wait",
+        "stockout_wait_s": 600.0, "wake_timeout_s": 300.0, "wish": wish,
+    }  # fmt: skip
+    return a.Policy(**{**values, **changes})
+
+
+def machine(status: str = "TERMINATED", zone: str = ZONES[0], **changes: Any) -> Machine:
+    values: dict[str, Any] = {"max_run_s": 3600, "termination_action": "STOP", "stopped": NOW - 500}
+    return Machine("proj", zone, "vm", "1", status, **{**values, **changes})
+
+
+def history(*attempts: a.Attempt, began: float = NOW) -> a.History:
+    return a.History(began, attempts)
+
+
+def tried(action: a.Action, refusal: Refusal | None = None, zone: str = ZONES[0], **more: Any) -> a.Attempt:
+    return a.Attempt(action, zone, **{"at": NOW, "refusal": refusal, **more})
+
+
+def move(seen: list[Machine], past: a.History | None = None, now: float = NOW, **changes: Any) -> a.Move:
+    return a.next_move(seen, policy(**changes), past or history(), now)
+
+
+# ------------------------------------------------------------------------------------------------------- one at a time
+def test_a_stopped_machine_gets_its_limit_then_starts() -> None:
+    assert move([machine(max_run_s=60)]) == a.SetFence(machine(max_run_s=60), 3600)
+    assert isinstance(move([machine(termination_action="DELETE")]), a.SetFence)
+    assert move([machine()], history(tried("fence"))) == a.Start(machine())
+
+
+def test_a_limit_that_does_not_stay_is_not_started_with() -> None:
+    given_up = move([machine(max_run_s=7)], history(tried("fence"), tried("fence")))
+    assert isinstance(given_up, a.GiveUp)
+    assert given_up.problem == "conflict"
+
+
+def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
+    assert move([machine("RUNNING", deadline=NOW + 1800)]) == a.Use(machine("RUNNING", deadline=NOW + 1800))
+    short = move([machine("RUNNING", deadline=NOW + 1700)])
+    assert isinstance(short, a.GiveUp)
+    assert (short.problem, "--restart" in (short.hint or "")) == ("budget", True)
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9)], restart=True), a.Stop)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_run_s": None, "termination_action": None}, {"termination_action": "DELETE", "deadline": NOW * 2}]
+)
+def test_a_machine_without_a_limit(changes: dict[str, Any]) -> None:
+    runs = machine("RUNNING", **changes)
+    refused = move([runs])
+    assert isinstance(refused, a.GiveUp)
+    assert "--allow-unfenced" in (refused.hint or "")
+    assert move([runs], allow_unfenced=True) == a.Use(runs)
+    assert isinstance(move([runs], restart=True), a.Stop)
+    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), a.GiveUp), "not one we started"
+
+
+def test_a_restart_stops_once() -> None:
+    stopped = history(tried("stop"))
+    assert isinstance(move([machine()], stopped, restart=True), a.Start)
+    late = NOW + 5
+    assert isinstance(
+        move([machine("RUNNING", deadline=late + 3600)], history(tried("stop"), tried("start")), late, restart=True),
+        a.Use,
+    )
+    twice = move([machine("RUNNING")], history(tried("stop"), tried("stop")), restart=True)
+    assert isinstance(twice, a.GiveUp)
+
+
+@pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "SUSPENDING", "REPAIRING", "NEW_STATUS"])
+def test_a_machine_in_between_is_waited_for_and_not_for_ever(status: str) -> None:
+    assert isinstance(move([machine(status)]), a.Wait)
+    given_up = move([machine(status)], now=NOW + 301)
+    assert isinstance(given_up, a.GiveUp)
+    assert status in given_up.message
+
+
+def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
+    assert isinstance(move([machine("SUSPENDED")]), a.GiveUp)
+    assert isinstance(move([machine("SUSPENDED")], restart=True), a.Resume)
+    resumed = history(tried("resume"))
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9e9)], resumed, restart=True), a.Stop)
+
+
+def test_where_there_is_none_it_is_made() -> None:
+    assert move([]) == a.Create(ZONES[0], spot=False)
+    assert isinstance(move([], create=False), a.GiveUp)
+    assert move([], history(tried("create", NO_STOCK))) == a.Create(ZONES[1], spot=False)
+    assert move([], history(tried("create", NO_QUOTA))) == a.Create(ZONES[2], spot=False), "another region"
+
+
+def test_spot_first_and_on_demand_after_it() -> None:
+    none = [tried("create", NO_STOCK, zone, spot=True) for zone in ZONES]
+    assert move([], history(*none), models=(True, False)) == a.Create(ZONES[0], spot=False)
+
+
+def test_zones_that_the_cloud_names_go_first() -> None:
+    hint = replace(NO_STOCK, zones_available=("us-central1-a", "mars-1"))
+    assert move([], history(tried("create", hint))) == a.Create("us-central1-a", spot=False)
+
+
+def test_no_stock_anywhere() -> None:
+    none = [tried("create", NO_STOCK, zone) for zone in ZONES]
+    assert isinstance(move([], history(*none)), a.Wait)
+    assert move([], history(*none), NOW + 6) == a.Create(ZONES[0], spot=False), "another round"
+    assert isinstance(move([], history(*none), on_stockout="fail"), a.GiveUp)
+    end = move([], history(*none), NOW + 601)
+    assert isinstance(end, a.GiveUp)
+    assert end.problem == "capacity"
+
+
+def test_a_creation_with_no_known_end_is_waited_for() -> None:
+    flying = history(tried("create", done=False))
+    assert isinstance(move([], flying), a.Wait)
+    assert isinstance(move([], flying, NOW + 301), a.GiveUp)
+
+
+def test_a_name_that_is_taken_is_looked_for_and_then_said() -> None:
+    assert isinstance(move([], history(tried("create", TAKEN))), a.Wait)
+    end = move([], history(*[tried("create", TAKEN)] * 4), NOW + 200)
+    assert isinstance(end, a.GiveUp)
+    assert "disk" in (end.hint or "")
+
+
+def test_no_stock_for_a_stopped_machine() -> None:
+    none = history(tried("start", NO_STOCK))
+    assert isinstance(move([machine()], none), a.Wait)
+    assert isinstance(move([machine()], none, NOW + 6), a.Start)
+    assert isinstance(move([machine()], none, NOW + 601), a.GiveUp)
+    assert isinstance(move([machine()], none, on_stockout="fail"), a.GiveUp)
+    assert move([machine()], none, on_stockout="rebuild") == a.Snapshot(machine(), a.snapshot_name(machine()))
+
+
+def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
+    made = history(tried("start", NO_STOCK), tried("snapshot"))
+    name = a.snapshot_name(machine())
+    assert move([machine()], made, on_stockout="rebuild") == a.Create(ZONES[1], spot=False, snapshot=name)
+    copy = machine("RUNNING", ZONES[1], deadline=NOW + 3600)
+    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == a.Use(copy)
+
+
+def test_of_two_of_one_name_the_newest_disk_counts() -> None:
+    old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
+    assert move([old, new]) == a.Start(new)
+    assert move([old, new], history(tried("start", NO_STOCK, ZONES[1]))) == a.Start(old)
+
+
+@pytest.mark.parametrize("action", ["fence", "start"])
+def test_a_refusal_that_nothing_cures(action: a.Action) -> None:
+    seen = machine(max_run_s=1 if action == "fence" else 3600)
+    end = move([seen], history(tried(action, FATAL)))
+    assert isinstance(end, a.GiveUp)
+    assert (end.problem, "roles/compute.instanceAdmin.v1" in (end.hint or "")) == ("denied", True)
+
+
+def test_not_ready_is_asked_again_with_pauses() -> None:
+    assert isinstance(move([machine()], history(tried("start", LATER))), a.Wait)
+    assert isinstance(move([machine()], history(tried("start", LATER)), NOW + 6), a.Start)
+    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), a.GiveUp)
+
+
+def test_a_machine_that_woke_and_stopped_is_not_woken_again() -> None:
+    end = move([machine()], history(tried("start")))
+    assert isinstance(end, a.GiveUp)
+    assert end.problem == "preempted"
+    gone = move([], history(tried("create")))
+    assert isinstance(gone, a.GiveUp)
+
+
+def test_snapshot_names_are_names() -> None:
+    long = replace(machine(), name="a" * 63)
+    assert len(a.snapshot_name(long)) <= 63
+    assert a.snapshot_name(machine()) == a.snapshot_name(machine())
+    assert a.snapshot_name(machine()) != a.snapshot_name(machine(stopped=NOW))
+
+
+# ---------------------------------------------------------------------------------------------------- any cloud at all
+REFUSALS = st.sampled_from([None, None, None, NO_STOCK, NO_QUOTA, FATAL, LATER, TAKEN])
+STATUSES = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED", "SUSPENDED", "REPAIRING", "STRANGE")
+
+
+class World:
+    """A cloud that does what ``data`` says, and an executor that does what it is told."""
+
+    def __init__(self, data: st.DataObject, policy: a.Policy) -> None:
+        self.data, self.policy = data, policy
+        self.now = NOW
+        self.history = a.History(NOW)
+        statuses = st.sampled_from((*STATUSES, "TERMINATED", "TERMINATED"))
+        zones = data.draw(st.lists(st.sampled_from(ZONES), unique=True))
+        self.machines = {
+            zone: machine(data.draw(statuses), zone, max_run_s=data.draw(st.sampled_from([None, 60, 3600])))
+            for zone in zones
+        }
+        self.in_flight = 0
+
+    def act(self, move: a.Move) -> None:
+        if isinstance(move, a.Wait):
+            assert 0 < move.seconds <= max(a.BACKOFF_S)
+            self.now += move.seconds
+            self._drift()
+            return
+        self.now += self.data.draw(st.floats(0, 60))
+        refusal = self.data.draw(REFUSALS)
+        action, zone, spot = self._facts(move)
+        done = self.data.draw(st.integers(0, 9)) > 0
+        self.history = self.history.with_(a.Attempt(action, zone, self.now, spot, refusal, done))
+        applied = refusal is None or self.data.draw(st.integers(0, 9)) == 0
+        if applied:
+            self._apply(move)
+
+    def _facts(self, move: a.Move) -> tuple[a.Action, str, bool]:
+        if isinstance(move, a.Create):
+            assert not any(m.power is not Power.STOPPED for m in self.machines.values()), "one is there already"
+            assert move.snapshot or not self.machines
+            last = self.history.of("create")
+            assert not last or last[-1].done, "one is on its way"
+            assert zone_free(move.zone, self.machines)
+            return "create", move.zone, move.spot
+        names: dict[type, a.Action] = {
+            a.SetFence: "fence", a.Start: "start", a.Stop: "stop", a.Resume: "resume", a.Snapshot: "snapshot",
+        }  # fmt: skip
+        assert not isinstance(move, a.Use | a.GiveUp | a.Wait)
+        if isinstance(move, a.Start):
+            assert (move.machine.max_run_s, move.machine.termination_action) == (3600, "STOP"), "no limit"
+        return names[type(move)], move.machine.zone, False
+
+    def _apply(self, move: a.Move) -> None:
+        if isinstance(move, a.Create):
+            self.machines[move.zone] = machine("STAGING", move.zone, started=self.now)
+        elif isinstance(move, a.SetFence):
+            kept = self.data.draw(st.integers(0, 4)) > 0
+            self._change(move.machine, max_run_s=move.seconds if kept else 60)
+        elif isinstance(move, a.Start | a.Resume):
+            self._change(move.machine, status="RUNNING", started=self.now, deadline=self.now + 3600)
+        elif isinstance(move, a.Stop):
+            self._change(move.machine, status="TERMINATED", deadline=None)
+
+    def _change(self, one: Machine, **values: Any) -> None:
+        if one.zone in self.machines:
+            self.machines[one.zone] = replace(self.machines[one.zone], **values)
+
+    def _drift(self) -> None:
+        """While nobody does anything, states change, and machines vanish."""
+        for zone, one in list(self.machines.items()):
+            if self.data.draw(st.integers(0, 3)) == 0:
+                status = self.data.draw(st.sampled_from((*STATUSES, "gone")))
+                if status == "gone":
+                    del self.machines[zone]
+                else:
+                    self._change(one, status=status, deadline=self.now + 3600 if status == "RUNNING" else None)
+
+
+def zone_free(zone: str, machines: dict[str, Machine]) -> bool:
+    return zone not in machines
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    data=st.data(),
+    stockout=st.sampled_from(["wait", "rebuild", "fail"]),
+    models=st.sampled_from([(False,), (True, False)]),
+    restart=st.booleans(),
+)
+def test_whatever_the_cloud_does_it_ends_in_time(
+    data: st.DataObject, stockout: Any, models: tuple[bool, ...], restart: bool
+) -> None:
+    world = World(data, policy(on_stockout=stockout, models=models, restart=restart))
+    for _ in range(2000):
+        move = a.next_move(list(world.machines.values()), world.policy, world.history, world.now)
+        if isinstance(move, a.GiveUp):
+            assert move.message
+            return
+        if isinstance(move, a.Use):
+            deadline = a.deadline_of(move.machine)
+            assert move.machine.power is Power.RUNNING
+            assert deadline is not None
+            assert deadline - world.now + a.SLACK_S >= WISH.need_s
+            return
+        world.act(move)
+        assert world.now - NOW <= world.policy.limit_s + 2 * 60
+    raise AssertionError("it goes on for ever")
