@@ -12,12 +12,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flashcore import build, documents, profile, registry, roofline, sanitize, shapes, toolchain
 from flashcore.errors import FlashcoreError, Unavailable, UsageError, nearest
+from flashcore.tuned import Tuned
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         "--shape", default=None, metavar="SHAPE", help="all, a name, or B,H,S,D; several separated by ';'"
     )
 
-    building = verbs.add_parser("build", parents=[common], help="compile, or take from the cache; report resources")
+    building = verbs.add_parser(
+        "build", parents=[common, shaped], help="compile, or take from the cache; report resources"
+    )
     building.add_argument("--arch", metavar="LIST", help="GPU architectures, as 80,89 (default: 89 and this GPU's)")
     building.add_argument("--device", choices=["cuda", "cpu"], help="what auto builds for (default: what is here)")
     building.set_defaults(command=_build)
@@ -135,30 +138,39 @@ def _variant(options: argparse.Namespace, label: str) -> tuple[registry.Variant,
     return variant, _overrides(settings)
 
 
-def _built(options: argparse.Namespace, label: str | None = None) -> build.Built:
-    """Build the variant of the command line, with its ``--set``; or the one called ``label``, without."""
+def _tuned(options: argparse.Namespace, label: str | None = None) -> Tuned:
+    """The variant of the command line, with its ``--set``; or the one called ``label``, without."""
     variant, overrides = _variant(options, label or options.variant)
     if label is None:
         overrides.update(_overrides(options.set))
-    built = build.build(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
-    how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"
-    print(f"{built.label}: {how}, {built.library}")
-    if options.verbose:
-        print(built.document["command"], built.log.read_text(encoding="utf-8"), sep="\n")
-    return built
+    return Tuned(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
 
 
-def _kernel(options: argparse.Namespace, label: str | None = None) -> Any:
+def _built(options: argparse.Namespace, tuned: Tuned, chosen: Iterable[shapes.Shape] | None) -> list[build.Built]:
+    """Build what ``chosen`` need (None: all that this machine can come to), and say so."""
+    libraries = tuned.prepare(chosen)
+    for built in libraries:
+        how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"
+        print(f"{built.label}: {how}, {built.library}")
+        if options.verbose:
+            print(built.document["command"], built.log.read_text(encoding="utf-8"), sep="\n")
+    return libraries
+
+
+def _kernel(
+    options: argparse.Namespace, label: str | None = None, chosen: Iterable[shapes.Shape] | None = None
+) -> Tuned:
+    """What is to run, built for the ``chosen`` shapes (None: for all that this machine can come to)."""
     variant, _ = _variant(options, label or options.variant)
     _need_torch()
-    from flashcore.launch import Kernel
-
     if variant.device == "cuda" and not _need_torch().cuda.is_available():
         raise Unavailable(
             f"{variant.name} runs on a GPU and torch sees none",
             hint="run it on the GPU machine (fcctl run test --on HOST), or build it here: python -m flashcore build",
         )
-    return Kernel(_built(options, label))
+    tuned = _tuned(options, label)
+    _built(options, tuned, chosen)
+    return tuned
 
 
 # ------------------------------------------------------------------------------------------------ the verbs
@@ -200,15 +212,20 @@ def _listed() -> dict[str, Any]:
 
 
 def _build(options: argparse.Namespace) -> int:
-    built = _built(options)
-    for k in built.document["kernels"]:
-        print(
-            f"  {k['name']} {k['arch']}: {k['registers']} registers, {k['stack_bytes']} B stack, "
-            f"{k['spill_store_bytes']} + {k['spill_load_bytes']} B spilled, {k['smem_bytes']} B shared memory"
-        )
-    if "resources_unread" in built.document:
-        print("warning: kernel resources are not known: " + built.document["resources_unread"], file=sys.stderr)
-    print(build.save(built, documents.folder(options.out)))
+    chosen = list(shapes.parse(options.shape or "mission").values())
+    tuned = _tuned(options)
+    for number, built in enumerate(_built(options, tuned, chosen), start=1):
+        if built.configuration:
+            used = next(c for c in map(tuned.choice, chosen) if c.configuration == built.configuration)
+            print("  " + " ".join(f"{k}={v}" for k, v in built.configuration.items()) + f"   ({used.reason})")
+        for k in built.document["kernels"]:
+            print(
+                f"  {k['name']} {k['arch']}: {k['registers']} registers, {k['stack_bytes']} B stack, "
+                f"{k['spill_store_bytes']} + {k['spill_load_bytes']} B spilled, {k['smem_bytes']} B shared memory"
+            )
+        if "resources_unread" in built.document:
+            print("warning: kernel resources are not known: " + built.document["resources_unread"], file=sys.stderr)
+        print(build.save(built, documents.folder(options.out), f"-{number}" if number > 1 else ""))
     return 0
 
 
@@ -232,26 +249,26 @@ def _check(options: argparse.Namespace) -> int:
     document = check.run(kernel, chosen, seeds, report)
     out = documents.folder(options.out)
     if options.sanitize:
-        document["sanitizer"] = _sanitized(kernel.built, out)
-    path = documents.write_json(out / f"correctness-{kernel.built.slug}.json", document)
+        document["sanitizer"] = _sanitized(kernel, out)
+    path = documents.write_json(out / f"correctness-{build.slug(kernel.label)}.json", document)
     summary = document["summary"]
     print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")
     found = [part["status"] for part in document.get("sanitizer", [])]
     return 0 if summary["failed"] == 0 and "failed" not in found else 1
 
 
-def _sanitized(built: build.Built, out: Path) -> list[dict[str, Any]]:
-    if built.variant.device != "cuda":
+def _sanitized(kernel: Tuned, out: Path) -> list[dict[str, Any]]:
+    if kernel.variant.device != "cuda":
         refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer watches GPU kernels only"}
         parts = [{"tool": tool, **refused} for tool in sanitize.TOOLS]
     else:
-        parts = sanitize.run([built.label], out / f"sanitizer-{built.slug}.log")
+        parts = sanitize.run([kernel.label], out / f"sanitizer-{build.slug(kernel.label)}.log")
     for part in parts:
         print(f"  {part['status']}  {part['tool']}  {part['message'] or ''}", flush=True)
-    return [{"label": built.label, **part} for part in parts]
+    return [{"label": kernel.label, **part} for part in parts]
 
 
-def _rivals(options: argparse.Namespace) -> tuple[list[str] | None, list[Any]]:
+def _rivals(options: argparse.Namespace, chosen: Iterable[shapes.Shape]) -> tuple[list[str] | None, list[Any]]:
     """``--against``: PyTorch's backends (None for all of them), and other variants."""
     if not options.against:
         return None, []
@@ -265,7 +282,7 @@ def _rivals(options: argparse.Namespace) -> tuple[list[str] | None, list[Any]]:
             raise UsageError(
                 f"nothing is called {name!r}", hint=nearest(name, [*reference.BACKENDS, *registry.VARIANTS])
             )
-    return [n for n in labels if n in reference.BACKENDS], [_kernel(options, label) for label in others]
+    return [n for n in labels if n in reference.BACKENDS], [_kernel(options, label, chosen) for label in others]
 
 
 def _modes(options: argparse.Namespace, device: str) -> tuple[str, ...]:
@@ -282,14 +299,14 @@ def _modes(options: argparse.Namespace, device: str) -> tuple[str, ...]:
 def _bench(options: argparse.Namespace) -> int:
     chosen = shapes.parse(options.shape or "all")
     ceilings = roofline.load(options.peaks) if options.peaks else None
-    kernel = _kernel(options)
+    kernel = _kernel(options, chosen=chosen.values())
     modes = _modes(options, kernel.variant.device)
     from flashcore import bench
 
     out = documents.folder(options.out)
     if options.null:
         return _null(kernel, chosen, modes, options.null, out)
-    backends, rivals = _rivals(options)
+    backends, rivals = _rivals(options, chosen.values())
     print(f"  {'us per launch':<28} {'p50':>9} {'p90':>9} {'p99':>9} {'min':>9} {'max':>9}   kernel's time / this")
 
     def report(row: dict[str, Any], ratio: dict[str, Any]) -> None:
@@ -306,7 +323,7 @@ def _bench(options: argparse.Namespace) -> int:
         kernel, chosen, rivals=rivals, backends=backends, iterations=options.iterations, modes=modes,
         ceilings=ceilings, report=report,
     )  # fmt: skip
-    path = documents.write_json(out / f"benchmark-{kernel.built.slug}.json", document)
+    path = documents.write_json(out / f"benchmark-{build.slug(kernel.label)}.json", document)
     documents.write_json(out / "bench_export.json", export)
     print(path)
     return 0
@@ -326,8 +343,8 @@ def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], re
                 f"{found['covering_1_unfloored']} contain 1 without it",
                 flush=True,
             )
-    document = documents.document("metrics", variant=kernel.variant.name, label=kernel.built.label, metrics=metrics)
-    print(documents.write_json(out / f"null-{kernel.built.slug}.json", document))
+    document = documents.document("metrics", variant=kernel.variant.name, label=kernel.label, metrics=metrics)
+    print(documents.write_json(out / f"null-{build.slug(kernel.label)}.json", document))
     return 0
 
 
@@ -340,12 +357,13 @@ def _profile(options: argparse.Namespace) -> int:
         raise Unavailable(f"{variant.name} does not run on a GPU: there is nothing for Nsight Compute to see")
     if not options.loop:
         profile.ncu()
-    kernel = _kernel(options)
+    tuned = _kernel(options, chosen=chosen.values())
     ((name, shape),) = chosen.items()
+    kernel = tuned.for_shape(shape)
     if options.loop:
         profile.loop(kernel, shape)
         return 0
-    label = kernel.built.label
+    label = tuned.label
     arguments = [label, "--shape", ",".join(map(str, (shape.B, shape.H, shape.S, shape.D)))]
     about = {
         "variant": kernel.variant.name,

@@ -26,6 +26,7 @@ from flashcore.clocks import Clocks
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
 from flashcore.shapes import Shape
+from flashcore.tuned import Tuned
 
 MIN_ITERATIONS = 100
 #: A B B A, then B A A B: whoever comes first after the pause between blocks has no lasting disadvantage.
@@ -74,10 +75,10 @@ Report = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 def run(
-    kernel: Kernel,
+    kernel: Kernel | Tuned,
     shapes: Mapping[str, Shape],
     *,
-    rivals: Sequence[Kernel] = (),
+    rivals: Sequence[Kernel | Tuned] = (),
     backends: Sequence[str] | None = None,
     iterations: int = MIN_ITERATIONS,
     modes: Sequence[str] | None = None,
@@ -105,7 +106,7 @@ def run(
     for name, shape in shapes.items():
         for mode in chosen:
             against, missing = _rivals(kernel, shape, rivals, backends)
-            bench = Bench(kernel, name, shape, mode, blocks, clocks)
+            bench = Bench(kernel.for_shape(shape), name, shape, mode, blocks, clocks)
             for row, comparison in bench.against(against):
                 if ceilings:
                     row["roofline"] = roofline.distance(shape, mode, ceilings["metrics"], row["stats"]["p50"])
@@ -120,8 +121,8 @@ def run(
         "benchmark",
         method_version=METHOD_VERSION,
         variant=kernel.variant.name,
-        label=kernel.built.label,
-        configuration=kernel.built.document["configuration"],
+        label=kernel.label,
+        configuration=kernel.for_shape(shapes[headline]).built.configuration,
         device=environment["device"],
         threads=torch.get_num_threads() if kernel.variant.device == "cpu" else None,
         torch=torch.__version__,
@@ -153,14 +154,14 @@ def fastest(comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def null(kernel: Kernel, name: str, shape: Shape, mode: str, repeats: int) -> dict[str, Any]:
+def null(kernel: Kernel | Tuned, name: str, shape: Shape, mode: str, repeats: int) -> dict[str, Any]:
     """The comparison of ``kernel`` with itself, ``repeats`` times: does the method find the 1 that is there?
 
     As with a rival, the intervals are not narrower than the floor of one null of the run, one measured before these.
     covering_1: intervals that contain 1; covering_1_unfloored: without that floor; inside_1pct: ratios within 1 % of 1;
     both: of those that are inside and whose interval contains 1.
     """
-    bench = Bench(kernel, name, shape, mode, blocks_for(MIN_ITERATIONS), Clocks())
+    bench = Bench(kernel.for_shape(shape), name, shape, mode, blocks_for(MIN_ITERATIONS), Clocks())
     floor = stats.floor_of(bench.null())
     pairs = [bench.null_and_floored(floor) for _ in range(repeats)]
     found = [floored for _, floored in pairs]
@@ -182,7 +183,7 @@ def _contains_1(comparison: Mapping[str, Any]) -> bool:
     return bool(comparison["ci_low"] <= 1 <= comparison["ci_high"])
 
 
-def _ceilings(kernel: Kernel, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _ceilings(kernel: Kernel | Tuned, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if given is not None or kernel.variant.device != "cuda":
         return given
     from flashcore import peaks
@@ -190,7 +191,7 @@ def _ceilings(kernel: Kernel, given: Mapping[str, Any] | None) -> Mapping[str, A
     return peaks.run()
 
 
-def _environment(kernel: Kernel, clocks: Clocks) -> dict[str, Any]:
+def _environment(kernel: Kernel | Tuned, clocks: Clocks) -> dict[str, Any]:
     """Where the figures were taken."""
     cuda = kernel.variant.device == "cuda"
     return {
@@ -226,7 +227,7 @@ def export(document: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str
 
 
 def _rivals(
-    kernel: Kernel, shape: Shape, kernels: Sequence[Kernel], backends: Sequence[str] | None
+    kernel: Kernel | Tuned, shape: Shape, kernels: Sequence[Kernel | Tuned], backends: Sequence[str] | None
 ) -> tuple[list[Rival], list[dict[str, str]]]:
     """The rivals for ``shape``, and which of PyTorch's are not timed, with the reason."""
     wanted = [n for n in reference.names(kernel.variant.device) if backends is None or n in backends]
@@ -239,7 +240,7 @@ def _rivals(
         {"rival": n, "reason": "PyTorch does not offer it for these inputs here"} for n in wanted if n not in there
     ]
     theirs = [Rival(n, reference.sdpa, lambda n=n: reference.backend(n)) for n in there]  # type: ignore[misc]
-    return theirs + [Rival(other.built.label, other) for other in kernels], skipped
+    return theirs + [Rival(other.label, other.for_shape(shape)) for other in kernels], skipped
 
 
 class Bench:
@@ -267,7 +268,7 @@ class Bench:
         paired = self._measure(ours, ours)
         null = self._compare("", paired)
         floor = stats.floor_of(null)
-        found = [(self._row(self.kernel.built.label, "", ours, paired.a), null)]
+        found = [(self._own(ours, paired.a), null)]
         for rival in rivals:
             with rival.context():
                 try:
@@ -278,7 +279,7 @@ class Bench:
                     continue
                 paired = self._measure(ours, theirs)
             if len(found) == 1:  # the kernel's own row is taken beside the first rival
-                found[0] = (self._row(self.kernel.built.label, "", ours, paired.a), null)
+                found[0] = (self._own(ours, paired.a), null)
             found.append(
                 (self._row(rival.name, rival.name, theirs, paired.b), self._compare(rival.name, paired, floor))
             )
@@ -357,6 +358,10 @@ class Bench:
             pair[side].lead_in()
             taken[side].extend(pair[side].sample() for _ in range(RUN))
         return taken
+
+    def _own(self, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:
+        row = self._row(self.kernel.label, "", source, samples)
+        return {**row, "configuration": self.kernel.built.configuration}
 
     def _row(self, variant: str, subject: str, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:
         flat = samples.reshape(-1)

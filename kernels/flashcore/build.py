@@ -33,20 +33,21 @@ class Built:
     library: Path
     log: Path  # the compiler's output, ptxas resource lines included
     document: dict[str, Any]  # kind ``build``
+    label: str  # the variant as results and people name it: ``stage5``, ``stage5:NUM_PRODUCER_WARPS=2``
 
     @property
     def cached(self) -> bool:
         return bool(self.document["cached"])
 
     @property
-    def label(self) -> str:
-        """The variant as results and people name it: ``stage5``, ``stage5:NUM_PRODUCER_WARPS=2``."""
-        return self.variant.label(self.configuration)
-
-    @property
     def slug(self) -> str:
         """The label as part of a file's name."""
-        return self.label.replace(":", "-").replace("+", "-").replace("=", "")
+        return slug(self.label)
+
+
+def slug(label: str) -> str:
+    """A label as part of a file's name."""
+    return label.replace(":", "-").replace("+", "-").replace("=", "")
 
 
 def cache_folder() -> Path:
@@ -63,8 +64,11 @@ def build(
     debug: bool = False,
     archs: str | None = None,
     native: bool = True,
+    label: str | None = None,
 ) -> Built:
     """Compile ``variant`` with ``overrides``, or take it from the cache.
+
+    ``label`` is its name in results (default: by what ``overrides`` change).
 
     Raises:
         UsageError: illegal parameters.
@@ -79,18 +83,19 @@ def build(
     if not cached:
         home = _compile(variant, configuration, command, home, debug)
         if home is None:  # an old compiler or an unusual processor: portable code still works
-            return build(variant, overrides, debug=debug, archs=archs, native=False)
+            return build(variant, overrides, debug=debug, archs=archs, native=False, label=label)
     record = json.loads((home / RECORD).read_text(encoding="utf-8"))
     if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
         record.update(_resources(variant, home))
     record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(home / LIBRARY)])
-    return Built(variant, configuration, home / LIBRARY, home / LOG, record)
+    named = label or variant.label(configuration)
+    return Built(variant, configuration, home / LIBRARY, home / LOG, record, named)
 
 
-def save(built: Built, out: Path) -> Path:
-    """Write the build document and the compiler's log into ``out``."""
-    shutil.copyfile(built.log, out / f"build-{built.slug}.log")
-    return documents.write_json(out / f"build-{built.slug}.json", {**built.document, "label": built.label})
+def save(built: Built, out: Path, suffix: str = "") -> Path:
+    """Write the build document and the compiler's log into ``out``; ``suffix`` tells libraries of one label apart."""
+    shutil.copyfile(built.log, out / f"build-{built.slug}{suffix}.log")
+    return documents.write_json(out / f"build-{built.slug}{suffix}.json", {**built.document, "label": built.label})
 
 
 def _command(

@@ -9,15 +9,17 @@ repeat    the same bits for the same inputs, again and again; new results when t
           another stream; behind work that is still queued on its stream
 ========  =========================================================================================================
 
-Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is float64, the
-tolerances are :mod:`flashcore.compare`'s; the brief's own, far looser one is reported beside them.
+A variant with several configurations for its shapes runs each shape with the one that shape has, and the summary cases
+with every one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
+float64, the tolerances are :mod:`flashcore.compare`'s; the brief's own, far looser one is reported beside them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.launch import Kernel
 from flashcore.reference import attention64, flash
 from flashcore.shapes import Shape
+from flashcore.tuned import Tuned
 
 SEEDS = 3
 #: Launches on the same inputs that must all give the same bits.
@@ -69,10 +72,14 @@ class Trial:
 
 
 Report = Callable[[dict[str, Any]], None]
+Trials = Callable[[Kernel, int], Iterator[Trial]]
 
 
 def run(
-    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int] | None = None, report: Report | None = None
+    kernel: Kernel | Tuned,
+    shapes: Mapping[str, Shape],
+    seeds: Sequence[int] | None = None,
+    report: Report | None = None,
 ) -> dict[str, Any]:
     """Run all cases; returns the ``correctness`` document. ``report`` hears each finished case."""
     seeds = list(seeds) if seeds else inputs.fresh_seeds(SEEDS)
@@ -95,12 +102,13 @@ def run(
         "of_sdpa": max((c["of_sdpa"] for c in cases if c["of_sdpa"] is not None), default=None),
         "brief_passed": sum(c["brief_passed"] for c in cases),
     }
-    built = kernel.built.document
+    configurations = [one.built.configuration for one in kernel.kernels()]
     return documents.document(
         "correctness",
         variant=kernel.variant.name,
-        label=kernel.built.label,
-        configuration=built["configuration"],
+        label=kernel.label,
+        configuration=kernel.for_shape(next(iter(shapes.values()))).built.configuration,
+        configurations=configurations,
         device=_device_name(kernel),
         seeds=seeds,
         cases=cases,
@@ -109,15 +117,23 @@ def run(
 
 
 def _cases(
-    kernel: Kernel, shapes: Mapping[str, Shape], seeds: Sequence[int]
+    kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]
 ) -> Iterator[tuple[str, int, Iterator[Trial]]]:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
-            yield f"{name}/{number}", seed, iter([_trial(kernel, shape, seed, "plain")])
+            yield f"{name}/{number}", seed, iter([_trial(kernel.for_shape(shape), shape, seed, "plain")])
+    each = kernel.kernels()
     for name, trials in (
         ("edges", _edges), ("causal", _causal), ("values", _values), ("layout", _layout), ("repeat", _repeat)
     ):  # fmt: skip
-        yield name, seeds[0], trials(kernel, seeds[0])
+        yield name, seeds[0], itertools.chain.from_iterable(_named(one, trials, seeds[0], len(each)) for one in each)
+
+
+def _named(kernel: Kernel, trials: Trials, seed: int, among: int) -> Iterator[Trial]:
+    """The trials of one of ``among`` configurations, which they name if there are several."""
+    which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
+    for trial in trials(kernel, seed):
+        yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
 
 
 def _case(name: str, seed: int, trials: Iterator[Trial]) -> dict[str, Any]:
@@ -307,5 +323,5 @@ def _behind(kernel: Kernel, shape: Shape, values: inputs.Tensors, clocks: int) -
     return seen
 
 
-def _device_name(kernel: Kernel) -> str:
+def _device_name(kernel: Kernel | Tuned) -> str:
     return torch.cuda.get_device_name() if kernel.variant.device == "cuda" else "cpu"

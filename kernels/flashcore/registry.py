@@ -7,7 +7,7 @@ the search over ``Variant.space()`` need nothing more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Variant:
     causal: bool = True
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
+    chooses: bool = False  # its library has many tilings and takes one by shape and device
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
         """The defaults with ``overrides`` applied.
@@ -70,10 +71,14 @@ class Variant:
                 raise UsageError(f"{self.name} cannot be built so: {constraint.text}", cause=f"asked for {chosen}")
         return chosen
 
-    def label(self, configuration: Mapping[str, int]) -> str:
-        """The name, with what differs from the defaults: ``stage5:NUM_PRODUCER_WARPS=2``."""
-        changed = [f"{p.name}={configuration[p.name]}" for p in self.parameters if configuration[p.name] != p.default]
-        return ":".join(filter(None, (self.name, "+".join(changed))))
+    def label(self, configuration: Mapping[str, int], asked: Container[str] = ()) -> str:
+        """The name, with what differs from the defaults or was ``asked`` for: ``stage5:NUM_PRODUCER_WARPS=2``."""
+        named = [
+            f"{p.name}={configuration[p.name]}"
+            for p in self.parameters
+            if p.name in asked or configuration[p.name] != p.default
+        ]
+        return ":".join(filter(None, (self.name, "+".join(named))))
 
     def space(self) -> Iterator[Configuration]:
         """Every legal configuration, the defaults first."""
@@ -272,6 +277,7 @@ VARIANTS: dict[str, Variant] = {
             ),
             dtypes=("float16", "bfloat16"),
             head_dims=(64, 128),
+            chooses=True,
             grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),

@@ -41,7 +41,8 @@ _WARNINGS = re.compile(r"RACECHECK SUMMARY: .*?(\d+) warning")
 
 
 def launches(kernel: Any) -> int:
-    """Launch ``kernel`` (a launch.Kernel) on all of :data:`SHAPES`, for a sanitizer to watch; returns how often."""
+    """Launch ``kernel`` (a launch.Kernel or tuned.Tuned), every configuration of it, on all of :data:`SHAPES`, for a
+    sanitizer to watch; returns how often."""
     import torch
 
     from flashcore import inputs
@@ -50,10 +51,11 @@ def launches(kernel: Any) -> int:
     for number, shape in enumerate(SHAPES):
         q, k, v = inputs.draw(shape, number, kernel.variant.device)
         for causal in (False, True)[: 1 + kernel.variant.causal]:
-            kernel(q, k, v, causal=causal)
             turned = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
-            kernel(*turned, causal=causal)
-            count += 2
+            for one in kernel.kernels():
+                one(q, k, v, causal=causal)
+                one(*turned, causal=causal)
+                count += 2
     if kernel.variant.device == "cuda":
         torch.cuda.synchronize()
     return count

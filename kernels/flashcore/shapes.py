@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashcore.errors import UsageError, nearest
@@ -16,6 +17,12 @@ class Shape:
     S: int
     D: int
     S_kv: int | None = None
+
+    @classmethod
+    def of(cls, queries: Sequence[int], keys: Sequence[int]) -> Shape:
+        """Of tensors with these sizes, [B, H, S, D] each."""
+        B, H, S, D = queries
+        return cls(B, H, S, D, None if keys[2] == S else keys[2])
 
     @property
     def keys(self) -> int:

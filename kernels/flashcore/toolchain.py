@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from flashcore.errors import Unavailable
 
 #: The card these kernels are tuned for (L4); compiled always, so that its resources can be checked on any machine.
 TARGET_ARCH = "89"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the choice of a tiling depends on."""
+
+    name: str
+    sms: int  # streaming multiprocessors
+
+
+TARGET_GPU = Gpu("NVIDIA L4", 58)
+_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 
 
 def _version_line(program: str) -> str:
@@ -74,6 +88,23 @@ def gpu_arch() -> str | None:
     answer = subprocess.run(query, capture_output=True, text=True, check=False)
     match = re.match(r"\s*(\d+)\.(\d+)", answer.stdout) if answer.returncode == 0 else None
     return match.group(1) + match.group(2) if match else None
+
+
+@functools.cache
+def gpu() -> Gpu | None:
+    """The first visible GPU, asked of the driver itself, since a build needs no torch; None without one."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, sms, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    failed = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(device), 0)
+        or cuda.cuDeviceGetName(name, len(name), device)
+        or cuda.cuDeviceGetAttribute(ctypes.byref(sms), _MULTIPROCESSOR_COUNT, device)
+    )
+    return None if failed else Gpu(name.value.decode(errors="replace"), sms.value)
 
 
 def archs(asked: str | None = None) -> list[str]:

@@ -1,0 +1,102 @@
+"""A variant ready to run on any shape: for each, the library with the configuration that :mod:`flashcore.tilings` has.
+
+``Tuned(variant)`` follows the table; ``Tuned(variant, {"TILE_M": 64})`` is one configuration for all shapes. Libraries
+are built and loaded when they are first needed, or several at once by :meth:`Tuned.prepare`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from flashcore import build, tilings, toolchain
+from flashcore.registry import Configuration, Variant
+from flashcore.shapes import Shape
+
+if TYPE_CHECKING:  # torch is not needed to build
+    import torch
+
+    from flashcore.launch import Kernel
+
+
+class Tuned:
+    def __init__(
+        self,
+        variant: Variant,
+        overrides: Mapping[str, int] | None = None,
+        *,
+        debug: bool = False,
+        archs: str | None = None,
+    ) -> None:
+        """
+        Raises:
+            UsageError: ``overrides`` are not legal.
+        """
+        self.variant = variant
+        self._overrides = dict(overrides) if overrides else None
+        self._debug, self._archs = debug, archs
+        #: What results call it: the bare name stands for the table's choices.
+        self.label = variant.label(variant.configure(overrides), overrides or {})
+        self._built: dict[tuple[int, ...], build.Built] = {}
+        self._kernels: dict[tuple[int, ...], Kernel] = {}
+
+    def choice(self, shape: Shape) -> tilings.Choice:
+        if self._overrides is not None:
+            return tilings.Choice(self.variant.configure(self._overrides), "as set")
+        return tilings.choose(self.variant, shape, toolchain.gpu())
+
+    def built(self, shape: Shape) -> build.Built:
+        """The library for ``shape``.
+
+        Raises:
+            Unavailable: no compiler here.
+            BuildFailed: it refused.
+        """
+        return self._build(self.choice(shape).configuration)
+
+    def prepare(self, shapes: Iterable[Shape] | None = None) -> list[build.Built]:
+        """Build what ``shapes`` need (default: all that this machine can come to), several at once; each once."""
+        if shapes is not None:
+            wanted = [self.choice(shape).configuration for shape in shapes]
+        elif self._overrides is not None:
+            wanted = [self.variant.configure(self._overrides)]
+        else:
+            wanted = tilings.reachable(self.variant, toolchain.gpu())
+        distinct = {tuple(c.values()): c for c in wanted}
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            return list(pool.map(self._build, distinct.values()))
+
+    def for_shape(self, shape: Shape) -> Kernel:
+        """The kernel for ``shape``, loaded.
+
+        Raises:
+            Unavailable: no GPU, no compiler, or a library that does not load.
+            BuildFailed: the compiler refused.
+        """
+        return self._kernel(self.choice(shape).configuration)
+
+    def kernels(self) -> list[Kernel]:
+        """One for each configuration that this machine can come to."""
+        return [self._kernel(built.configuration) for built in self.prepare()]
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
+        """As :meth:`flashcore.launch.Kernel.__call__`, by the kernel for these shapes."""
+        return self.for_shape(Shape.of(q.shape, k.shape))(q, k, v, **options)
+
+    def _build(self, configuration: Configuration) -> build.Built:
+        key = tuple(configuration.values())
+        if key not in self._built:
+            self._built[key] = build.build(
+                self.variant, configuration, debug=self._debug, archs=self._archs, label=self.label
+            )
+        return self._built[key]
+
+    def _kernel(self, configuration: Configuration) -> Kernel:
+        from flashcore.launch import Kernel
+
+        key = tuple(configuration.values())
+        if key not in self._kernels:
+            self._kernels[key] = Kernel(self._build(configuration))
+        return self._kernels[key]
