@@ -1,0 +1,51 @@
+"""A schedule's record: whole lines only, whoever writes and whoever dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+from orchestrator.adapters.firings import FiringRecords
+from orchestrator.domain.schedule import Firing
+
+
+def line(due: float, outcome: str = "started") -> Firing:
+    return Firing(outcome=outcome, due=due, at=due, key="k")  # type: ignore[arg-type]
+
+
+def write(folder: Path, who: int) -> None:
+    for i in range(50):
+        FiringRecords(folder).append("n", (line(who * 1000 + i),))
+
+
+def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+    writers = [multiprocessing.get_context("spawn").Process(target=write, args=(tmp_path, w)) for w in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert {f.due for f in FiringRecords(tmp_path).read("n")} == {w * 1000 + i for w in range(3) for i in range(50)}
+
+
+def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+    records = FiringRecords(tmp_path)
+    records.append("n", (line(1),))
+    path = tmp_path / "schedules" / "n.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"outcome": "star')
+    records.append("n", (line(2), line(3)))
+    assert [f.due for f in records.read("n")] == [1, 2, 3]
+
+
+def test_a_record_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert FiringRecords(tmp_path).read("n") == []
+
+
+def test_one_decides_and_one_fires(tmp_path: Path) -> None:
+    one, other = FiringRecords(tmp_path), FiringRecords(tmp_path)
+    with one.deciding() as first, other.deciding() as second:
+        assert (first, second) == (True, False)
+    with one.firing("n") as first:
+        assert first
+        assert other.at_work("n")
+        assert not other.at_work("m")
+    assert not other.at_work("n")
