@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.adapters.firings import FiringRecords
     from orchestrator.adapters.hosts import Connector
+    from orchestrator.adapters.hosts.interactive import PinnedMachine
+    from orchestrator.adapters.machine_book import FileMachineBook
     from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
     from orchestrator.domain.schedule import Firing
-    from orchestrator.domain.target import Target
-    from orchestrator.ports import Observer, Services
+    from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
+    from orchestrator.ports import Clouds, Observer, Services
     from orchestrator.workflows.link import Link
 
 
@@ -67,11 +69,28 @@ def observing(cli: Cli, *, quiet: bool = False) -> Iterator[Observer]:
         watcher.close()
 
 
-def connector() -> Connector:
-    """The way to all machines."""
+def clouds() -> Clouds:
+    """The way to all clouds. Google's library is imported by the first request, not here."""
+    from orchestrator.adapters.gcp.clouds import GcpClouds
+
+    return GcpClouds(SystemClock())
+
+
+def machine_book() -> FileMachineBook:
+    """What this computer remembers of machines in clouds."""
+    from orchestrator.adapters.machine_book import FileMachineBook
+
+    return FileMachineBook()
+
+
+def connector(known_clouds: Clouds | None = None) -> Connector:
+    """The way to all machines that are up."""
     from orchestrator.adapters.hosts import Connector
 
-    return Connector()
+    def resolve(target: GcpTarget | SandboxTarget) -> GcpTarget:
+        return (known_clouds or clouds()).resolve(target)
+
+    return Connector(book=machine_book(), resolve=resolve)
 
 
 def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
@@ -92,13 +111,15 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     from orchestrator.adapters.store import FileStore
     from orchestrator.ports import Services
 
-    workspace, clock = cli.workspace(), SystemClock()
+    workspace, clock, known_clouds = cli.workspace(), SystemClock(), clouds()
     return Services(
         clock=clock,
-        hosts=hosts or connector(),
+        hosts=hosts or connector(known_clouds),
         store=FileStore(workspace.results_dir, clock),
         source=GitSource(),
         observer=watcher,
+        clouds=known_clouds,
+        book=machine_book(),
     )
 
 
@@ -106,11 +127,31 @@ def terminal_command(target: Target, run_id: str) -> list[str]:
     """The command that puts this terminal into the run's tmux session.
 
     Raises:
-        ConfigError: the target has no terminal to attach to.
+        NotFoundError: ``run_id`` is no run id.
+        HostUnreachable: nothing is known here of the target's machine.
     """
     from orchestrator.adapters.hosts.interactive import attach_argv
 
-    return attach_argv(target, run_id)
+    return attach_argv(target, run_id, _pinned(target))
+
+
+def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
+    """OpenSSH on the target's machine, for a person: a shell, or ``command``.
+
+    Raises:
+        ConfigError: the target is this machine.
+        HostUnreachable: nothing is known here of the target's machine.
+    """
+    from orchestrator.adapters.hosts.interactive import ssh_argv
+
+    return ssh_argv(target, command, _pinned(target))
+
+
+def _pinned(target: Target) -> PinnedMachine | None:
+    from orchestrator.adapters.hosts.interactive import pinned
+    from orchestrator.domain.target import GcpTarget, SandboxTarget
+
+    return pinned(target, machine_book(), clouds().resolve) if isinstance(target, GcpTarget | SandboxTarget) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- schedules

@@ -110,8 +110,8 @@ class HostConnector(Protocol):
 class Cloud(Protocol):
     """One project of a cloud that makes, starts and stops machines.
 
-    Every mutation takes a request id (a UUID): the same id repeated (a lost reply, a killed controller) is one change. A
-    mutation returns as soon as the cloud has taken it; :meth:`wait` sees it through. Passing trouble (429, 5xx, a cut
+    Every mutation takes a request id, a UUID: the same id repeated (a lost reply, a killed controller) is one change.
+    A mutation returns as soon as the cloud has taken it; :meth:`wait` sees it through. Passing trouble (429, 5xx, a cut
     connection) is retried inside, with the same id, for a bounded time. What the cloud refuses, in its answer or later
     in the operation, is the operation's ``refusal``: a mutation that is refused does not raise.
 

@@ -131,7 +131,12 @@ class Remedy(StrEnum):
     NEXT_ZONE = "next_zone"
     NEXT_REGION = "next_region"
     NOT_READY = "not_ready"  # still stopping: the same machine, later
-    RETRY = "retry"  # back off, same request id
+    #: Passing trouble. What the cloud would take the same request id for was tried inside the adapter already; one that
+    #: comes out in an operation has used its id up, so it is asked again with a new one.
+    RETRY = "retry"
+    #: The world is not what it was when the request was made: the machine is there already, is gone, or was changed by
+    #: somebody else. Read it and decide anew.
+    LOOK_AGAIN = "look_again"
     FATAL = "fatal"
 
 

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestrator.domain.target import LocalTarget, SshTarget, Target
+from orchestrator.domain.target import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.adapters.hosts.bootstrap import Runner
     from orchestrator.adapters.hosts.transport import Transport
-    from orchestrator.ports import HostSession
+    from orchestrator.ports import HostSession, MachineBook
+
+#: What :meth:`orchestrator.ports.Clouds.resolve` does.
+Resolve = Callable[[GcpTarget | SandboxTarget], GcpTarget]
 
 
 def packaged_runner() -> Runner:
@@ -23,10 +26,22 @@ def packaged_runner() -> Runner:
 
 
 class Connector:
-    """The :class:`~orchestrator.ports.HostConnector` for machines that are there already."""
+    """The :class:`~orchestrator.ports.HostConnector` for machines that are there already.
 
-    def __init__(self, runner: Callable[[], Runner] = packaged_runner) -> None:
+    Args:
+        book, resolve: where machines of a cloud are, and which one a target means; without them none can be reached.
+    """
+
+    def __init__(
+        self,
+        runner: Callable[[], Runner] = packaged_runner,
+        *,
+        book: MachineBook | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
         self._make_runner = runner
+        self._book = book
+        self._resolve = resolve
         self._runner: Runner | None = None
         self._making = threading.Lock()
 
@@ -36,7 +51,7 @@ class Connector:
 
         A thread that connects while another one imports would get half of Python's attention, and the host would wait.
         """
-        if isinstance(target, SshTarget):
+        if not isinstance(target, LocalTarget):
             import orchestrator.adapters.hosts.ssh  # noqa: F401
 
     def prepare(self) -> None:
@@ -76,7 +91,16 @@ class Connector:
             from orchestrator.adapters.hosts.ssh import SshTransport
 
             return SshTransport.dial(target)
-        raise ConfigError(
-            f"target '{target.name}' is of kind {target.kind}, which takes a machine that is not started yet",
-            hint="use a target of kind local or ssh",
-        )
+        return self._cloud_transport(target)
+
+    def _cloud_transport(self, target: GcpTarget | SandboxTarget) -> Transport:
+        """By what is remembered of the machine: a warm start asks no cloud, and a cold one went there before."""
+        from orchestrator.adapters.hosts import cloud_machine
+
+        if self._book is None or self._resolve is None:
+            raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
+        machine = self._resolve(target)
+        known = self._book.known(machine.project, machine.instance)
+        if known is None:
+            raise cloud_machine.unknown(target.name)
+        return cloud_machine.dial(known, target, machine.connect_timeout_s)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from orchestrator.adapters.hosts.ssh_config import Destination, resolve
+from orchestrator.adapters.hosts.ssh_config import Destination, SshSettings, resolve
 from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.ssh_link import Dialer, Link
 from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
@@ -113,6 +113,12 @@ class SshTransport:
             patience_s=target.link_timeout_s,
         )
         return cls(dialer.open(settings), max(target.connect_timeout_s, target.link_timeout_s))
+
+    @classmethod
+    def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:
+        """Log in with settings that are complete: no configuration file is read. Raises HostUnreachable."""
+        dialer = Dialer(None, None, timeout_s=timeout_s, patience_s=patience_s)
+        return cls(dialer.open(settings), max(timeout_s, patience_s))
 
     def run(self, script: str) -> Process:
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.adapters.hosts.known_hosts import KnownKey
 from orchestrator.errors import HostUnreachable
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class SshSettings:
     host_key_alias: str | None
     proxy_command: str | None
     proxy_jump: tuple[Destination, ...]
+    #: Keys the host must show, told by someone who knows it. Then no known_hosts file is asked.
+    pinned: tuple[KnownKey, ...] = ()
 
     @property
     def key_name(self) -> tuple[str, int]:

@@ -238,7 +238,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
         host, port = settings.key_name
-        self._known = known_hosts.lookup(settings.known_hosts, host, port)
+        self._known = list(settings.pinned) or known_hosts.lookup(settings.known_hosts, host, port)
         if not self._known and port != 22:  # as OpenSSH does, a key filed without a port will do if it matches
             self._portless = known_hosts.lookup(settings.known_hosts, host, 22)
         else:
