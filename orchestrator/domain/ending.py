@@ -15,6 +15,7 @@ from orchestrator.domain.records import (
     OmittedRecord,
     RunRecord,
     RunStatus,
+    StepRecord,
     iso,
     step_record,
 )
@@ -107,6 +108,24 @@ def without_outcome(
         omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
         settings=saved.settings,
     )
+
+
+def ended_here(
+    saved: SavedPlan, steps: Sequence[wire.StepResult], status: RunStatus, message: str | None, now: float
+) -> RunRecord:
+    """The record of a run whose steps on this computer were its last: what was for the host is skipped."""
+    skipped = [StepRecord(id=spec.id, status="skipped", activity=spec.activity) for spec in saved.plan.steps]
+    hint = next((s.hint for s in steps if s.hint and s.status not in ("passed", "warned", "skipped")), None)
+    record = without_outcome(saved, status, message or status, now, hint=hint)
+    started = next((iso(s.started) for s in steps if s.started is not None), None)
+    return record.model_copy(update={"started": started, "steps": skipped, "message": message})
+
+
+def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> RunRecord:
+    """``record`` with the steps that ran on this computer in front; the host has no say in those."""
+    ours = {step.id for step in steps}
+    theirs = [step for step in record.steps if step.id not in ours]
+    return record.model_copy(update={"steps": [*map(step_record, steps), *theirs]}) if steps else record
 
 
 def _short(error: Exception) -> str:

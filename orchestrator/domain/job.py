@@ -310,7 +310,9 @@ def _joined(file: JobFile, order: list[JobFile]) -> Job:
                 other = f"the step id '{step.id}' is also one of the job '{owner[step.id]}'"
                 raise InvalidJob([Problem(_step_line(part, step.id), other, "step ids are unique within a run")])
             owner[step.id] = part.job.job
-            steps.append(step if own else step.model_copy(update={"needs": _both(part.job.needs, step.needs)}))
+            here = step.where == "controller"  # what the job needs, it needs of the machine it is for
+            both = step.needs if own or here else _both(part.job.needs, step.needs)
+            steps.append(step.model_copy(update={"needs": both}))
     if len(steps) > MAX_STEPS:
         raise InvalidJob([Problem(file.where(("uses",)), f"{len(steps)} steps in all; at most {MAX_STEPS}")])
     lock = "exclusive" if any(part.job.lock == "exclusive" for part in order) else "shared"

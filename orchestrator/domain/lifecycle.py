@@ -8,6 +8,8 @@ run and one that finds a dead controller's run do the same thing: fold the journ
 journal      the effect it announces                             stage after it
 ===========  ==================================================  ==========================
 begun        the run exists here; nothing happened yet           BEGUN
+prewake      its first steps are about to run on this computer   (unchanged)
+stepped      they have ended; if not well, the run ends too      BEGUN or COLLECTED
 arm, armed   the host's shutdown timer is about to be, is set    (unchanged)
 sync         files are about to reach the tree on the host       SYNCING
 submit       the plan is about to reach the host program         SUBMITTING
@@ -29,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-from orchestrator.domain.records import JournalEntry
+from orchestrator.domain.records import JournalEntry, RunStatus
 
 Mode = Literal["launch", "resume"]
 
@@ -43,7 +45,12 @@ class Stage(IntEnum):
     COLLECTED = 5
 
 
+_STAGES = {"sync": Stage.SYNCING, "submit": Stage.SUBMITTING, "ended": Stage.ENDED}
+
+
 class Move(StrEnum):
+    PREWAKE = "prewake"  # run the steps that belong here, before any machine costs anything
+    SETTLE_HERE = "settle_here"  # end and bring in what a dead controller's steps here left
     SYNC = "sync"  # send the source, snapshot it
     SUBMIT = "submit"  # idempotent by run id
     ASK = "ask"  # does the host have this run?
@@ -56,9 +63,13 @@ class Move(StrEnum):
 @dataclass(frozen=True)
 class State:
     stage: Stage = Stage.BEGUN
-    #: Why the run ends without the host's account of it: it was abandoned, or the host lost it.
-    without_outcome: Literal["abandoned", "lost"] | None = None
+    #: Why the run ends without the host's account of it: it ended on this computer, it was abandoned, or the host lost
+    #: it.
+    without_outcome: Literal["here", "abandoned", "lost"] | None = None
     reason: str | None = None
+    ended_as: RunStatus = "error"  # for a run that ended on this computer
+    #: The steps on this computer that come first.
+    before_wake: Literal["none", "due", "running", "done"] = "none"
     detached: bool = False
     cancelled: bool = False
 
@@ -67,18 +78,16 @@ def advance(state: State, entry: JournalEntry) -> State:
     """The state after one more journal line. Unknown kinds (a newer version's) change nothing."""
     reason = entry.data.get("reason")
     match entry.kind:
-        case "sync":
-            return replace(state, stage=max(state.stage, Stage.SYNCING))
-        case "submit":
-            return replace(state, stage=max(state.stage, Stage.SUBMITTING))
+        case "begun" | "prewake" | "stepped":
+            return _before_wake(state, entry)
+        case "sync" | "submit" | "ended":
+            return replace(state, stage=max(state.stage, _STAGES[entry.kind]))
         case "submitted":
             return replace(state, stage=max(state.stage, Stage.RUNNING), detached=False)
         case "detached":
             return replace(state, detached=True)
         case "cancel":
             return replace(state, cancelled=True)
-        case "ended":
-            return replace(state, stage=max(state.stage, Stage.ENDED))
         case "lost":
             return replace(state, stage=max(state.stage, Stage.ENDED), without_outcome="lost", reason=reason)
         case "abandoned":
@@ -89,6 +98,18 @@ def advance(state: State, entry: JournalEntry) -> State:
         case "collected" | "complete":
             return replace(state, stage=Stage.COLLECTED)
     return state
+
+
+def _before_wake(state: State, entry: JournalEntry) -> State:
+    """The lines about the steps on this computer."""
+    if entry.kind == "begun":
+        return replace(state, before_wake="due" if entry.data.get("before_wake") else "none")
+    if entry.kind == "prewake":
+        return replace(state, before_wake="running")
+    if entry.data.get("goes_on"):
+        return replace(state, before_wake="done")
+    ended = replace(state, stage=Stage.COLLECTED, before_wake="done", without_outcome="here")
+    return replace(ended, reason=entry.data.get("reason"), ended_as=entry.data.get("status", "error"))
 
 
 def fold(entries: Iterable[JournalEntry]) -> State:
@@ -107,6 +128,10 @@ def decide(state: State, mode: Mode) -> Move:
     looked for on the host.
     """
     match state.stage:
+        case Stage.BEGUN if state.before_wake == "due" and mode == "launch":
+            return Move.PREWAKE
+        case Stage.BEGUN if state.before_wake == "running":
+            return Move.SETTLE_HERE
         case Stage.BEGUN:
             return Move.SYNC if mode == "launch" else Move.ABANDON
         case Stage.SYNCING:

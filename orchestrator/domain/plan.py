@@ -33,7 +33,7 @@ def make_plan(
     *,
     workspace: str,
 ) -> wire.RunPlan:
-    """The host's part of one run.
+    """The host's part of one run; it has no steps if all of them run on the controller.
 
     Args:
         job: with ``uses`` unfolded (:func:`orchestrator.domain.job.resolve`).
@@ -43,12 +43,10 @@ def make_plan(
         workspace: the project's name, which names the tree on the host.
 
     Raises:
-        UsageError: an unknown setting or step, or no step for the host is left.
+        UsageError: an unknown setting or step.
     """
     check_settings(job, settings)
     steps = [s for s in slice_steps(job.steps, steps_range) if s.where == "host"]
-    if not steps:
-        raise UsageError(f"no step of '{job.job}' is left to run on the host", hint=f"fcctl jobs show {job.job}")
     return wire.RunPlan(
         run_id=run_id,
         job=job.job,

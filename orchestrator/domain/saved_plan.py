@@ -22,6 +22,8 @@ class SavedPlan(BaseModel):
     plan: wire.RunPlan
     target: Target
     source: SourceRecord
+    #: Steps that run on this computer first, with their whole environment.
+    before_wake: list[wire.StepSpec] = []
     settings: dict[str, str] = {}
     usd_per_hour: float = 0.0
     #: The dearest hour a start may end in; None: the same.

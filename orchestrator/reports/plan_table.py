@@ -18,6 +18,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     plan = prepared.saved.plan
     return {
         "dry_run": True,
+        "before_wake": [wire.encode(step) for step in prepared.saved.before_wake],
         "plan": wire.encode(plan),
         "target": prepared.saved.target.model_dump(mode="json"),
         "source": {**prepared.saved.source.model_dump(), "files": len(prepared.source.entries)},
@@ -38,8 +39,10 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("STEP", "AT MOST", "NEEDS", "GATES"):
         table.add_column(column, overflow="fold")
-    for step in plan.steps:
-        table.add_row(step.id, _limit(step), _needs(step.needs), "\n".join(g.expr for g in step.gates))
+    here = {step.id: "  (here, before the wake)" for step in prepared.saved.before_wake}
+    for step in [*prepared.saved.before_wake, *plan.steps]:
+        shown = step.id + here.get(step.id, "")
+        table.add_row(shown, _limit(step), _needs(step.needs), "\n".join(g.expr for g in step.gates))
     console.print(table)
     usd, rate = prepared.saved.worst_case_usd, prepared.saved.usd_per_hour
     price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fcctl_remote import wire
@@ -20,13 +20,23 @@ class Collection:
     omitted: list[wire.Omitted]
 
 
-def collect(link: Link, run_id: str, intake: Intake, services: Services) -> Collection:
+def everything(_path: str) -> bool:
+    return True
+
+
+def collect(
+    link: Link, run_id: str, intake: Intake, services: Services, wanted_path: Callable[[str], bool] = everything
+) -> Collection:
     """Fetch what is missing of a finished run's files and verify all of them.
+
+    ``wanted_path`` says which of them are this host's to send.
 
     Raises:
         HostFault: a file's content does not match the checksum announced for it, three times over.
     """
     listing = link.call(lambda s: s.files(run_id))
+    listing.files = [entry for entry in listing.files if wanted_path(entry.path)]
+    listing.omitted = [entry for entry in listing.omitted if wanted_path(entry.path)]
     wanted, refused = _screen(listing, intake)
     services.observer.phase("collect", f"{len(wanted)} files, {sum(f.size for f in wanted)} bytes")
     bad: list[wire.FileEntry] = list(wanted)

@@ -6,6 +6,7 @@ from the journal, what to do next is :func:`orchestrator.domain.lifecycle.decide
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fcctl_remote import wire
@@ -15,6 +16,7 @@ from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault
 from orchestrator.ports import ActiveRun, Services, Source
+from orchestrator.workflows import prewake
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import arm, disarm
@@ -55,8 +57,17 @@ class Driver:
         """Whether the host has the run, or may have it."""
         return self.state.stage >= Stage.SUBMITTING
 
+    @property
+    def ended_here(self) -> bool:
+        """Whether the run came to its end on this computer: no machine was woken for it, nothing was sent."""
+        return self.state.without_outcome == "here"
+
+    def begin(self) -> None:
+        """The journal's first line: what this run is to do."""
+        self._log("begun", **({"before_wake": len(self.saved.before_wake)} if self.saved.before_wake else {}))
+
     def launch(self) -> None:
-        """As far as RUNNING: the host has the run and needs nobody to go on."""
+        """As far as RUNNING: the host has the run and needs nobody to go on. Or to its end, if that comes first."""
         while self.state.stage < Stage.RUNNING:
             self._step()
 
@@ -111,6 +122,10 @@ class Driver:
     # ------------------------------------------------------------------------------------------------------- moves
     def _step(self) -> RunRecord | None:
         match decide(self.state, self._mode):
+            case Move.PREWAKE:
+                self._prewake()
+            case Move.SETTLE_HERE:
+                self._settle_here("the fcctl that ran its first steps on this computer was killed")
             case Move.SYNC:
                 self._sync()
             case Move.SUBMIT:
@@ -127,12 +142,31 @@ class Driver:
                 self._log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
         return None
 
-    def _sync(self) -> None:
+    def _prewake(self) -> None:
+        """The steps that belong here; only if all of them went well does the run cost anything."""
+        self._log("prewake")
+        try:
+            stepped = prewake.carry_out(self._services, self._active, self.saved, self._wanted_source())
+        except KeyboardInterrupt:
+            self._settle_here("interrupted before the machine was woken")
+            raise
+        self._log("stepped", **stepped.line(goes_on=stepped.status == "passed" and bool(self.saved.plan.steps)))
+
+    def _settle_here(self, reason: str) -> None:
+        stepped = prewake.settle(self._services, self._active, reason)
+        status = "cancelled" if self._mode == "launch" else "error"
+        self._log("stepped", **{**stepped.line(goes_on=False), "status": status})
+
+    def _wanted_source(self) -> Source:
         if self._source is None:
             raise ValueError("a launch needs the source")
+        return self._source
+
+    def _sync(self) -> None:
+        source = self._wanted_source()
         self._arm()
-        self._log("sync", tree_sha256=self._source.tree_sha256)
-        send_source(self._link, self.saved.plan, self._source, self._services.observer)
+        self._log("sync", tree_sha256=source.tree_sha256)
+        send_source(self._link, self.saved.plan, source, self._services.observer)
 
     def _arm(self) -> None:
         """Before anything else runs on a machine that is ours to power off."""
@@ -149,8 +183,10 @@ class Driver:
                 disarm(self._link, entry.data["token"], self._services.observer)
 
     def _submit(self) -> None:
+        adopted = prewake.adopted(self._stepped(), self._active.intake(), self._services.observer)
+        plan = replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted])
         self._log("submit")
-        reply = self._link.call(lambda s: s.submit(self.saved.plan))
+        reply = self._link.call(lambda s: s.submit(plan))
         self._log("submitted", state=reply.state)
 
     def _ask(self) -> None:
@@ -174,7 +210,11 @@ class Driver:
 
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":
-            self._collection = collect(self._link, self.run_id, self._active.intake(), self._services)
+            ours = tuple(f"steps/{step.id}/" for step in self._stepped())
+            intake = self._active.intake()
+            self._collection = collect(
+                self._link, self.run_id, intake, self._services, lambda path: not path.startswith(ours)
+            )
         omitted = self._collection.omitted if self._collection else []
         self._log("collected", omitted=[wire.encode(o) for o in omitted])
 
@@ -188,8 +228,17 @@ class Driver:
             self._tidy_host()
         return record
 
+    def _stepped(self) -> list[wire.StepResult]:
+        return prewake.results(self._active.journal.entries())
+
     def _record(self) -> RunRecord:
+        """The run's record: the steps that ran here, then the host's account."""
+        return ending.with_steps_before(self._account(), self._stepped())
+
+    def _account(self) -> RunRecord:
         now = self._services.clock.now()
+        if self.ended_here:
+            return ending.ended_here(self.saved, self._stepped(), self.state.ended_as, self.state.reason, now)
         if self.state.without_outcome == "abandoned":
             status: RunStatus = "cancelled" if self.state.cancelled else "error"
             return ending.without_outcome(self.saved, status, self.state.reason or "never submitted", now)

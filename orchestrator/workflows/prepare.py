@@ -15,7 +15,7 @@ from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import BudgetError, JobError
+from orchestrator.errors import BudgetError
 from orchestrator.ports import Services, Source
 
 
@@ -40,16 +40,8 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
 
     Raises:
         UsageError: a setting or a step range that the job does not know.
-        JobError: the job has steps for the controller, which needs a target that is woken.
         BudgetError: the run could cost more than it may.
     """
-    before_wake = controller_steps(wanted.job, wanted.settings, wanted.steps)
-    if before_wake:
-        raise JobError(
-            f"step '{before_wake[0].id}' of '{wanted.job.job}' is to run on the controller",
-            cause="`where: controller` steps belong to targets that are woken for a run, and this version has none",
-            hint=f"leave it out with --steps, or remove `where: controller` (fcctl jobs show {wanted.job.job})",
-        )
     services.observer.phase("source", "reading")
     source = services.source.read(root)
     now = services.clock.now()
@@ -68,6 +60,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         plan=plan,
         target=wanted.target,
         source=record,
+        before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
         settings=dict(wanted.settings),
         usd_per_hour=usd_per_hour(wanted.target, budget),
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),

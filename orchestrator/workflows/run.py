@@ -38,9 +38,9 @@ def run(services: Services, link: Link, saved: SavedPlan, source: Source, *, det
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     driver = Driver(services, link, active, "launch", source)
     try:
-        active.journal.append("begun")
+        driver.begin()
         _launch(driver)
-        if detach:
+        if detach and not driver.ended_here:
             active.journal.append("detached")
             return None
         record = driver.finish()
@@ -66,6 +66,9 @@ def _launch(driver: Driver) -> None:
 
 
 def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
+    if driver.ended_here:
+        driver.finish()
+        return KeyboardInterrupt()
     if driver.state.stage >= Stage.ENDED:
         return Detached(driver.run_id)
     if driver.submitted:

@@ -96,7 +96,6 @@ def test_slices(steps: str | None, ids: str) -> None:
         ("tset", "no step 'tset'", "did you mean 'test'?"),
         ("build..zzz", "no step 'zzz'", "lint, build, test, bench"),
         ("bench..build", "'build' comes before 'bench'", "order: "),
-        ("lint", "no step of 'phase0' is left to run on the host", "fcctl jobs show phase0"),
     ],
 )
 def test_slices_that_make_no_sense(steps: str, words: str, hint: str) -> None:

@@ -41,7 +41,36 @@ def test_a_resumed_run_is_never_submitted() -> None:
         assert decide(fold(journal(*WHOLE[:lines])), "resume") not in (Move.SYNC, Move.SUBMIT)
 
 
-@given(st.lists(st.sampled_from([*WHOLE, "detached", "cancel", "lost", "abandoned", "from-the-future"])))
+def before_wake(*lines: str, goes_on: bool = True, status: str = "passed") -> list[JournalEntry]:
+    data = {"begun": {"before_wake": 1}, "stepped": {"goes_on": goes_on, "status": status, "reason": "why"}}
+    return [JournalEntry(seq=i, time=float(i), kind=kind, data=data.get(kind, {})) for i, kind in enumerate(lines)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "launch", "resume"),
+    [
+        (("begun",), Move.PREWAKE, Move.ABANDON),
+        (("begun", "prewake"), Move.SETTLE_HERE, Move.SETTLE_HERE),
+        (("begun", "prewake", "stepped"), Move.SYNC, Move.ABANDON),
+        (("begun", "prewake", "stepped", "sync"), Move.SUBMIT, Move.ABANDON),
+    ],
+)
+def test_steps_on_this_computer_come_first(lines: tuple[str, ...], launch: Move, resume: Move) -> None:
+    state = fold(before_wake(*lines))
+    assert (decide(state, "launch"), decide(state, "resume")) == (launch, resume)
+
+
+def test_a_run_whose_first_steps_fail_never_leaves() -> None:
+    state = fold(before_wake("begun", "prewake", "stepped", goes_on=False, status="failed"))
+    assert (state.without_outcome, state.ended_as, state.reason) == ("here", "failed", "why")
+    assert decide(state, "launch") is decide(state, "resume") is Move.COMPLETE
+
+
+@given(
+    st.lists(
+        st.sampled_from([*WHOLE, "prewake", "stepped", "detached", "cancel", "lost", "abandoned", "from-the-future"])
+    )
+)
 def test_any_journal_goes_forward_and_ends(kinds: list[str]) -> None:
     state, modes = fold([]), ("launch", "resume")
     for entry in journal(*kinds):
@@ -49,6 +78,7 @@ def test_any_journal_goes_forward_and_ends(kinds: list[str]) -> None:
         assert after.stage >= state.stage
         state = after
     moved: dict[Move, list[str]] = {
+        Move.SETTLE_HERE: ["stepped"],
         Move.SYNC: ["sync"],
         Move.SUBMIT: ["submit", "submitted"],
         Move.ASK: ["submitted"],
@@ -64,7 +94,7 @@ def test_any_journal_goes_forward_and_ends(kinds: list[str]) -> None:
             seen.append(move)
             for entry in journal(*moved[move]):
                 end = advance(end, entry)
-        assert end.stage is Stage.COLLECTED or end.without_outcome == "abandoned"
+        assert end.stage is Stage.COLLECTED or end.without_outcome in ("abandoned", "here")
 
 
 def test_an_abandoned_run_needs_nothing_of_the_host() -> None:

@@ -1,0 +1,219 @@
+"""Steps with ``where: controller``: on this computer, first, and for nothing if they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
+
+BUILD_DOCUMENT = '{"kind": "build", "schema_version": 1, "kernels": [{"name": "k", "registers": %d}]}'
+
+JOB = """
+env: {REGISTERS: 40, PLACE: unset}
+steps:
+  - id: on-host
+    run: |
+      echo "host $HOME" >> "$PLACE"
+      test -f "$FCCTL_RUN_DIR/steps/compile/out/build.json"
+    gates:
+      - max(build.kernels[*].registers) == 40
+      - steps.compile.status == "passed"
+  - id: compile
+    where: controller
+    activity: build
+    run: |
+      echo "controller $HOME" >> "$PLACE"
+      echo "arch $FCCTL_CUDA_ARCH $TORCH_CUDA_ARCH_LIST in $(basename "$PWD")"
+      grep -q nothing main.cu && echo scratch > made-here && echo kept > "$FCCTL_ARTIFACTS/cubin"
+      echo '{"kind":"build","schema_version":1,"kernels":[{"name":"k","registers":'$REGISTERS'}]}' > "$FCCTL_OUT/build.json"
+    gates:
+      - expr: max(build.kernels[*].registers) <= 128
+        hint: unroll less
+"""  # noqa: E501
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home, sshd)
+    made.job("two", JOB)
+    return made
+
+
+def left_running(run_id: str) -> list[int]:
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and f"FCCTL_RUN_ID={run_id}".encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return found
+
+
+def host_was_untouched(sshd: LoopbackSshd) -> bool:
+    return not list(sshd.home.glob(".fcctl/runs/*")) and not list(sshd.home.glob(".fcctl/trees/[!.]*"))
+
+
+def test_they_run_here_first_and_the_host_sees_what_they_found(
+    workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, private_home: Path
+) -> None:
+    place = tmp_path / "place"
+    workspace.fcctl("run", "two", "--on", "box", "--set", f"PLACE={place}")
+    assert place.read_text().splitlines() == [f"controller {private_home}", f"host {sshd.home}"]
+    record, folder = workspace.only_run(), workspace.only_folder()
+    assert [(s["id"], s["status"]) for s in record["steps"]] == [("compile", "passed"), ("on-host", "passed")]
+    assert [g["verdict"] for s in record["steps"] for g in s["gates"]] == ["pass"] * 3
+    assert record["status"] == "passed"
+    assert record["cost"]["breakdown"][0]["activity"] == "test"  # what ran here was not billed
+    assert "arch 89 8.9 in src" in (folder / "steps/compile/log.txt").read_text()
+    assert json.loads((folder / "steps/compile/out/build.json").read_text())["kernels"][0]["registers"] == 40
+    assert (folder / "artifacts/cubin").read_text() == "kept\n"
+    assert not (workspace.root / "made-here").exists()  # it worked in a snapshot
+    assert not list((private_home / ".fcctl/controller/runs").iterdir())
+
+
+def test_a_gate_that_fails_here_costs_nothing(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    done = workspace.fcctl("run", "two", "--on", "box", "--set", f"PLACE={place}", "--set", "REGISTERS=255", check=100)
+    assert "unroll less" in done.stdout
+    assert host_was_untouched(sshd)
+    record = workspace.only_run()
+    assert [(s["id"], s["status"]) for s in record["steps"]] == [("compile", "failed"), ("on-host", "skipped")]
+    assert record["status"] == "failed"
+    assert record["cost"]["usd"] == 0
+    assert (workspace.only_folder() / "steps/compile/log.txt").is_file()
+    assert workspace.active() == []
+
+
+def test_exit_codes_timeouts_and_detaching(workspace: Workspace, sshd: LoopbackSshd) -> None:
+    workspace.job("exits", """
+steps:
+  - {id: warns, where: controller, run: exit 7, exit_codes: {"7": warned}}
+  - {id: slow, where: controller, run: sleep 60, timeout: 1s}
+  - {id: never, run: "true"}
+""")  # fmt: skip
+    workspace.fcctl("run", "exits", "--on", "box", "--detach", check=100)
+    record = workspace.only_run()
+    assert [s["status"] for s in record["steps"]] == ["warned", "timed_out", "skipped"]
+    assert host_was_untouched(sshd)
+
+
+def test_a_missing_tool(workspace: Workspace, sshd: LoopbackSshd) -> None:
+    step = "{id: compile, where: controller, run: 'true', needs: {tools: [no-such-nvcc]}%s}"
+    workspace.job("must", f"steps:\n  - {step % ''}\n  - {{id: host, run: 'true'}}\n")
+    workspace.job("may", f"steps:\n  - {step % ', optional: unavailable'}\n  - {{id: host, run: 'true'}}\n")
+    refused = workspace.fcctl("run", "must", "--on", "box", check=100)
+    assert "this machine has no no-such-nvcc" in refused.stdout
+    assert "hint" in refused.stdout
+    assert host_was_untouched(sshd)
+    workspace.fcctl("run", "may", "--on", "box")
+    statuses = {r["job"]: [s["status"] for s in r["steps"]] for r in workspace.runs().values()}
+    assert statuses == {"must": ["unavailable", "skipped"], "may": ["unavailable", "passed"]}
+
+
+def test_a_job_may_have_nothing_for_the_host(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    workspace.fcctl("run", "two", "--on", "box", "--steps", "compile", "--set", f"PLACE={tmp_path / 'p'}")
+    assert [s["id"] for s in workspace.only_run()["steps"]] == ["compile"]
+    assert workspace.only_run()["status"] == "passed"
+    assert host_was_untouched(sshd)
+
+
+def test_needs_of_the_job_are_the_targets(workspace: Workspace) -> None:
+    workspace.job("gpu", """
+needs: {tools: [no-such-tool]}
+steps:
+  - {id: here, where: controller, run: "true"}
+  - {id: there, run: "true", optional: true}
+""")  # fmt: skip
+    workspace.job("user", "uses: [gpu]\n")
+    for job in ("gpu", "user"):
+        workspace.fcctl("run", job, "--on", "box")
+    for record in workspace.runs().values():
+        assert [s["status"] for s in record["steps"]] == ["passed", "unavailable"]
+
+
+def test_the_plan_says_what_runs_here(workspace: Workspace) -> None:
+    planned = workspace.json("run", "two", "--on", "box", "--dry-run")
+    assert [s["id"] for s in planned["before_wake"]] == ["compile"]
+    assert [s["id"] for s in planned["plan"]["steps"]] == ["on-host"]
+    assert "before the wake" in workspace.fcctl("run", "two", "--on", "box", "--dry-run").stdout
+
+
+SLOW = """
+steps:
+  - {id: compile, where: controller, run: 'echo began; trap "" TERM; setsid sleep 300 & sleep 300'}
+  - {id: host, run: "true"}
+"""
+
+
+def slow_run(workspace: Workspace) -> tuple[subprocess.Popen[str], str]:
+    workspace.job("slow", SLOW)
+    process = workspace.start("run", "slow", "--on", "box")
+    wait_for(lambda: workspace.active() and left_running(workspace.active()[0]), 30)
+    return process, workspace.active()[0]
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["controller", "controller-and-supervisor"])
+def test_a_killed_controller_leaves_no_process(
+    workspace: Workspace, sshd: LoopbackSshd, private_home: Path, both: bool
+) -> None:
+    process, run_id = slow_run(workspace)
+    if both:
+        lock = private_home / f".fcctl/controller/runs/{run_id}/supervisor.lock"
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    if not both:
+        wait_for(lambda: not left_running(run_id), 30)  # of itself
+    workspace.fcctl("ps")
+    assert not left_running(run_id)
+    assert workspace.active() == []
+    record: dict[str, Any] = workspace.only_run()
+    assert (record["status"], record["steps"][1]["status"]) == ("error", "skipped")
+    assert record["steps"][0]["status"] in ("cancelled", "failed")
+    assert "was killed" in record["message"]
+    assert "began" in (workspace.only_folder() / "steps/compile/log.txt").read_text()
+    assert host_was_untouched(sshd)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Signals, code: int) -> None:
+    process, run_id = slow_run(workspace)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert not left_running(run_id)
+    assert workspace.only_run()["status"] == "cancelled"
+    assert host_was_untouched(sshd)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("line", range(1, 7))
+def test_killed_at_every_line(workspace: Workspace, tmp_path: Path, when: str, line: int) -> None:
+    place = tmp_path / "place"
+    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line)]
+    argv += ["run", "two", "--on", "box", "--set", f"PLACE={place}"]
+    done = subprocess.run(
+        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=120, check=False
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_ids = workspace.active()
+    wait_for(lambda: workspace.fcctl("ps") and not workspace.active(), 60)
+    assert not [pid for run_id in run_ids for pid in left_running(run_id)]
+    words = [text.split()[0] for text in place.read_text().splitlines()] if place.exists() else []
+    record = workspace.only_run()
+    if record["status"] == "passed":
+        assert words == ["controller", "host"]
+    else:
+        assert record["status"] == "error"
+        assert words in ([], ["controller"])
