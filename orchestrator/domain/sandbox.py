@@ -9,6 +9,7 @@ INSTANCE = "sandbox-l4"
 #: Where the machine is, stopped, when the sandbox is new; and where else it may be made if someone deletes it.
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
 MACHINE_TYPE = "g2-standard-4"
+IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
 
 def as_machine(target: SandboxTarget, api_endpoint: str | None = None) -> GcpTarget:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.emulator import disks, guest, power
 from orchestrator.emulator.faults import Faults, FaultSyntax
+from orchestrator.emulator.operations import supersede
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.resources import path_of
 from orchestrator.emulator.world import Machine, World
@@ -57,8 +58,17 @@ class Control:
                 running.power_off()
                 power.boot(self._world, machine.path, machine.life)
 
+    def switch_all_off(self) -> None:
+        """Every instance TERMINATED at once, so that none comes back with the next emulator of this state."""
+        with self._world.lock:
+            for machine in self._world.machines.values():
+                if machine.status != "TERMINATED":
+                    supersede(self._world, machine.path)
+                    power.power_off(self._world, machine)
+            self._world.save()
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """``instances/NAME/EVENT``, ``instances/NAME/rotateHostKeys``, ``clock``, ``stock``, ``quotas``, ``faults``.
+        """``status``, ``instances/NAME/EVENT`` and ``/rotateHostKeys``, ``clock``, ``stock``, ``quotas``, ``faults``.
 
         Raises:
             ApiError: not one of them, or not with this body.
@@ -74,6 +84,9 @@ class Control:
                 self.rotate_host_keys(parts[1])
                 return {}
             return self.happen(parts[1], parts[2])
+        if parts == ["status"]:
+            with self._world.lock:
+                return {"instances": {path: machine.status for path, machine in self._world.machines.items()}}
         if parts == ["clock"]:
             self._world.timeline.advance(float(body.get("advance", 0)))
             return {"now": self._world.now()}

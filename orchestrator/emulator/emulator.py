@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,8 @@ class Emulator:
         scenario: latencies, stock, quotas; may be changed while it runs.
         faults: what fails when, in addition to the scenario's.
         clock: the time; by default real time multiplied by the scenario's speed.
+        fresh_secret: a new secret in the URL at every start, though the state has one: whoever got hold of the port of
+            an emulator that is gone must not be told the one of the next.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Emulator:
         scenario: Scenario | None = None,
         faults: Iterable[Mapping[str, Any]] = (),
         clock: EmulatedClock | None = None,
+        fresh_secret: bool = False,
     ) -> None:
         self.scenario = scenario or Scenario()
         self.clock = clock or EmulatedClock(speed=self.scenario.speed)
@@ -56,6 +60,10 @@ class Emulator:
         self._port = port
         self._lock_file: IO[str] | None = None
         self._server: Server | None = None
+        self._fresh_secret = fresh_secret
+        self._asked = time.monotonic()
+        #: Set when a client asks the emulator to end; whoever started it looks here.
+        self.ended = threading.Event()
         self.world = World(self._folder.resolve(), self.clock, self.scenario)
         self.control = Control(self.world, self.faults)
         self._service = Service(self.world, self.faults)
@@ -71,7 +79,8 @@ class Emulator:
         self._lock()
         world = self.world
         before = world.load()
-        world.secret = world.secret or secrets.token_urlsafe(16)
+        if self._fresh_secret or not world.secret:
+            world.secret = secrets.token_urlsafe(16)
         if before is not None and before > self.clock.now():
             self.clock.advance(before - self.clock.now())
         try:
@@ -100,7 +109,8 @@ class Emulator:
         self._server = None
         self.world.timeline.stop()
         with self.world.lock:
-            self.world.save()
+            with contextlib.suppress(FileNotFoundError):  # somebody deleted the folder: there is nothing to keep
+                self.world.save()
             for guest in self.world.running.values():
                 guest.power_off()
             self.world.running.clear()
@@ -122,6 +132,25 @@ class Emulator:
         if self._server is None:
             raise RuntimeError("the emulator is not started")
         return f"http://127.0.0.1:{self._server.server_port}/{self.world.secret}"
+
+    def all_done(self) -> bool:
+        """Whether no operation goes on."""
+        with self.world.lock:
+            return all(operation.done for operation in self.world.operations.values())
+
+    def idle_s(self) -> float:
+        """Real seconds since the last request; 0 while an instance has power or an operation goes on."""
+        with self.world.lock:
+            still = all(machine.status in ("TERMINATED", "SUSPENDED") for machine in self.world.machines.values())
+        return time.monotonic() - self._asked if still and self.all_done() else 0.0
+
+    def request(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What a client gets for ``path`` below ``/compute/v1/``, without the client.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        return self._service.answer(method, path, {}, body)
 
     def advance(self, seconds: float) -> None:
         """Move the emulated time; what falls due on the way has happened when this returns."""
@@ -146,8 +175,13 @@ class Emulator:
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         if self._server is None:
             raise LostReply  # over a connection that outlived the emulator
+        self._asked = time.monotonic()
         if path.startswith("/compute/v1/"):
             return self._service.answer(method, path.removeprefix("/compute/v1/"), query, body)
+        if (method, path) == ("POST", "/emulator/end"):
+            self.control.switch_all_off()
+            self.ended.set()
+            return {}
         if method == "POST" and path.startswith("/emulator/"):
             return self.control.post(path.removeprefix("/emulator/"), body)
         if method == "POST" and path.startswith("/guest/") and path.endswith("/power"):

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.emulator import power_command, processes
@@ -31,7 +32,7 @@ _LISTEN_LIMIT_S = 10.0
 _LOGIN = """\
 #!/bin/sh
 export HOME={home} TMUX_TMPDIR={volatile} TMPDIR={volatile} FCCTL_EMULATOR_BOOT_ID={boot_id}
-export PATH={programs}:"$PATH"
+export PATH={path}:"$PATH"
 cd "$HOME" || exit 1
 if [ -n "$SSH_ORIGINAL_COMMAND" ]; then exec "${{SHELL:-/bin/sh}}" -c "$SSH_ORIGINAL_COMMAND"; fi
 exec "${{SHELL:-/bin/sh}}"
@@ -59,17 +60,20 @@ exec "$@"
 class Guest:
     """A running instance. ``disk`` is its boot disk's folder."""
 
-    def __init__(self, disk: Path, volatile: Path, port: int) -> None:
-        self.disk, self.volatile, self.port = disk, volatile, port
+    def __init__(self, disk: Path, volatile: Path, port: int, path: Sequence[str] = ()) -> None:
+        self.disk, self.volatile, self.port, self.path = disk, volatile, port, tuple(path)
         self._sshd: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def boot(cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str) -> Guest:
+    def boot(
+        cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str, path: Sequence[str] = ()
+    ) -> Guest:
         """Start sshd; nobody can log in before :meth:`authorize`.
 
         Args:
             port: the one it had before, taken again if it is free.
             url: where the guest asks for its power to be cut, with ``token``.
+            path: folders that come before the usual ones in ``PATH``.
 
         Raises:
             OSError: sshd does not run here.
@@ -77,7 +81,7 @@ class Guest:
         prepare_disk(disk, instance_id)
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
         volatile = Path(tempfile.mkdtemp(prefix="fce", dir="/tmp"))
-        guest = cls(disk, volatile, free_port(port))
+        guest = cls(disk, volatile, free_port(port), path)
         guest._write_programs(url, token, str(uuid.uuid4()))
         guest._start_sshd()
         return guest
@@ -103,7 +107,8 @@ class Guest:
             _program(programs / name, f'#!/bin/sh\nexec {argv} {name} "$@"\n')
         quoted = shlex.quote(str(programs))
         _program(programs / "sudo", _SUDO.replace("{programs}", quoted))
-        values = {"home": self.home, "volatile": self.volatile, "boot_id": boot_id, "programs": programs}
+        path = ":".join([str(programs), *self.path])
+        values = {"home": self.home, "volatile": self.volatile, "boot_id": boot_id, "path": path}
         _program(self.volatile / "login", _LOGIN.format(**{k: shlex.quote(str(v)) for k, v in values.items()}))
         self.authorize([])
 

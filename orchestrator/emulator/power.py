@@ -207,7 +207,14 @@ def boot(world: World, path: str, life: int) -> None:
     token = secrets.token_urlsafe(16)
     folder = disks.folder_of(world, world.disks[path_of(machine.resource["disks"][0]["source"])])
     try:
-        guest = Guest.boot(folder, instance_id=machine.resource["id"], port=machine.port, url=world.url, token=token)
+        guest = Guest.boot(
+            folder,
+            instance_id=machine.resource["id"],
+            port=machine.port,
+            url=world.url,
+            token=token,
+            path=world.scenario.guest_path,
+        )
     except OSError:
         _LOG.exception("instance %s does not boot", path)
         return

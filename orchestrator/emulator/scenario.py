@@ -64,6 +64,8 @@ class Scenario:
     #: Emulated seconds a call of ``wait`` may take.
     wait_limit_s: float = 120.0
     speed: float = 1.0
+    #: Folders in front of ``PATH`` inside the instances: programs that their image brings.
+    guest_path: tuple[str, ...] = ()
     faults: list[dict[str, Any]] = field(default_factory=list)
 
     def quota(self, metric: str, region: str | None) -> float:
@@ -102,7 +104,7 @@ def from_mapping(given: Any, source: str) -> Scenario:
     values = dict(given)
     if "latency" in values:
         values["latency"] = _latency(values["latency"], source)
-    for key in ("zones", "projects", "denied"):
+    for key in ("zones", "projects", "denied", "guest_path"):
         if values.get(key) is not None:
             values[key] = tuple(values[key])
     for number, entry in enumerate(values.get("faults", []), 1):

@@ -22,7 +22,13 @@ def which(name: str, environ: Optional[Mapping[str, str]] = None) -> Optional[st
 
 
 def boot_id() -> str:
-    """What changes when the machine restarts; empty where the system does not tell."""
+    """What changes when the machine restarts; empty where the system does not tell.
+
+    An emulated instance restarts without its kernel, and says so in its environment.
+    """
+    emulated = os.environ.get("FCCTL_EMULATOR_BOOT_ID")
+    if emulated:
+        return emulated
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return stream.read().strip()

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class GcpClouds:
-    """The :class:`~orchestrator.ports.Clouds` of ``gcp`` targets. Google's library is imported by the first request."""
+    """The :class:`~orchestrator.ports.Clouds` of ``gcp`` targets and of the sandbox.
+
+    Google's library is imported by the first request.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,14 +30,12 @@ class GcpClouds:
         self._lock = threading.Lock()
 
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
-        """The target itself.
-
-        Raises:
-            ConfigError: it is in no cloud that these know.
-        """
+        """The target itself; for the sandbox its machine, with an emulator that is started if none runs."""
         if isinstance(target, GcpTarget):
             return target
-        raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and in no cloud of Google's")
+        from orchestrator.adapters.sandbox import Sandbox
+
+        return Sandbox().resolve(target)
 
     def open(self, target: GcpTarget) -> Cloud:
         """Nothing is sent before the first request.

@@ -13,6 +13,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
+from fcctl_remote.hostfacts import boot_id
 from fcctl_remote.probe import cuda, gpu, pythons
 
 FACTS_VERSION = 1
@@ -126,15 +127,6 @@ def find_facts(env: Mapping[str, str], answer: Optional[gpu.Answer] = None) -> D
     watched = sorted({*files, *python["watched"], *cuda.watched(env), *gpu.device_files(), "/dev/nvidia0"})
     facts["watched"] = {p: _stat(p) for p in watched}
     return facts
-
-
-def boot_id() -> str:
-    """Changes with every boot; empty where the system has none to show."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return stream.read(64).strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _key(env: Mapping[str, str]) -> str:

@@ -1,0 +1,128 @@
+"""The emulator in the background: one for a folder, found through a file there, gone when nobody needs it.
+
+``python -m orchestrator.emulator.daemon SETTINGS`` returns when it is there, with exit code 0, or cannot be. SETTINGS
+is JSON: ``state`` (the folder), ``idle_s``, ``identity`` (told to whoever asks which code runs), ``machine`` (made and
+stopped, if the folder is new), ``guest_path``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.emulator.emulator import Emulator
+from orchestrator.emulator.scenario import Latency, Scenario
+
+#: How clients find a daemon: ``{"url", "pid", "identity"}``, in its folder, readable by its user alone.
+RECORD = "daemon.json"
+#: Quick, and slow enough to be seen: a wake takes about three seconds.
+_LATENCY = Latency(pending=0.1, provisioning=0.4, staging=0.6, boot=0.6, login=0.3, stop=0.8, delete=0.5, disk=0.3)
+_LOOK_S = 1.0
+_SEED_LIMIT_S = 60.0
+
+
+def wait_for_the_end(emulator: Emulator, *, idle_s: float | None, seconds: float | None, record: Path | None) -> None:
+    """Return when a client says so, after ``seconds``, after ``idle_s`` without use, or if ``record`` is deleted."""
+    until = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = _LOOK_S if until is None else until - time.monotonic()
+        if left <= 0 or emulator.ended.wait(min(left, _LOOK_S)):
+            return
+        if idle_s is not None and emulator.idle_s() >= idle_s:
+            return
+        if record is not None and not record.exists():
+            return
+
+
+def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
+    """Make an instance the way somebody did long ago: created, booted once, stopped.
+
+    Args:
+        machine: project, zone, name, machine_type, image.
+
+    Raises:
+        OSError: it does not boot here.
+    """
+    zone = f"projects/{machine['project']}/zones/{machine['zone']}"
+    path = f"{zone}/instances/{machine['name']}"
+    parameters = {"sourceImage": machine["image"], "diskType": f"zones/{machine['zone']}/diskTypes/pd-balanced"}
+    body = {
+        "name": machine["name"],
+        "machineType": f"zones/{machine['zone']}/machineTypes/{machine['machine_type']}",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": parameters}],
+        "networkInterfaces": [{"accessConfigs": [{"name": "External NAT"}]}],
+        "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
+        "scheduling": {"onHostMaintenance": "TERMINATE", "automaticRestart": False},
+    }
+    emulator.request("POST", f"{zone}/instances", body)
+    _until(emulator, path, "RUNNING")
+    if not emulator.world.machines[path].booted:
+        raise OSError("the instance does not boot; the reason is above")
+    emulator.request("POST", f"{path}/stop", {})
+    _until(emulator, path, "TERMINATED")
+
+
+def _until(emulator: Emulator, path: str, status: str) -> None:
+    limit = time.monotonic() + _SEED_LIMIT_S
+    while not (emulator.world.machines[path].status == status and emulator.all_done()):
+        if time.monotonic() > limit:
+            raise OSError(f"the instance is not {status} after {_SEED_LIMIT_S:.0f} s")
+        time.sleep(0.01)
+
+
+def detached(settings: dict[str, Any]) -> int:
+    """Serve in a process of its own; 0 once it does, 1 if it ended before."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(reader)
+        serve(settings, partial(_tell, writer))
+        return 0
+    os.close(writer)
+    return 0 if os.read(reader, 1) else 1
+
+
+def _tell(writer: int) -> None:
+    os.write(writer, b"1")
+    os.close(writer)
+
+
+def serve(settings: dict[str, Any], ready: Callable[[], None]) -> None:
+    """Until nobody needs it. Raises OSError or ConflictError before ``ready`` is called, or never."""
+    state = Path(settings["state"])
+    record = state / RECORD
+    scenario = Scenario(guest_path=tuple(settings["guest_path"]))
+    emulator = Emulator(state, scenario=scenario, fresh_secret=True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: emulator.ended.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with emulator:
+        if not emulator.world.machines and not emulator.world.operations:
+            seed(emulator, settings["machine"])
+        scenario.latency = _LATENCY
+        _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
+        ready()
+        wait_for_the_end(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
+        with contextlib.suppress(OSError):
+            record.unlink()
+
+
+def _write(record: Path, value: dict[str, Any]) -> None:
+    fresh = record.with_suffix(".new")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(value, stream)
+    fresh.replace(record)
+
+
+if __name__ == "__main__":
+    sys.exit(detached(json.loads(sys.argv[1])))
