@@ -108,6 +108,7 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
 def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.adapters.git_source import GitSource
+    from orchestrator.adapters.notifier import Notifier
     from orchestrator.adapters.store import FileStore
     from orchestrator.ports import Services
 
@@ -120,6 +121,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         observer=watcher,
         clouds=known_clouds,
         book=machine_book(),
+        notifier=Notifier(workspace.config.notify, workspace.config.project.name),
     )
 
 
@@ -240,3 +242,14 @@ def fire(cli: Cli, name: str, due: float) -> Firing:
     if found is None:
         raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
     return schedule.fire(name, found, due, firings(workspace), SystemClock(), run_job(workspace.root))
+
+
+def print_pdf(html: str) -> bytes:
+    """A page as PDF.
+
+    Raises:
+        FcctlError: there is no Chromium here, or it failed.
+    """
+    from orchestrator.adapters import chromium
+
+    return chromium.print_pdf(html)

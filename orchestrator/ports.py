@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from fcctl_remote import wire
 from orchestrator.domain.cloud import Endpoint, Machine, MachineSpec, Operation, Quota
+from orchestrator.domain.notify import Notice
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
 from orchestrator.domain.schedule import Firing
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
@@ -328,6 +329,13 @@ class Observer(Protocol):
         """Leave the terminal as it was."""
 
 
+class Notifier(Protocol):
+    """Tells people who are not looking."""
+
+    def send(self, notice: Notice) -> list[str]:
+        """Tell whoever wants to know; what went wrong, one line each. Never raises."""
+
+
 @dataclass(frozen=True)
 class Services:
     """All a workflow may touch."""
@@ -339,3 +347,4 @@ class Services:
     observer: Observer
     clouds: Clouds
     book: MachineBook
+    notifier: Notifier

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.domain import problems, toml_lines
 from orchestrator.domain.budget import Budget
+from orchestrator.domain.notify import Notify, without_secret
 from orchestrator.domain.problems import Problem
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.schedule import Schedule
@@ -25,7 +26,9 @@ Path = tuple[str, ...]
 KINDS: dict[str, type[BaseModel]] = {
     "gcp": GcpTarget, "ssh": SshTarget, "local": LocalTarget, "sandbox": SandboxTarget,
 }  # fmt: skip
-_ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_TARGETS_")
+#: Targets of every workspace, called as their kind: this machine, and an emulated cloud with one.
+BUILT_IN_TARGETS = ("local", "sandbox")
+_ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_NOTIFY_", "FCCTL_TARGETS_")
 
 
 class _Section(BaseModel):
@@ -48,12 +51,13 @@ class Config(_Section):
     targets: dict[str, Target]
     budget: Budget
     schedules: dict[str, Schedule]
+    notify: Notify
 
     def target_or_default(self, name: str | None) -> Target:
         """The target called ``name``; without one, the only one that was configured, else this machine."""
         if name is not None:
             return self.target(name)
-        others = [target for key, target in self.targets.items() if key != "local"]
+        others = [target for key, target in self.targets.items() if key not in BUILT_IN_TARGETS]
         return others[0] if len(others) == 1 else self.targets["local"]
 
     def target(self, name: str) -> Target:
@@ -111,7 +115,7 @@ class Loaded:
         found: dict[str, tuple[Any, str]] = {}
         for path, value in _leaves(self.config.model_dump(mode="json")):
             if value is not None and not (path[0] == "targets" and path[-1] == "name"):
-                found[".".join(path)] = (value, self.origins.get(path, "default"))
+                found[".".join(path)] = (_shown(path, value), self.origins.get(path, "default"))
         return found
 
     def get(self, key: str) -> Any:
@@ -121,11 +125,18 @@ class Loaded:
             NotFoundError: there is no such key; names the nearest.
         """
         node: Any = self.config.model_dump(mode="json")
+        node["notify"] = {name: _shown(("notify", name), value) for name, value in node["notify"].items()}
         for part in key.split("."):
             if not isinstance(node, dict) or part not in node:
                 raise NotFoundError(f"no configuration key '{key}'", hint=did_you_mean(key, self.values()))
             node = node[part]
         return node
+
+
+def _shown(path: Path, value: Any) -> Any:
+    """A value as it may be printed: a webhook's address is a password."""
+    secret = path in (("notify", "webhook"), ("notify", "slack"))
+    return without_secret(value) if secret and isinstance(value, str) else value
 
 
 def read_layer(text: str, name: str) -> Layer:
@@ -188,6 +199,8 @@ def _env_path(variable: str, targets: Sequence[str]) -> Path:
 
 def _split_list(path: Path, text: str) -> Any:
     fields = [model.model_fields.get(path[-1]) for model in KINDS.values()] if path[0] == "targets" else []
+    if path[0] == "notify":
+        fields = [Notify.model_fields.get(path[-1])]
     is_list = any(f is not None and get_origin(_bare(f.annotation)) is list for f in fields)
     return [part.strip() for part in text.split(",")] if is_list else text
 
@@ -211,7 +224,7 @@ def combine(layers: Sequence[Layer], default_name: str) -> Loaded:
     Raises:
         ConfigError: with every problem, each with its file, line and the nearest valid key.
     """
-    merged: dict[str, Any] = {"targets": {"local": {"kind": "local"}}}
+    merged: dict[str, Any] = {"targets": {name: {"kind": name} for name in BUILT_IN_TARGETS}}
     origins: dict[tuple[str | int, ...], str] = {}
     for layer in layers:
         _merge(merged, layer.data, (), origins)
@@ -271,6 +284,7 @@ class _Checked:
             "project": self._section(("project",), Project, {"name": self.default_name}),
             "budget": self._section(("budget",), Budget),
             "targets": {name: self._target(name) for name in self._table("targets")},
+            "notify": self._section(("notify",), Notify),
             "schedules": {
                 name: self._section(("schedules", name), Schedule)
                 for name in self._table("schedules")

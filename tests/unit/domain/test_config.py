@@ -32,7 +32,7 @@ per_run_usd = 2.0
 
 def load(*texts: str, environ: dict[str, str] | None = None, **flags: Any) -> config.Loaded:
     layers = [config.read_layer(text, "fcctl.toml" if i == 0 else f"file{i}") for i, text in enumerate(texts)]
-    targets = sorted({"local", *(name for layer in layers for name in config.target_names(layer))})
+    targets = sorted({*config.BUILT_IN_TARGETS, *(name for layer in layers for name in config.target_names(layer))})
     dotted = {key.replace("__", "."): value for key, value in flags.items()}
     layers += [config.env_layer(environ or {}, targets), config.flag_layer(dotted)]
     return config.combine(layers, default_name="folder")
@@ -51,7 +51,7 @@ def test_an_empty_file_is_a_configuration() -> None:
     found = load("").config
     assert found.project.name == "folder"
     assert (found.project.jobs, found.project.results) == ("jobs", "results")
-    assert list(found.targets) == ["local"]
+    assert list(found.targets) == ["local", "sandbox"]
 
 
 def test_the_stronger_layer_wins_and_is_named() -> None:
@@ -205,3 +205,12 @@ def test_prices() -> None:
     assert usd_per_hour(own, Budget(usd_per_hour=2)) == 1.5
     assert usd_per_hour(found.target("l4"), Budget()) == 0.706832
     assert worst_case_usd(30, 0.75) == 0.375
+
+
+def test_the_address_of_a_webhook_is_never_shown_whole() -> None:
+    text = '[notify]\nslack = "https://hooks.example.com/services/SECRET"\n'
+    loaded = config.combine([config.read_layer(text, "fcctl.toml")], "x")
+    assert loaded.config.notify.slack == "https://hooks.example.com/services/SECRET"
+    shown = str(loaded.values()) + str(loaded.get("notify")) + str(loaded.get("notify.slack"))
+    assert "SECRET" not in shown
+    assert "hooks.example.com" in shown

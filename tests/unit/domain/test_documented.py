@@ -34,6 +34,7 @@ def documented(text: str) -> set[str]:
         ("## `[targets.NAME]`", list(config.KINDS.values())),
         ("## `[budget]`", [Budget]),
         ("## `[schedules.NAME]`", [config.Schedule]),
+        ("## `[notify]`", [config.Notify]),
     ],
 )
 def test_every_configuration_key_is_documented_and_no_other(heading: str, models: list[type[BaseModel]]) -> None:

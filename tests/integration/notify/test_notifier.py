@@ -1,0 +1,131 @@
+"""Notices at a real HTTP server and a real program; what they must not give away."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.adapters.notifier import Notifier
+from orchestrator.domain import notify
+from orchestrator.domain.notify import Notice, Notify
+from orchestrator.domain.records import CostRecord, RunRecord, SourceRecord, StepRecord
+
+
+class Hook:
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Any]] = []
+        self.status = 200
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.got.append((self.path, json.loads(body)))
+                self.send_response(hook.status)
+                if hook.status == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/services/SECRET"
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    found = Hook()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def record(**values: Any) -> RunRecord:
+    return RunRecord(
+        run_id="20261121t081530z-bench-l4-3fa9c1",
+        job="bench",
+        target="l4",
+        created="2026-11-21T08:15:30.000Z",
+        finished="2026-11-21T08:25:30.000Z",
+        source=SourceRecord(tree_sha256="0" * 64),
+        **{
+            "status": "failed",
+            "exit_code": 100,
+            "message": "a <gate> & a half",
+            "cost": CostRecord(usd=0.13),
+            **values,
+        },
+    )
+
+
+def test_a_failed_run_reaches_all_three(hook: Hook, tmp_path: Path) -> None:
+    out = tmp_path / "event.json"
+    script = f"import os,sys; open({str(out)!r},'w').write(os.environ['FCCTL_STATUS']+sys.stdin.read())"
+    settings = Notify(command=[sys.executable, "-c", script], webhook=hook.url, slack="env:HOOK")
+    notice = notify.of_run(record(steps=[StepRecord(id="test", status="failed")]))
+    environ = {"HOOK": hook.url, "PATH": "/usr/bin"}
+    assert Notifier(settings, "flashcore", environ).send(notice) == []
+    generic, slack = (body for _, body in hook.got)
+    assert generic["event"] == "failed"
+    assert generic["run"]["usd"] == 0.13
+    assert generic["workspace"] == "flashcore"
+    assert slack == {
+        "text": "bench on l4 failed at test, $0.13: a &lt;gate&gt; &amp; a half (20261121t081530z-bench-l4-3fa9c1)"
+    }
+    written = out.read_text()
+    assert written.startswith("failed{")
+    assert json.loads(written[6:]) == generic
+
+
+def test_an_event_that_nobody_wants_goes_nowhere(hook: Hook) -> None:
+    settings = Notify(webhook=hook.url)
+    assert Notifier(settings, "w").send(notify.of_run(record(status="passed", exit_code=0))) == []
+    assert hook.got == []
+    assert Notifier(Notify(webhook=hook.url, on=["finished"]), "w").send(notify.of_run(record(status="passed"))) == []
+    assert hook.got[0][1]["event"] == "finished"
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+def test_a_webhook_that_refuses_is_a_line_without_its_secret(hook: Hook, status: int) -> None:
+    hook.status = status
+    (problem,) = Notifier(Notify(webhook=hook.url), "w").send(notify.of_refusal("nightly", "the month is spent"))
+    assert f"HTTP status {status}" in problem
+    assert "SECRET" not in problem
+    assert [path for path, _ in hook.got] == ["/services/SECRET"], "a redirect was followed"
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    settings = Notify(
+        webhook="http://127.0.0.1:9/SECRET", slack="env:NOT_SET", command=[str(tmp_path / "nothing"), "x"]
+    )
+    problems = Notifier(settings, "w", {}).send(notify.of_left_running([{"name": "vm", "zone": "z"}], 0.71))
+    assert len(problems) == 3
+    assert not any("SECRET" in p for p in problems)
+
+
+def test_a_program_that_fails_says_why() -> None:
+    settings = Notify(command=[sys.executable, "-c", "import sys; sys.exit('no bus')"])
+    assert Notifier(settings, "w").send(Notice("failed", "t")) == ["[notify] command ended with code 1: no bus"]
+
+
+@pytest.mark.parametrize("url", ["http://example.com/x", "ftp://x", "https://", "env:", "file:///etc/passwd", "x y"])
+def test_addresses_that_are_refused(url: str) -> None:
+    with pytest.raises(ValidationError):
+        Notify(webhook=url)
+
+
+def test_what_is_shown_of_an_address() -> None:
+    assert notify.without_secret("https://u:p@hooks.example.com/T/SECRET") == "https://hooks.example.com/..."
+    assert notify.without_secret("env:HOOK") == "env:HOOK"
