@@ -106,7 +106,7 @@ def find_workspace(
     root = find_root(start)
     environ = os.environ if environ is None else environ
     files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
-    targets = {"local", *(name for layer in files for name in config.target_names(layer))}
+    targets = {*config.BUILT_IN_TARGETS, *(name for layer in files for name in config.target_names(layer))}
     layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
     return Workspace(root, config.combine(layers, default_name=slug(root.name)[:48].strip("-")))
 

@@ -92,7 +92,7 @@ def job_names() -> list[str]:
 
 def target_names() -> list[str]:
     _, data = _workspace()
-    return sorted({"local", *_table(data, "targets")})
+    return sorted({"local", "sandbox", *_table(data, "targets")})
 
 
 def run_names() -> list[str]:

@@ -36,9 +36,9 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl pul", ["pull-results"]),
         ("fcctl run ", ["hello", "preflight"]),
         ("fcctl run he", ["hello"]),
-        ("fcctl run hello --on ", ["big-box", "box", "local"]),
+        ("fcctl run hello --on ", ["big-box", "box", "local", "sandbox"]),
         ("fcctl run hello --on bo", ["box"]),
-        ("fcctl preflight --on ", ["big-box", "box", "local"]),
+        ("fcctl preflight --on ", ["big-box", "box", "local", "sandbox"]),
         ("fcctl doctor --on l", ["local"]),
         ("fcctl logs ", ["last", "20261122t081530z-hello-box-000001", "20261121t081530z-hello-box-3fa9c1"]),
         ("fcctl attach 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
@@ -54,9 +54,9 @@ def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) 
 
 
 def test_without_a_workspace_or_with_a_broken_one(fcctl: Fcctl, tmp_path: Path) -> None:
-    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local"]
+    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local", "sandbox"]
     (tmp_path / "fcctl.toml").write_text("[[[")
-    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local"]
+    assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local", "sandbox"]
 
 
 def test_it_is_quick_enough_to_type_along(fcctl: Fcctl, busy: Path) -> None:
