@@ -253,3 +253,10 @@ def print_pdf(html: str) -> bytes:
     from orchestrator.adapters import chromium
 
     return chromium.print_pdf(html)
+
+
+def stop_sandbox() -> bool:
+    """End the emulator behind the target ``sandbox``, and its instances; False if none ran."""
+    from orchestrator.adapters.sandbox import Sandbox
+
+    return Sandbox().stop()

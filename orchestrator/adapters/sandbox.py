@@ -91,7 +91,7 @@ class Sandbox:
             daemon = self._alive()
             if daemon is not None:
                 _ask(daemon.url, "end")
-                if not self._ends():
+                if not self._ends() or not _exits(daemon.pid):
                     self._kill(daemon)
             return True
 
@@ -256,13 +256,26 @@ class Sandbox:
         return True
 
     def _kill(self, daemon: _Daemon) -> None:
-        command = subprocess.run(
-            ["ps", "-p", str(daemon.pid), "-ww", "-o", "command="], capture_output=True, text=True, check=False
-        ).stdout
+        command = _ps(daemon.pid, "command")
         if _STARTED_AS in command and str(self.folder) in command:  # and not another process that has its number now
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(daemon.pid, signal.SIGKILL)
         self._ends()
+
+
+def _exits(pid: int) -> bool:
+    """Whether a process that is about to leave has left in time."""
+    limit = time.monotonic() + _END_LIMIT_S
+    while (state := _ps(pid, "stat")) and not state.startswith("Z"):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _ps(pid: int, what: str) -> str:
+    argv = ["ps", "-p", str(pid), "-ww", "-o", f"{what}="]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _default_folder() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import click
@@ -22,14 +21,30 @@ Ctrl-C stops it and every instance."""
 @click.option("--state", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps the instances.")
 @click.option("--faults", type=click.Path(path_type=Path), help="YAML that says what fails when, and how slow all is.")
 @click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after so long.")
+@click.option("--idle", type=click.FloatRange(0), metavar="MINUTES", help="Stop when no instance ran for so long.")
+@click.option("--stop", is_flag=True, help="End the emulator in the background that the target sandbox uses.")
 @click.pass_obj
-def emulator(cli: Cli, port: int, state: Path | None, faults: Path | None, seconds: float | None) -> None:
+def emulator(
+    cli: Cli,
+    port: int,
+    state: Path | None,
+    faults: Path | None,
+    seconds: float | None,
+    idle: float | None,
+    stop: bool,
+) -> None:
     """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
 
     Prints the URL that clients use as their API endpoint. It needs no account, and what it does costs nothing. Without
     --state everything is gone when it stops. docs/emulator.md says what it knows and how to script faults.
+
+    With --stop: the one that `--on sandbox` started is ended, its instances with it.
     """
+    if stop:
+        _stop(cli)
+        return
     from orchestrator.emulator import Emulator, Scenario, load
+    from orchestrator.emulator.daemon import wait_for_the_end
 
     scenario = load(faults) if faults is not None else Scenario()
     with Emulator(state, port=port, scenario=scenario) as cloud:
@@ -38,4 +53,15 @@ def emulator(cli: Cli, port: int, state: Path | None, faults: Path | None, secon
         else:
             click.echo(cloud.url)
             cli.note(_GCLOUD.format(url=cloud.url))
-        threading.Event().wait(seconds)
+        idle_s = None if idle is None else idle * 60
+        wait_for_the_end(cloud, idle_s=idle_s, seconds=seconds, record=None)
+
+
+def _stop(cli: Cli) -> None:
+    from orchestrator import app
+
+    stopped = app.stop_sandbox()
+    if cli.json:
+        cli.emit({"stopped": stopped})
+    else:
+        cli.note("the sandbox is stopped" if stopped else "no sandbox was running")
