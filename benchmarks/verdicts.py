@@ -1,0 +1,186 @@
+"""How often ``fcctl results compare`` is wrong, on simulated runs whose truth is known.
+
+    python benchmarks/verdicts.py [--trials 400] [--write]
+
+Each scenario is tried many times without any difference (whatever is called faster or slower is a false alarm) and with
+a new side that is 5 % slower in every benchmark. ``--write`` puts the table into docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+
+from orchestrator.domain.compare import ALPHA, compare  # noqa: E402
+from orchestrator.domain.compare_rows import Conditions, Key, Row  # noqa: E402
+from orchestrator.domain.statistics import Launch  # noqa: E402
+
+PAGE = ROOT / "docs" / "statistics.md"
+BEGIN, END = "<!-- rates: benchmarks/verdicts.py --write -->", "<!-- end of rates -->"
+SLOWDOWN = 1.05
+Rng = np.random.Generator
+Noise = Callable[[Rng, int], np.ndarray]
+
+
+# ------------------------------------------------------------------------------------------------ kinds of noise
+def independent(rng: Rng, n: int) -> np.ndarray:
+    """Logarithms of samples around 0: 1 % of independent noise."""
+    return rng.normal(0, 0.01, n)
+
+
+def autocorrelated(rng: Rng, n: int, memory: float = 0.9) -> np.ndarray:
+    """AR(1), 1 %: a sample remembers 90 % of the one before."""
+    steps = rng.normal(0, 0.01 * np.sqrt(1 - memory**2), n)
+    found = np.empty(n)
+    found[0] = rng.normal(0, 0.01)
+    for i in range(1, n):
+        found[i] = memory * found[i - 1] + steps[i]
+    return found
+
+
+def heavy_tailed(rng: Rng, n: int) -> np.ndarray:
+    """Student's t with 2 degrees of freedom (no variance), and one sample in twenty hit by an interruption."""
+    return 0.005 * rng.standard_t(2, n).clip(-100, 100) + np.where(rng.random(n) < 0.05, rng.exponential(0.5, n), 0)
+
+
+def drifting(rng: Rng, n: int) -> np.ndarray:
+    """A GPU that warms up or cools down by up to 3 % while it is measured, another way in each launch."""
+    return independent(rng, n) + rng.uniform(-0.03, 0.03) * np.linspace(-0.5, 0.5, n)
+
+
+def two_states(rng: Rng, n: int) -> np.ndarray:
+    """Two levels 2 % apart, with changes at random: a clock that steps."""
+    return 0.02 * (np.cumsum(rng.random(n) < 0.05) % 2) + rng.normal(0, 0.003, n)
+
+
+def coarse(rng: Rng, n: int) -> np.ndarray:
+    """A timer whose ticks are 2 % of the time."""
+    return np.log(np.round(np.exp(rng.normal(0, 0.01, n)) / 0.02) * 0.02)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    noise: Noise
+    launches: tuple[int, int] = (1, 1)
+    samples: tuple[int, int] = (112, 112)
+    benchmarks: int = 1
+    #: True standard deviation between launches, and its tails: with ``rough`` one launch in ten is off by five of them.
+    between: float = 0.007
+    rough: bool = False
+    beyond: bool = False  # outside of what is promised
+
+
+SCENARIOS = (
+    Scenario("independent samples", independent),
+    Scenario("launches differ by the whole 1 % that is assumed", independent, between=0.01),
+    Scenario("autocorrelated (0.9)", autocorrelated),
+    Scenario("heavy tails", heavy_tailed),
+    Scenario("drift of up to 3 % within the run", drifting),
+    Scenario("two levels, 2 % apart", two_states),
+    Scenario("a timer with ticks of 2 %", coarse),
+    Scenario("20 samples against 800", independent, samples=(20, 800)),
+    Scenario("12 benchmarks, autocorrelated", autocorrelated, benchmarks=12),
+    Scenario("launches differ by 2 %, twice what is assumed", independent, between=0.02, beyond=True),
+    Scenario("independent samples", independent, launches=(5, 5)),
+    Scenario("autocorrelated (0.9)", autocorrelated, launches=(5, 5)),
+    Scenario("heavy tails", heavy_tailed, launches=(5, 5)),
+    Scenario("drift of up to 3 % within the run", drifting, launches=(5, 5)),
+    Scenario("launches differ by 2 %", independent, launches=(5, 5), between=0.02),
+    Scenario("one launch in ten is far off", independent, launches=(5, 5), rough=True),
+    Scenario("4 launches against 8", independent, launches=(4, 8), samples=(30, 112)),
+    Scenario("12 benchmarks, autocorrelated", autocorrelated, launches=(5, 5), benchmarks=12),
+    Scenario("12 benchmarks, launches differ by 2 %", independent, launches=(8, 8), benchmarks=12, between=0.02),
+)
+
+
+def side(scenario: Scenario, which: int, factor: float, rng: Rng) -> list[Row]:
+    """The rows of one side. Half of what sets a launch apart it has in all benchmarks, half in one."""
+    rows = []
+    for _ in range(scenario.launches[which]):
+        shared = _offset(scenario, rng)
+        for i in range(scenario.benchmarks):
+            offset = (shared + _offset(scenario, rng)) / np.sqrt(2)
+            samples = 10 * (i + 1) * factor * np.exp(offset + scenario.noise(rng, scenario.samples[which]))
+            key = Key(f"case{i}", "kernel", "hot")
+            rows.append(Row(key, Launch(tuple(samples.tolist())), "us", (), "v1", False, Conditions(device="GPU")))
+    return rows
+
+
+def _offset(scenario: Scenario, rng: Rng) -> float:
+    far = 5.0 if scenario.rough and rng.random() < 0.1 else 1.0
+    return float(rng.normal(0, scenario.between)) * far
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Shares of the trials; ``found`` and ``covered`` are of benchmarks."""
+
+    false_alarms: float  # with anything called faster or slower that is not
+    found: float  # called slower, being 5 % slower
+    misjudged: float  # called faster or same, being 5 % slower
+    same: float  # called same, being equal
+    covered: float  # the 95 % interval holds the truth
+    trials: int
+
+
+def measure(scenario: Scenario, trials: int, seed: int = 0) -> Rates:
+    """Try it ``trials`` times without a difference and as often with one."""
+    rng = np.random.default_rng(seed)
+    alarms, found, misjudged, same, covered = 0, 0, 0, 0, 0
+    for _ in range(trials):
+        equal = compare(side(scenario, 0, 1.0, rng), side(scenario, 1, 1.0, rng)).benchmarks
+        alarms += any(b.verdict in ("faster", "slower") for b in equal)
+        same += sum(b.verdict == "same" for b in equal)
+        covered += sum(b.effect is not None and b.effect.low <= 1 <= b.effect.high for b in equal)
+        slower = compare(side(scenario, 0, 1.0, rng), side(scenario, 1, SLOWDOWN, rng)).benchmarks
+        found += sum(b.verdict == "slower" for b in slower)
+        misjudged += sum(b.verdict in ("faster", "same") for b in slower)
+    total = trials * scenario.benchmarks
+    return Rates(alarms / trials, found / total, misjudged / total, same / total, covered / total, trials)
+
+
+def table(trials: int) -> str:
+    """The rates of all scenarios as Markdown."""
+    lines = [
+        "| launches a side | what the samples do | benchmarks | false alarms | 5 % slower, found | called same or faster "
+        "| equal, called same | interval holds the truth |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for scenario in SCENARIOS:
+        rates = measure(scenario, trials)
+        print(f"{scenario.launches} {scenario.name}: {rates}", file=sys.stderr, flush=True)
+        shown = [rates.false_alarms, rates.found, rates.misjudged, rates.same, rates.covered]
+        cells = [f"{100 * value:.1f} %" for value in shown]
+        name = f"*{scenario.name}*" if scenario.beyond else scenario.name
+        launches = " and ".join(dict.fromkeys(str(n) for n in scenario.launches))
+        lines.append(f"| {launches} | {name} | {scenario.benchmarks} | {' | '.join(cells)} |")
+    counted = f"{trials} trials a row without a difference, {trials} with one; alpha is {100 * ALPHA:.0f} %."
+    return "\n".join([*lines, "", counted])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    found = table(options.trials)
+    if not options.write:
+        print(found)
+        return 0
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
