@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fcctl_remote import wire
-from orchestrator.domain.cloud import Endpoint, Machine, MachineSpec, Operation, Quota
+from orchestrator.domain.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
 from orchestrator.domain.notify import Notice
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
 from orchestrator.domain.schedule import Firing
@@ -164,6 +164,9 @@ class Cloud(Protocol):
     def has_snapshot(self, name: str) -> bool:
         """Whether a snapshot of that name is ready to be used."""
 
+    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+        """All disks, snapshots and static addresses of the project, and what could not be asked."""
+
     def quotas(self, region: str) -> list[Quota]:
         """The region's limits and the project's."""
 
@@ -205,6 +208,9 @@ class MachineBook(Protocol):
     def remember(self, endpoint: Endpoint) -> None: ...
 
     def forget(self, project: str, name: str) -> None: ...
+
+    def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
+        """Host keys that the user's own SSH has for the machine, by its alias: ``gcloud compute ssh`` files them so."""
 
 
 class Journal(Protocol):

@@ -6,6 +6,7 @@ question to the cloud, so whatever is torn, foreign or out of shape counts as un
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -76,6 +77,15 @@ class FileMachineBook:
             path = self._file(project, name)
             with disk_errors("forget a machine", path), contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+    def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
+        """See the port. ``~/.ssh/google_compute_known_hosts`` is where gcloud keeps them."""
+        from orchestrator.adapters.hosts.known_hosts import lookup
+
+        files = [Path.home() / ".ssh" / name for name in ("google_compute_known_hosts", "known_hosts")]
+        keys = [key for key in lookup(files, key_alias(instance_id), 22) if not key.revoked]
+        lines = [f"{key.kind} {base64.b64encode(key.blob).decode()}" for key in keys]
+        return tuple(line for line in dict.fromkeys(lines) if is_host_key(line))
 
     def known_hosts(self, endpoint: Endpoint) -> Path:
         """The pinned keys as a known_hosts file for OpenSSH, under the machine's alias.

@@ -180,12 +180,15 @@ class GiveUp:
 Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | GiveUp
 
 
-def next_move(seen: Sequence[Machine], policy: Policy, history: History, now: float) -> Move:
+def next_move(
+    seen: Sequence[Machine], policy: Policy, history: History, now: float, cloud_ahead_s: float = 0.0
+) -> Move:
     """What to do next.
 
     Args:
         seen: every machine of the name, from all zones, as they are now.
         now: epoch seconds on the clock of ``history``.
+        cloud_ahead_s: how much the cloud's clock, which its deadlines are told by, is ahead of that one.
     """
     if now - history.began >= policy.limit_s:
         return GiveUp(
@@ -199,7 +202,7 @@ def next_move(seen: Sequence[Machine], policy: Policy, history: History, now: fl
         return _create(policy, history, now, None, None)
     power = machine.power
     if power is Power.RUNNING:
-        return _running(machine, policy, history, now)
+        return _running(machine, policy, history, now, now + cloud_ahead_s)
     if power is Power.STOPPED:
         return _stopped(machine, policy, history, now)
     if power is Power.SUSPENDED:
@@ -237,7 +240,7 @@ def deadline_of(machine: Machine) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------------- one state at a time
-def _running(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+def _running(machine: Machine, policy: Policy, history: History, now: float, cloud_now: float) -> Move:
     # Whatever was said of it: a start that was refused may have happened all the same.
     ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
     wish = policy.wish
@@ -246,10 +249,10 @@ def _running(machine: Machine, policy: Policy, history: History, now: float) -> 
     deadline = deadline_of(machine)
     if deadline is None:
         return Use(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
-    if deadline - now + SLACK_S < wish.need_s:
+    if not ours and deadline - cloud_now + SLACK_S < wish.need_s:
         return GiveUp(
             "budget",
-            f"{machine.name} is stopped by the cloud in {max(0.0, deadline - now) / 60:.0f} minutes, and this may take"
+            f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, and this may take"
             f" {wish.need_s / 60:.0f}",
             cause="the time limit of a machine that runs cannot be moved",
             hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",

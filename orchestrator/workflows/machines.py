@@ -1,0 +1,75 @@
+"""A target's machine in its cloud: finding it, and changing it so that a killed controller leaves no riddle.
+
+Every change is written to the journal, with its request id, before the cloud is asked for it, and seen through within
+bounded time. What the cloud refuses comes back as the operation's refusal, for
+:func:`orchestrator.domain.acquire.next_move` to judge.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.domain.acquire import Action
+from orchestrator.domain.cloud import MANAGED_LABEL, Machine, Operation
+from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
+from orchestrator.ports import Clock, Cloud, Services
+
+#: How long a stop may take before it is left to the fences; systems that hang on the way down take minutes.
+STOP_LIMIT_S = 600.0
+#: Labels, metadata, limits: they take a second or two.
+CHANGE_LIMIT_S = 120.0
+
+
+class Log(Protocol):
+    """Appends a line to a journal; on disk before it returns."""
+
+    def __call__(self, kind: str, **data: object) -> None: ...
+
+
+def in_cloud(services: Services, target: Target) -> GcpTarget | None:
+    """The machine of a cloud that ``target`` means; None if it is a machine that is simply there."""
+    return services.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
+
+
+def look(cloud: Cloud, target: GcpTarget) -> list[Machine]:
+    """Every machine of the target's name: in its zones, and any that fcctl made in another one.
+
+    Raises:
+        CloudError: a zone could not be asked; then nobody knows whether there is a machine.
+    """
+    found = [machine for zone in dict.fromkeys(target.zones) if (machine := cloud.machine(zone, target.instance))]
+    if not found:
+        labelled, _unanswered = cloud.machines({MANAGED_LABEL: None})
+        found = [machine for machine in labelled if machine.name == target.instance]
+    return found
+
+
+@dataclass
+class Changes:
+    """The cloud's mutations on one target's machine."""
+
+    cloud: Cloud
+    clock: Clock
+    log: Log
+    name: str
+    #: How much the cloud's clock is ahead of this one, once an operation has told.
+    cloud_ahead_s: float | None = None
+
+    def make(self, action: Action | str, zone: str, change: Callable[[str], Operation], limit_s: float) -> Operation:
+        """Ask for a change and see it through; the operation may be refused, or not done after ``limit_s``."""
+        request_id = str(uuid.uuid4())
+        self.log("cloud", action=str(action), zone=zone, name=self.name, request_id=request_id)
+        asked = self.clock.now()
+        operation = change(request_id)
+        if operation.started is not None:
+            self.cloud_ahead_s = operation.started - asked
+        return self._wait(operation, limit_s)
+
+    def _wait(self, operation: Operation, limit_s: float) -> Operation:
+        deadline = self.clock.monotonic() + limit_s
+        while not operation.done and self.clock.monotonic() < deadline:
+            operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))
+        return operation

@@ -1,0 +1,178 @@
+"""Let a machine go: stop it, leave it on for a while, or delete it, and see that it happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fcctl_remote import wire
+from orchestrator.domain.cloud import MANAGED_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.domain.target import GcpTarget
+from orchestrator.errors import AuthError, CloudError, HostError
+from orchestrator.ports import Cloud, Services
+from orchestrator.workflows.machines import STOP_LIMIT_S, Changes, Log, look
+
+#: Between two looks at a machine that is going down, seconds.
+POLL_S = 1.0
+#: Between two requests that the cloud refuses for now, seconds.
+AGAIN_S = 5.0
+
+Policy = Literal["stop", "keep", "delete"]
+
+
+@dataclass(frozen=True)
+class Released:
+    """What became of the machine."""
+
+    how: Literal["stopped", "deleted", "kept", "used", "gone"]
+    zone: str
+    reason: str = ""
+    #: With ``kept``: when it stops itself, epoch seconds of its own clock.
+    until: float | None = None
+    #: By the cloud's clock, epoch seconds, as far as it says.
+    started: float | None = None
+    stopped: float | None = None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A machine that was, or may have been, turned on for somebody."""
+
+    zone: str
+    #: None: it was asked for, and never seen.
+    instance_id: str | None = None
+    made_here: bool = False
+
+
+def release(services: Services, target: GcpTarget, holds: list[Hold], policy: Policy, log: Log) -> list[Released]:
+    """Stop (or delete) what was turned on, and wait until it is off.
+
+    ``delete`` deletes only what fcctl made; anything else is stopped. A machine that is another one by now is left
+    alone.
+
+    Raises:
+        CloudError, AuthError: it is not known to be off. Its fences still hold.
+    """
+    return _Releasing(services, target, log).carry_out(holds, policy)
+
+
+class _Releasing:
+    def __init__(self, services: Services, target: GcpTarget, log: Log) -> None:
+        self._services = services
+        self._target = target
+        self._cloud: Cloud = services.clouds.open(target)
+        self._changes = Changes(self._cloud, services.clock, log, target.instance)
+
+    def carry_out(self, holds: list[Hold], policy: Policy) -> list[Released]:
+        seen = {machine.zone: machine for machine in self._look(holds)}
+        done = []
+        for hold in holds:
+            machine = seen.get(hold.zone)
+            if machine is None:
+                done.append(Released("gone", hold.zone, "there is no such machine (any more)"))
+            elif hold.instance_id is not None and machine.id != hold.instance_id:
+                done.append(Released("gone", hold.zone, "it was deleted, and another machine has its name"))
+            elif policy == "delete" and MANAGED_LABEL in machine.labels:
+                done.append(self._delete(machine))
+            else:
+                done.append(self._stop(machine))
+        return done
+
+    def _look(self, holds: list[Hold]) -> list[Machine]:
+        """What is there; a creation whose reply was never read is given a moment to show."""
+        found = look(self._cloud, self._target)
+        zones = {machine.zone for machine in found}
+        if any(hold.instance_id is None and hold.made_here and hold.zone not in zones for hold in holds):
+            self._services.clock.sleep(POLL_S)
+            found = look(self._cloud, self._target)
+        return found
+
+    # -------------------------------------------------------------------------------------------------------- one way
+    def _stop(self, machine: Machine) -> Released:
+        clock = self._services.clock
+        deadline = clock.monotonic() + STOP_LIMIT_S
+        now: Machine | None = machine
+        self._say(f"stopping {machine.name}")
+        while now is not None and now.id == machine.id and now.power not in (Power.STOPPED, Power.SUSPENDED):
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise CloudError(
+                    f"{machine.name} is still {now.status} {STOP_LIMIT_S / 60:.0f} minutes after it was told to stop",
+                    hint="fcctl hosts audit shows what runs, and stops it",
+                )
+            if now.power not in (Power.STOPPING, Power.SUSPENDING):
+                self._ask_to_stop(now, left)
+            now = self._cloud.machine(machine.zone, machine.name)
+            if now is not None and now.power not in (Power.STOPPED, Power.SUSPENDED):
+                clock.sleep(POLL_S)
+                now = self._cloud.machine(machine.zone, machine.name)
+        self._forget_address()
+        stopped = now.stopped if now is not None and now.id == machine.id else None
+        return Released("stopped", machine.zone, started=machine.started, stopped=stopped)
+
+    def _ask_to_stop(self, machine: Machine, limit_s: float) -> None:
+        operation = self._changes.make(
+            "stop", machine.zone, lambda request: self._cloud.stop(machine, request), limit_s
+        )
+        self._heed(machine, operation)
+        if operation.refusal is not None:
+            self._services.clock.sleep(AGAIN_S)
+
+    def _delete(self, machine: Machine) -> Released:
+        clock = self._services.clock
+        deadline = clock.monotonic() + STOP_LIMIT_S
+        self._say(f"deleting {machine.name}")
+        while True:
+            operation = self._changes.make(
+                "delete", machine.zone, lambda request: self._cloud.delete(machine, request), STOP_LIMIT_S
+            )
+            self._heed(machine, operation)
+            seen = self._cloud.machine(machine.zone, machine.name)
+            if seen is None or seen.id != machine.id:
+                break
+            if clock.monotonic() > deadline:
+                raise CloudError(
+                    f"{machine.name} is still there {STOP_LIMIT_S / 60:.0f} minutes after it was to be deleted",
+                    hint="fcctl hosts audit shows what is left, and stops it",
+                )
+            clock.sleep(AGAIN_S)
+        self._services.book.forget(machine.project, machine.name)
+        return Released("deleted", machine.zone, started=machine.started, stopped=operation.finished)
+
+    def _heed(self, machine: Machine, operation: Operation) -> None:
+        """Raise what no waiting cures."""
+        refusal = operation.refusal
+        if refusal is None or refusal.remedy is not Remedy.FATAL:
+            return
+        kind = AuthError if refusal.http_status in (401, 403) else CloudError
+        raise kind(
+            f"{machine.name} cannot be stopped: {refusal.code}",
+            cause=refusal.message,
+            hint=f"stop it by hand: gcloud compute instances stop {machine.name} --zone {machine.zone}"
+            f" --project {machine.project}",
+        )
+
+    def _forget_address(self) -> None:
+        """Its host keys stay known; that it is up does not."""
+        book, target = self._services.book, self._target
+        known = book.known(target.project, target.instance)
+        if known is not None:
+            book.remember(replace(known, deadline=None))
+
+    def _say(self, text: str) -> None:
+        self._services.observer.phase("release", text)
+
+
+def others_on_host(services: Services, target: GcpTarget, own: str) -> str | None:
+    """A run that is at work, or waits, on the machine; None if there is none, or nobody answers there."""
+    try:
+        session = services.hosts.connect(target)
+    except HostError:
+        return None
+    try:
+        summaries = session.status(None)
+    except HostError:
+        return None
+    finally:
+        session.close()
+    return next((r.run_id for r in summaries if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
