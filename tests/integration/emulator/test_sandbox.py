@@ -248,7 +248,8 @@ def test_what_is_missing_is_said(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
 def test_a_plain_user_has_one_of_his_own() -> None:
     nobody = pwd.getpwnam("nobody")
-    code = "from orchestrator.adapters import sandbox as m\ns = m.Sandbox()\ns.url()\nprint(s.running(), s.folder)\ns.stop()"
+    code = "from orchestrator.adapters import sandbox\ns = sandbox.Sandbox()\ns.url()\n"
+    code += "print(s.running(), s.folder)\ns.stop()"
     # The Python of these tests may lie where only root can look: that much is left to the plain user, and no more.
     became = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
     became += ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
