@@ -107,6 +107,7 @@ def _from_private(path: Path) -> str:
 
 def _load(path: Path) -> SSHPrivateKeyTypes:
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
     hint = f"write its public half beside it: ssh-keygen -y -f {path} > {path}.pub"
@@ -115,7 +116,10 @@ def _load(path: Path) -> SSHPrivateKeyTypes:
             data = file.read(_MAX_FILE_BYTES)
         if b"BEGIN OPENSSH" in data[:200]:
             return load_ssh_private_key(data, None)
-        return load_pem_private_key(data, None)
+        key = load_pem_private_key(data, None)
+        if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+            return key
+        raise ValueError("a kind of key that SSH does not use in this form")
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = "it needs its passphrase" if "assw" in str(error) else str(error) or type(error).__name__
         raise ConfigError(f"cannot read the key {path}", cause=reason, hint=hint) from None
