@@ -104,6 +104,29 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Leftover:
+    """A thing that is billed by the month, whether or not a machine uses it."""
+
+    kind: Literal["disk", "snapshot", "address"]
+    project: str
+    #: A disk's zone, an address's region or ``global``, the first place a snapshot is stored in.
+    place: str
+    name: str
+    gb: int = 0  # of a snapshot: what is stored, at least 1
+    type: str = ""  # of a disk: pd-balanced, ...
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the machines that have it.
+    users: tuple[str, ...] = ()
+    #: Of a snapshot: the disk it was made of.
+    source: str = ""
+    created: float | None = None
+
+    @property
+    def region(self) -> str:
+        return region_of(self.place) if self.kind == "disk" else self.place
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """How to log in to a machine that was up when this was written: a warm start need not ask the cloud."""
 

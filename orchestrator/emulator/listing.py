@@ -16,10 +16,10 @@ MAX_PAGE = 500
 
 def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """One page of a list. ``kind`` is what a single one is called: ``compute#instance``."""
-    chosen, token = _page(call, resources)
+    rows, token = chosen(call, resources)
     answer: dict[str, Any] = {"kind": f"{kind}List", "id": path, "selfLink": link(path)}
-    if chosen:
-        answer["items"] = chosen
+    if rows:
+        answer["items"] = rows
     if token:
         answer["nextPageToken"] = token
     return answer
@@ -27,12 +27,12 @@ def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) 
 
 def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """One page of an aggregated list: every zone is named, those without a resource on this page with a warning."""
-    chosen, token = _page(call, resources)
+    rows, token = chosen(call, resources)
     items: dict[str, Any] = {}
     for zone in call.world.scenario.zones:
-        here = [resource for resource in chosen if last(resource["zone"]) == zone]
+        here = [resource for resource in rows if last(resource["zone"]) == zone]
         scope = f"zones/{zone}"
-        items[scope] = {key: here} if here else {"warning": _empty(scope)}
+        items[scope] = {key: here} if here else {"warning": empty(scope)}
     path = f"{call.project}/aggregated/{key}"
     answer: dict[str, Any] = {"kind": f"{kind}AggregatedList", "id": path, "items": items, "selfLink": link(path)}
     if token:
@@ -40,8 +40,11 @@ def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, An
     return answer
 
 
-def _page(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
-    """Pages go on after the last name of the page before, so that nothing is skipped when the list changes."""
+def chosen(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
+    """What is on the page that is asked for, and the token of the next one.
+
+    Pages go on after the last name of the page before, so that nothing is skipped when the list changes.
+    """
     wanted = filters.compiled(call.query.get("filter", ""))
     rows = sorted((r for r in resources if wanted(r)), key=_order)
     after = _decode(call.query["pageToken"]) if call.query.get("pageToken") else ""
@@ -75,7 +78,7 @@ def _decode(token: str) -> str:
         raise invalid("pageToken", token, "The page token is not one of this list.") from None
 
 
-def _empty(scope: str) -> dict[str, Any]:
+def empty(scope: str) -> dict[str, Any]:
     return {
         "code": "NO_RESULTS_ON_PAGE",
         "message": f"There are no results for scope '{scope}' on this page.",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orchestrator.emulator import instances, reads, requests
+from orchestrator.emulator import addresses, instances, reads, requests
 from orchestrator.emulator.call import Call
 
 Handler = Callable[[Call], dict[str, Any]]
@@ -61,6 +61,9 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("snapshots.get", "GET", "global/snapshots/{name}", requests.get_snapshot),
     ("snapshots.delete", "DELETE", "global/snapshots/{name}", requests.delete_snapshot),
     ("snapshots.setLabels", "POST", "global/snapshots/{name}/setLabels", requests.set_resource_labels),
+    ("addresses.aggregatedList", "GET", "aggregated/addresses", addresses.aggregated),
+    ("addresses.insert", "POST", "regions/{region}/addresses", addresses.insert),
+    ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", addresses.delete),
     ("zoneOperations.list", "GET", "zones/{zone}/operations", requests.list_operations),
     ("zoneOperations.get", "GET", "zones/{zone}/operations/{name}", requests.get_operation),
     ("zoneOperations.wait", "POST", "zones/{zone}/operations/{name}/wait", requests.wait_operation),

@@ -81,6 +81,7 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.disks: dict[str, dict[str, Any]] = {}
         self.snapshots: dict[str, dict[str, Any]] = {}
+        self.addresses: dict[str, dict[str, Any]] = {}
         self.operations: dict[str, Operation] = {}
         #: project and requestId -> what was asked, and the operation that answered it
         self.requests: dict[str, tuple[str, str]] = {}
@@ -109,6 +110,7 @@ class World:
                 "machines": [asdict(machine) for machine in self.machines.values()],
                 "disks": self.disks,
                 "snapshots": self.snapshots,
+                "addresses": self.addresses,
                 "operations": [asdict(operation) for operation in self.operations.values()],
                 "requests": self.requests,
             }
@@ -138,6 +140,7 @@ class World:
             operation = Operation(**value, steps=steps)
             self.operations[operation.path] = operation
         self.disks, self.snapshots = state["disks"], state["snapshots"]
+        self.addresses = state.get("addresses", {})
         self.requests = {key: (asked, answer) for key, (asked, answer) in state["requests"].items()}
         self.secret = state["secret"]
         return float(state["now"])

@@ -1,0 +1,73 @@
+"""Static addresses, and all that is billed by the month, as fcctl's own client lists it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.cloud.compute_v1")
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import compute_v1 as compute
+
+from orchestrator.adapters.gcp.cloud import GcpCloud
+from orchestrator.app import SystemClock
+from orchestrator.emulator import Emulator
+from tests.integration.emulator.conftest import PROJECT, ZONE, Gce
+
+
+def addresses(emulator: Emulator) -> Any:
+    return compute.AddressesClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.url}  # type: ignore[no-untyped-call]
+    )  # fmt: skip
+
+
+def test_an_address_is_reserved_listed_and_released(cloud: tuple[Emulator, Gce]) -> None:
+    emulator, _ = cloud
+    client = addresses(emulator)
+    resource = compute.Address(name="ip", labels={"fcctl": "yes"})
+    client.insert_unary(project=PROJECT, region="us-central1", address_resource=resource)
+    pages = dict(client.aggregated_list(project=PROJECT))
+    (found,) = pages["regions/us-central1"].addresses
+    assert (found.name, found.status, found.address_type) == ("ip", "RESERVED", "EXTERNAL")
+    assert pages["regions/us-west1"].warning.code == "NO_RESULTS_ON_PAGE"
+    client.delete_unary(project=PROJECT, region="us-central1", address="ip")
+    emulator.advance(5)
+    assert not dict(client.aggregated_list(project=PROJECT))["regions/us-central1"].addresses
+
+
+def test_what_is_billed_by_the_month(start: Callable[..., tuple[Emulator, Gce]]) -> None:
+    emulator, gce = start()
+    gce.create("vm")
+    disk = compute.Disk(name="spare", size_gb=50, labels={"fcctl": "yes"}, type_=f"zones/{ZONE}/diskTypes/pd-ssd")
+    gce.done(gce.disks.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
+    snapshot = compute.Snapshot(name="vm-1")
+    request_id = str(uuid.uuid4())
+    gce.done(gce.disks.create_snapshot_unary(
+        request={"project": PROJECT, "zone": ZONE, "disk": "vm", "snapshot_resource": snapshot, "request_id": request_id}
+    ))  # fmt: skip
+    addresses(emulator).insert_unary(
+        project=PROJECT, region="us-west1", address_resource=compute.Address(name="ip")
+    )  # fmt: skip
+    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).leftovers()
+    assert unasked == []
+    rows = {(one.kind, one.name): one for one in found}
+    assert set(rows) == {("disk", "vm"), ("disk", "spare"), ("snapshot", "vm-1"), ("address", "ip")}
+    assert rows["disk", "vm"].users == ("vm",)
+    spare = rows["disk", "spare"]
+    assert (spare.gb, spare.type, spare.users, spare.region) == (50, "pd-ssd", (), "us-central1")
+    assert rows["snapshot", "vm-1"].source == "vm"
+    assert rows["snapshot", "vm-1"].region == "us-central1"
+    assert rows["address", "ip"].region == "us-west1"
+
+
+def test_what_may_not_be_read_is_named(start: Callable[..., tuple[Emulator, Gce]]) -> None:
+    emulator, gce = start()
+    gce.create("vm")
+    emulator.faults.add(action="snapshots.list", nth="1+", do={"http": 403})
+    found, unasked = GcpCloud(PROJECT, emulator.url, SystemClock()).leftovers()
+    assert [one.kind for one in found] == ["disk"]
+    assert [what.split()[0] for what in unasked] == ["snapshots"]
