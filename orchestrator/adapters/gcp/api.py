@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.adapters.gcp.calls import Calls, Refused
 from orchestrator.adapters.gcp.clients import Clients
+from orchestrator.adapters.gcp.failures import Nonsense
 from orchestrator.domain import refusals
 from orchestrator.errors import CloudError, ConfigError, FcctlError
 from orchestrator.ports import Clock
 
 #: Of one HTTP request, seconds.
 REQUEST_TIMEOUT_S = 30.0
+_NO_META = SimpleNamespace(fields=())
 #: More pages than any project has; a service that gives the same page for ever is not followed for ever.
 MAX_PAGES = 1000
 
@@ -27,7 +30,7 @@ class Api:
     def __init__(self, project: str, api_endpoint: str | None, clock: Clock, page_size: int) -> None:
         self.project = project
         self.clients = Clients(project, api_endpoint)
-        self.calls = Calls(clock, project)
+        self.calls = Calls(clock, project, emulated=api_endpoint is not None)
         self.page_size = page_size
 
     def message(self, name: str, **fields: Any) -> Any:
@@ -35,8 +38,11 @@ class Api:
         return getattr(self.clients.types(), name)(project=self.project, **fields)
 
     def send(self, service: str, method: str, request: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Once, and with what Google's library raises."""
-        return getattr(self.clients.get(service), method)(request=request, timeout=timeout_s, retry=None)
+        """Once, and with what Google's library raises, or Nonsense: it takes any JSON for an answer."""
+        answer = getattr(self.clients.get(service), method)(request=request, timeout=timeout_s, retry=None)
+        if "name" in getattr(type(answer), "meta", _NO_META).fields and not answer.name:
+            raise Nonsense
+        return answer
 
     def ask(self, service: str, method: str, request: Any, what: str) -> Any:
         """The answer to a request that may be repeated.

@@ -20,6 +20,8 @@ PATIENCE_S = 90.0
 OFFLINE_PATIENCE_S = 12.0
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
+_OFFLINE = "is this computer online? https://status.cloud.google.com says how the service is"
+_EMULATOR = "is the emulator at the target's `api_endpoint` still running? fcctl emulator"
 
 
 class Refused(Exception):
@@ -37,9 +39,10 @@ class Calls:
     not come back together.
     """
 
-    def __init__(self, clock: Clock, project: str) -> None:
+    def __init__(self, clock: Clock, project: str, *, emulated: bool) -> None:
         self._clock = clock
         self._project = project
+        self._hint = _EMULATOR if emulated else _OFFLINE
         self._reached = False
 
     def __call__(self, what: str, request: Callable[[], R]) -> R:
@@ -68,7 +71,7 @@ class Calls:
             if spent + wait > patience:
                 raise CloudError(
                     f"the cloud did not answer for {spent:.0f} s ({what})", cause=why,
-                    hint="is this computer online? https://status.cloud.google.com says how the service is",
+                    hint=self._hint,
                 ) from None  # fmt: skip
             _LOG.info("%s: %s; again in %.1f s", what, why, wait)
             self._clock.sleep(wait)

@@ -71,7 +71,7 @@ class GcpCloud:
             if "endpoint access is disabled" in (forbidden.cause or ""):  # a machine made without guest attributes
                 return {}
             raise
-        return {item.key: item.value for item in raw.query_value.items if f"{item.namespace}/".startswith(path)}
+        return {i.key: i.value for i in raw.query_value.items if f"{i.namespace}/{i.key}".startswith(path)}
 
     def serial_output(self, machine: Machine) -> str:
         request = self._about("GetSerialPortOutputInstanceRequest", machine)

@@ -12,8 +12,14 @@ from orchestrator.errors import AuthError, CloudError, FcctlError
 _LOGIN = "gcloud auth application-default login"
 _NO_SUCH_PROJECT = re.compile(r"resource 'projects/[^/']+' was not found", re.IGNORECASE)
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
+#: urllib3's, whose package is not ours to import.
+_NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError")
 #: No message of anybody's is longer on the terminal.
 _MAX_TEXT = 600
+
+
+class Nonsense(Exception):
+    """An answer with status 200 that is not one of this service's."""
 
 
 class Forbidden(AuthError):
@@ -71,9 +77,10 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
             hint="if a proxy of your organisation stands in between, name its certificates: REQUESTS_CA_BUNDLE=FILE",
         ) from None  # fmt: skip
     if isinstance(error, http.ConnectionError | http.Timeout | http.ChunkedEncodingError | http.ContentDecodingError):
-        unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or "NewConnectionError" in repr(error)
-        return NoAnswer(_reason(error), unreached=unreached or "NameResolution" in repr(error))
-    if isinstance(error, ParseError | http.JSONDecodeError | UnicodeDecodeError):
+        root = _root(error)
+        unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or type(root).__name__ in _NO_CONNECTION
+        return NoAnswer(_clean(re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))), unreached=unreached)
+    if isinstance(error, Nonsense | ParseError | http.JSONDecodeError | UnicodeDecodeError):
         return NoAnswer("the answer is not one of this service's: is there a login page in between?")
     raise CloudError("a request to the cloud could not be made", cause=_text(error), hint="fcctl doctor") from error
 
@@ -115,7 +122,10 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
     if permission is not None:
         return f"no permission {permission} in project {project}", refusals.permission_hint(permission, project)
     if answer.reason in ("forbidden", "PERMISSION_DENIED", "IAM_PERMISSION_DENIED", ""):
-        return f"the cloud forbids it in project {project}", f"fcctl doctor, and ask an owner of {project}"
+        return (
+            f"the cloud forbids it in project {project}",
+            f"ask an owner of {project} for roles/compute.instanceAdmin.v1",
+        )
     return None
 
 
@@ -157,7 +167,9 @@ def _answer(error: Exception) -> Answer:
     first = entries[0] if entries else {}
     message = str(first.get("message") or getattr(error, "message", "") or error)
     reason = str(first.get("reason") or _info_reason(error))
-    return Answer(int(getattr(error, "code", 0) or 0), reason, _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message)))
+    message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
+    status = int(getattr(error, "code", 0) or 0)
+    return Answer(status, reason, f"HTTP {status}, and a page for people" if message.startswith("<") else message)
 
 
 def _info_reason(error: Exception) -> str:
@@ -165,11 +177,16 @@ def _info_reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or "")
 
 
-def _reason(error: Exception) -> str:
-    """The innermost cause of an error of the HTTP library, without the URL."""
-    text = _text(error)
-    inner = re.search(r"(?:Error|Timeout)\w*\(.*?['\"]?(?:: )?([^'\":>()]+)['\"]?\)", text)
-    return (inner[1].strip() if inner else "") or type(error).__name__
+def _root(error: BaseException) -> BaseException:
+    """What is at the bottom of an error of the HTTP library, which wraps it two or three times."""
+    for _ in range(5):
+        inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((arg for arg in reversed(error.args) if isinstance(arg, BaseException)), None)
+        if inner is None:
+            break
+        error = inner
+    return error
 
 
 def _text(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""OS Login: Google keeps the key, and says which user it belongs to. ``gcloud`` does it, since its API is another one."""
+"""OS Login: Google keeps the key and names the user it belongs to. Its API is another one, so ``gcloud`` does it."""
 
 from __future__ import annotations
 
