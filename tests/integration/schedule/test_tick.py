@@ -1,0 +1,158 @@
+"""A schedule at work: the real command, real runs on this computer, and firings that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.firings import FiringRecords
+from orchestrator.domain.schedule import Firing
+from tests.support.waiting import wait_for
+
+JOB = "job: hello\nsteps:\n  - id: greet\n    run: sleep ${SECONDS_}; echo hello\n    env: {SECONDS_: '0'}\n"
+
+
+@pytest.fixture
+def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
+    (tmp_path / "ws" / "jobs").mkdir(parents=True)
+    (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB)
+    (tmp_path / "ws" / "fcctl.toml").write_text('# mine\n[project]\nname = "ws"\n')
+
+    def call(*arguments: str, code: int = 0) -> Any:
+        argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "--json", *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return json.loads((done.stdout if code == 0 else done.stderr).splitlines()[-1])
+
+    return call
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> FiringRecords:
+    return FiringRecords(tmp_path / "ws" / "results")
+
+
+def due_now(records: FiringRecords, key: str = "* * * * * UTC", minutes: int = 2) -> None:
+    """As if the schedule had been watched since a moment ago."""
+    now = datetime.now(UTC).timestamp() - 60 * minutes
+    records.append("often", ())  # makes the folder
+    records._path("often").write_text("")
+    records.append("often", (Firing(outcome="watching", due=now, at=now, key=key),))
+
+
+def outcomes(records: FiringRecords) -> list[str]:
+    return [f.outcome for f in records.read("often")]
+
+
+def add(fcctl: Callable[..., Any], *more: str) -> None:
+    fcctl(
+        "schedule", "add", "often", "--cron", "* * * * *", "--job", "hello", "--on", "local", "--timezone", "UTC", *more
+    )
+
+
+def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: FiringRecords) -> None:
+    add(fcctl)
+    assert [f["outcome"] for f in fcctl("schedule", "tick")["firings"]] == ["watching"]
+    due_now(records)
+    decided = [f["outcome"] for f in fcctl("schedule", "tick")["firings"]]
+    assert decided[-1] == "started"
+    wait_for(lambda: "finished" in outcomes(records), 60)
+    last = records.read("often")[-1]
+    assert (last.status, last.exit_code) == ("passed", 0)
+    assert fcctl("results", "show", last.run_id)["status"] == "passed"
+    row = fcctl("schedule", "ls")["schedules"][0]
+    assert row["last"]["run_id"] == last.run_id
+    assert len(row["next"]) == 3
+
+
+def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords) -> None:
+    add(fcctl, "--set", "SECONDS_=8")
+    due_now(records)
+    assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
+    wait_for(lambda: records.at_work("often"), 30)
+    newest = records.read("often")[-1]
+    past = newest.model_copy(update={"due": newest.due - 60, "outcome": "missed"})
+    (records._path("often")).write_text("")
+    records.append("often", (past, newest.model_copy(update={"due": newest.due - 60})))
+    assert [f["outcome"] for f in fcctl("schedule", "tick")["firings"]][-1] == "overlap"
+    wait_for(lambda: "finished" in outcomes(records), 60)
+
+
+def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
+    fcctl: Any, records: FiringRecords, tmp_path: Path
+) -> None:
+    add(fcctl, "--set", "SECONDS_=3")
+    due_now(records)
+    fcctl("schedule", "tick")
+    active = tmp_path / "ws" / "results" / "active"
+    wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("*/journal.jsonl")), 60)
+    lock = json.loads((tmp_path / "ws" / "results" / "schedules" / "often.firing.lock").read_text())
+    os.killpg(lock["pid"], signal.SIGKILL)  # the firing and its `fcctl run`; the run itself is in its own session
+    wait_for(lambda: not records.at_work("often"), 30)
+    started = records.read("often")[-1]
+    (records._path("often")).write_text("")
+    records.append("often", (started.model_copy(update={"at": started.at - 600}),))
+
+    def completed() -> bool:
+        fcctl("schedule", "tick")
+        return bool(fcctl("results", "ls")["runs"])
+
+    wait_for(completed, 60)
+    assert "interrupted" in outcomes(records)
+    assert fcctl("results", "ls")["runs"][0]["status"] == "passed"
+
+
+def test_a_month_that_is_spent_starts_nothing(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
+    add(fcctl, "--budget", "4", "--per-month", "5")
+    now = datetime.now(UTC).timestamp()
+    key = "* * * * * UTC"
+    spent = [Firing(outcome=o, due=now - 120, at=now - 120, key=key, usd=2.0) for o in ("started", "finished")]  # type: ignore[arg-type]
+    records.append("often", tuple(spent))
+    firing = fcctl("schedule", "tick")["firings"][-1]
+    assert firing["outcome"] == "refused"
+    assert "$2.00 of this month's $5.00" in firing["reason"]
+    assert not list((tmp_path / "ws" / "results").glob("active/*"))
+
+
+def test_rm_leaves_the_file_as_it_was(fcctl: Any, tmp_path: Path) -> None:
+    add(fcctl)
+    fcctl("schedule", "rm", "often")
+    assert (tmp_path / "ws" / "fcctl.toml").read_text() == '# mine\n[project]\nname = "ws"\n'
+    assert fcctl("schedule", "rm", "often", code=7)["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--cron", "0 0 31 2 *"), 2),
+        (("--cron", "@daily", "--timezone", "Mars/Pluto"), 2),
+        (("--cron", "@daily", "--budget", "-1"), 2),
+        (("--cron", "@daily", "--budget", "nan"), 2),
+        (("--cron", "@daily", "--per-month", "5"), 5),
+        (("--cron", "@daily", "--per-month", "5", "--budget", "6"), 5),
+        (("--cron", "@daily", "--set", "NOPE=1"), 2),
+        (("--cron", "@daily", "--catch-up", "-3"), 2),
+    ],
+)
+def test_what_cannot_work_is_not_written_down(
+    fcctl: Any, tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    before = (tmp_path / "ws" / "fcctl.toml").read_text()
+    error = fcctl("schedule", "add", "n", "--job", "hello", "--on", "local", *arguments, code=code)["error"]
+    assert error["message"]
+    assert (tmp_path / "ws" / "fcctl.toml").read_text() == before
+
+
+def test_two_schedules_of_one_name(fcctl: Any) -> None:
+    add(fcctl)
+    error = fcctl("schedule", "add", "often", "--cron", "@daily", "--job", "hello", "--on", "local", code=8)["error"]
+    assert "schedule rm often" in error["hint"]
