@@ -26,6 +26,10 @@ from orchestrator.domain.statistics import Launch  # noqa: E402
 PAGE = ROOT / "docs" / "statistics.md"
 BEGIN, END = "<!-- rates: benchmarks/verdicts.py --write -->", "<!-- end of rates -->"
 SLOWDOWN = 1.05
+COLUMNS = (
+    "launches a side", "what the samples do", "benchmarks", "false alarms", "5 % slower, found",
+    "called same or faster", "equal, called same", "interval holds the truth",
+)  # fmt: skip
 Rng = np.random.Generator
 Noise = Callable[[Rng, int], np.ndarray]
 
@@ -150,11 +154,7 @@ def measure(scenario: Scenario, trials: int, seed: int = 0) -> Rates:
 
 def table(trials: int) -> str:
     """The rates of all scenarios as Markdown."""
-    lines = [
-        "| launches a side | what the samples do | benchmarks | false alarms | 5 % slower, found | called same or faster "
-        "| equal, called same | interval holds the truth |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---:|---:|---:|---:|---:|---:|"]
     for scenario in SCENARIOS:
         rates = measure(scenario, trials)
         print(f"{scenario.launches} {scenario.name}: {rates}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.domain.statistics import Launch
 from orchestrator.domain.timings import Timing, entries, number
 
-MAX_SAMPLES = 100_000
+MAX_SAMPLES, MAX_ROWS = 100_000, 20_000
 #: From this share of blocks or samples on, a benchmark counts as throttled.
 THROTTLED_SHARE = 0.1
 #: Telemetry's reasons that mean a GPU ran slower than it could; a clock that somebody chose is no throttling.
@@ -76,12 +76,16 @@ class Machine:
 
 def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
     """Every entry of one benchmark document that has a time. Entries of one name count up: ``copy``, ``copy#2``."""
-    raw = _objects(document.get("benchmarks"))
-    timed = entries(document)
+    raw = _objects(document.get("benchmarks"))[:MAX_ROWS]
+    timed = entries(document)[:MAX_ROWS]
+    theirs = {id(t) for t in controls(timed)}  # a timing may hold a dictionary, and so has no hash
+    paired = _paired(document)
     seen: dict[Key, int] = {}
     found = []
     for timing, entry in zip(timed, raw, strict=True):
-        launch = Launch(_samples(entry.get("samples")), timing.stats, _groups(document, timing.name))
+        beside = paired.get(timing.name, [])
+        groups = max(1, *(_whole(c.get("replicates")) or 1 for c in beside)) if beside else 1
+        launch = Launch(_samples(entry.get("samples")), timing.stats, groups)
         if launch.value("p50") is None and launch.value("mean") is None:
             continue
         key = Key(timing.name, timing.variant, timing.mode)
@@ -94,28 +98,38 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
                 launch=launch,
                 unit=timing.unit,
                 shape=tuple(sorted((timing.shape or {}).items())),
-                method=_method(document),
-                is_control=_is_control(timing, timed),
-                conditions=_conditions(document, timing.name, machine),
+                method=method_of(document),
+                is_control=id(timing) in theirs,
+                conditions=_conditions(document, beside, machine),
                 p50=timing.p50,
             )
         )
     return found
 
 
-def _is_control(timing: Timing, timed: list[Timing]) -> bool:
-    """A reference beside something that is none: alone, code with PyTorch in its name is somebody's own."""
-    beside = (t for t in timed if t.case == timing.case and t.mode == timing.mode)
-    return timing.is_reference and any(not t.is_reference for t in beside)
+def controls(timed: list[Timing]) -> list[Timing]:
+    """References that stand beside something that is none: alone, code with PyTorch in its name is somebody's own."""
+    ours = {(t.case, t.mode) for t in timed if not t.is_reference}
+    return [t for t in timed if t.is_reference and (t.case, t.mode) in ours]
 
 
-def _method(document: dict[str, Any]) -> str:
+def method_of(document: dict[str, Any]) -> str:
+    """How it was measured: the tool, and the version of its method if that has one."""
     version = document.get("method_version")
     tool = document.get("tool")
     return " ".join(str(part)[:60] for part in (tool, f"v{version}" if version is not None else None) if part)
 
 
-def _conditions(document: dict[str, Any], name: str, machine: Machine) -> Conditions:
+def _paired(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The comparisons that each benchmark took part in, by its name."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for comparison in _objects(document.get("comparisons")):
+        for name in {str(comparison.get("benchmark")), str(comparison.get("against"))}:
+            found.setdefault(name, []).append(comparison)
+    return found
+
+
+def _conditions(document: dict[str, Any], beside: list[dict[str, Any]], machine: Machine) -> Conditions:
     environment = _object(document.get("environment"))
     gpu = _object(machine.host.get("gpu"))
     named = document.get("device") or environment.get("device") or gpu.get("name")
@@ -123,7 +137,7 @@ def _conditions(document: dict[str, Any], name: str, machine: Machine) -> Condit
     if on_cpu:
         cpu = _object(machine.host.get("cpu")).get("model") or machine.host.get("machine")
         return Conditions(device=_text(cpu), threads=_whole(document.get("threads")))
-    clocks, throttled = _clocks(document, name)
+    clocks, throttled = _clocks(beside)
     return Conditions(
         device=_text(named),
         driver=_text(environment.get("driver") or gpu.get("driver")),
@@ -134,13 +148,11 @@ def _conditions(document: dict[str, Any], name: str, machine: Machine) -> Condit
     )
 
 
-def _clocks(document: dict[str, Any], name: str) -> tuple[float | None, bool | None]:
-    """The SM clock (middle of its readings, MHz) while ``name`` was timed, and whether that was throttled."""
+def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | None]:
+    """The SM clock (middle of its readings, MHz) while these were measured, and whether that was throttled."""
     readings: list[float] = []
     blocks, throttled = 0, 0.0
-    for comparison in _objects(document.get("comparisons")):
-        if name not in (comparison.get("benchmark"), comparison.get("against")):
-            continue
+    for comparison in comparisons:
         clocks = comparison.get("clocks")
         throttled += number(comparison.get("throttled_blocks")) or 0.0
         if isinstance(clocks, dict):  # as published: extremes only
@@ -154,14 +166,6 @@ def _clocks(document: dict[str, Any], name: str) -> tuple[float | None, bool | N
     readings.sort()
     middle = readings[len(readings) // 2] if readings else None
     return middle, throttled >= THROTTLED_SHARE * blocks if blocks else None
-
-
-def _groups(document: dict[str, Any], name: str) -> int:
-    """How many placements of buffers the samples of ``name`` come from."""
-    for comparison in _objects(document.get("comparisons")):
-        if name in (comparison.get("benchmark"), comparison.get("against")):
-            return max(1, _whole(comparison.get("replicates")) or 1)
-    return 1
 
 
 def _samples(value: object) -> tuple[float, ...]:

@@ -63,8 +63,8 @@ def block_length(samples: Floats) -> int:
     slope, level = 2 * float((kept * lags).sum()), 1 + 2 * float(kept.sum())
     if level <= 0:
         return 1
-    length = (2 * slope**2 / (4 / 3 * level**2)) ** (1 / 3) * n ** (1 / 3)
-    return max(1, min(int(round(length)), n // LEAST_BLOCKS))
+    length: float = (2 * slope**2 / (4 / 3 * level**2)) ** (1 / 3) * n ** (1 / 3)
+    return max(1, min(round(length), n // LEAST_BLOCKS))
 
 
 def draws(samples: Floats, metric: str, length: int, count: int, rng: np.random.Generator) -> Floats:
