@@ -30,6 +30,7 @@ VERBS: dict[str, Verb] = {
     "results": Verb("orchestrator.cli.results", "results", "Look at the runs that are home."),
     "jobs": Verb("orchestrator.cli.jobs", "jobs", "List, show and check jobs."),
     "config": Verb("orchestrator.cli.config", "config", "Show the configuration and where it comes from."),
+    "cost": Verb("orchestrator.cli.cost", "cost", "Say what a run would cost, and by which prices."),
     "schedule": Verb("orchestrator.cli.schedule", "schedule", "Run jobs at set times, each within its budget."),
     "emulator": Verb("orchestrator.cli.emulator", "emulator", "Emulate Compute Engine on this machine."),
     "completion": Verb("orchestrator.cli.completion", "completion", "Print a shell completion script."),

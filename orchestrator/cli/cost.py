@@ -1,0 +1,91 @@
+"""``fcctl cost``: what a run would cost, and the prices it is reckoned with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.domain.prices import PriceTable
+
+
+@click.group()
+def cost() -> None:
+    """Dollars: the plan of a run before it starts, and the price table."""
+
+
+@cost.command()
+@click.argument("job")
+@click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
+@click.option("--zones", is_flag=True, help="Also each zone and price model that a start may end in.")
+@click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
+@click.pass_obj
+def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None) -> None:
+    """What a run of JOB would cost, by activity: expected, from earlier runs of it there, and at the worst.
+
+    Nothing is started, sent or asked of a cloud.
+    """
+    from orchestrator.workflows.cost_plan import cost_plan
+
+    workspace = cli.workspace()
+    with cli.services() as services:
+        made = cost_plan(
+            services.store, workspace.jobs.get(job), workspace.target(target), workspace.config.budget, steps
+        )
+    if cli.json:
+        cli.emit(made.as_json())
+        return
+    from orchestrator.reports.cost_table import print_cost_plan
+
+    print_cost_plan(made, cli.console, zones=zones)
+
+
+@cost.command()
+@click.option("--region", metavar="REGION", help="Only this region; else all.")
+@click.pass_obj
+def prices(cli: Cli, region: str | None) -> None:
+    """The prices that costs are reckoned with, their date and their source.
+
+    A target's or the budget's own usd_per_hour is stronger than the table.
+    """
+    from orchestrator.domain.list_prices import LIST_PRICES
+    from orchestrator.errors import NotFoundError, did_you_mean
+
+    table = LIST_PRICES
+    if region is not None and region not in table.regions:
+        raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, table.regions))
+    regions = [region] if region else sorted(table.regions)
+    if cli.json:
+        cli.emit(_as_json(table, regions))
+        return
+    from orchestrator.reports.cost_table import print_prices
+
+    print_prices(table, regions, cli.console)
+
+
+def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
+    from orchestrator.domain.prices import ADDRESS_IN_USE_USD_PER_HOUR
+
+    rows: dict[str, Any] = {}
+    for region in regions:
+        disks = {kind: table.disk(kind, region) for kind in ("pd-balanced", "pd-ssd", "pd-standard")}
+        snapshot, address = table.snapshot(region), table.unused_address(region)
+        rows[region] = {
+            "machines": {
+                name: {"on_demand": on_demand.usd, "spot": spot.usd, "how": on_demand.how}
+                for name, on_demand, spot in table.machines(region)
+            },
+            "disks_gib_month": {kind: price.usd for kind, price in disks.items() if price is not None},
+            "snapshot_gib_month": None if snapshot is None else snapshot.usd,
+            "address_unused_hour": None if address is None else address.usd,
+        }
+    return {
+        "currency": "USD",
+        "source": table.source,
+        "date": table.date,
+        "address_in_use_hour": ADDRESS_IN_USE_USD_PER_HOUR,
+        "regions": rows,
+    }

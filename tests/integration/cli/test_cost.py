@@ -1,0 +1,66 @@
+"""fcctl cost plan and prices, as commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Fcctl
+
+JOB = "job: hello\nbudget: {minutes: 5}\nsteps:\n  - {id: build, run: 'true', timeout: 2m}\n"
+CONFIG = """\
+[targets.l4]
+kind = "gcp"
+project = "my-project"
+instance = "vm"
+zones = ["us-west1-c", "us-central1-a"]
+provisioning = "spot_then_on_demand"
+[budget]
+per_run_usd = {cap}
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Path:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/hello.yaml").write_text(JOB)
+    (tmp_path / "fcctl.toml").write_text(CONFIG.format(cap=2))
+    return tmp_path
+
+
+def test_a_plan_says_what_it_costs_where_and_when_it_would_be_refused(fcctl: Fcctl, workspace: Path) -> None:
+    done = fcctl("cost", "plan", "hello", "--on", "l4", "--zones", cwd=workspace)
+    assert (done.code, done.err) == (0, "")
+    for said in ("$0.4240 an hour", "2026-08-20", "us-central1-a", "on demand", "$0.7068", "$10.00 a month", "unknown"):
+        assert said in done.out
+    assert "REFUSED" not in done.out
+    (workspace / "fcctl.toml").write_text(CONFIG.format(cap=0.1))
+    assert "REFUSED" in fcctl("cost", "plan", "hello", "--on", "l4", cwd=workspace).out
+    found = fcctl("cost", "plan", "hello", "--on", "l4", "--json", cwd=workspace).json
+    assert found["refused_by"] == ["per_run_usd of [budget]"]
+    assert found["worst_usd"] == pytest.approx((600 + 120 + 900 + 90) / 3600 * 0.706832, abs=1e-5)
+    assert len(found["choices"]) == 4
+
+
+def test_what_earlier_runs_took_is_expected(fcctl: Fcctl, workspace: Path) -> None:
+    assert fcctl("run", "hello", "--on", "local", cwd=workspace).code == 0
+    found = fcctl("cost", "plan", "hello", "--on", "local", "--json", cwd=workspace).json
+    assert found["runs_before"] == 1
+    assert {line["activity"] for line in found["activities"] if line["expected_s"] is not None} >= {"build"}
+
+
+def test_mistakes_are_told(fcctl: Fcctl, workspace: Path) -> None:
+    assert fcctl("cost", "plan", "helo", "--on", "l4", cwd=workspace).code == 7
+    assert fcctl("cost", "plan", "hello", "--steps", "none", cwd=workspace).code == 2
+    assert fcctl("cost", "prices", "--region", "us-west9", cwd=workspace).code == 7
+
+
+def test_the_price_table_is_dated_and_sourced(fcctl: Fcctl, tmp_path: Path, private_home: Path) -> None:
+    found = fcctl("cost", "prices", "--json", cwd=tmp_path).json
+    assert (found["currency"], found["date"]) == ("USD", "2026-08-20")
+    assert found["regions"]["us-central1"]["machines"]["g2-standard-4"]["on_demand"] == 0.706832
+    assert found["regions"]["us-central1"]["disks_gib_month"]["pd-ssd"] == 0.17
+    shown = fcctl("cost", "prices", "--region", "us-central1", cwd=tmp_path)
+    assert "$0.7068" in shown.out
+    assert "2026-08-20" in shown.out
