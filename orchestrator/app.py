@@ -211,7 +211,9 @@ def schedule_installed(workspace: Workspace) -> bool:
 def tick(cli: Cli) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
     from orchestrator.adapters.own_process import launch
+    from orchestrator.domain.notify import of_refusal
     from orchestrator.workflows import resume, schedule
+    from orchestrator.workflows.tell import tell
 
     workspace = cli.workspace()
 
@@ -224,6 +226,9 @@ def tick(cli: Cli) -> list[tuple[str, Firing]]:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left:
             resume.settle(found, left)
+        for name, firing in decided:
+            if firing.outcome == "refused":
+                tell(found, of_refusal(name, firing.reason or ""))
     return decided
 
 
