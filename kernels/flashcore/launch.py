@@ -23,6 +23,10 @@ from flashcore.shapes import Shape
 MAX_TEMPLATES = 1024
 
 
+#: q, k, v, causal, scale, out
+Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, "float | None", "torch.Tensor | None"]
+Slow = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, "float | None", "torch.Tensor | None"], torch.Tensor]
+
 #: By their number in flashcore_args.
 DTYPES = (torch.float16, torch.bfloat16)
 
@@ -76,7 +80,7 @@ class Kernel:
         self._alignment = self.variant.alignment
         #: Empty if calls are made in C; else why they are not.
         self.dispatch_missing = ""
-        self._launcher = self._in_c(library)
+        self._launcher = self.launcher(self._call_from_python)
         self._call = self._launcher or self._call_from_python
 
     @property
@@ -110,18 +114,29 @@ class Kernel:
         """
         return self._call(q, k, v, causal, scale, out)
 
-    def _in_c(self, library: Any) -> Any:
+    def launcher(self, slow: Slow) -> Any:
+        """Calls ``(q, k, v, causal, scale, out)`` in C for layouts that :meth:`remember` told it, and ``slow`` with the
+        same arguments for all else; None where calls cannot be made in C (:attr:`dispatch_missing` says why)."""
         module, self.dispatch_missing = dispatch.load()
         if module is None:
             return None
         device = self.variant.device
-        address = ctypes.cast(library.flashcore_forward, ctypes.c_void_p).value
         allocate, by_layout = dispatch.allocator(device)
         current_device = torch._C._cuda_getDevice if self._many_devices else None  # noqa: SLF001
         return module.Launcher(
-            address, dispatch.DEVICE_TYPES[device], self._alignment, device == "cpu", by_layout,
-            torch.Tensor, self._call_from_python, self._failed, allocate, current_device,
+            ctypes.cast(self._forward, ctypes.c_void_p).value, dispatch.DEVICE_TYPES[device], self._alignment,
+            device == "cpu", by_layout, torch.Tensor, slow, self._failed, allocate, current_device,
         )  # fmt: skip
+
+    def remember(self, launcher: Any, call: Call, out: torch.Tensor) -> None:
+        """Tell ``launcher`` what this kernel does for ``call``, which gave ``out``.
+
+        Raises:
+            Unsupported: the kernel does not take these inputs.
+        """
+        q, k, v, causal, scale, _ = call
+        template = self._template(q, k, v, out, causal, scale)
+        launcher.remember(call, bytes(template), tuple(out.shape), out.stride(), out.dtype)
 
     def _call_from_python(
         self,

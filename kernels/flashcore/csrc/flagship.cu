@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "driver.cuh"
 #include "flagship.cuh"
 
 #ifndef TILE_M  // 0: choose by shape and device. Otherwise the library holds the one tiling that these describe
@@ -83,11 +84,21 @@ int current_device(int &number, Device &device) {  // remembered
   return cudaSuccess;
 }
 
+// What one device needs to know to run C: asked once.
+template <typename C>
+struct Prepared {
+  std::atomic<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+  Handle<Task> handle;
+};
+
+template <typename C>
+Prepared<C> prepared[kDevices];
+
 // Let C have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
 template <typename C>
 int prepare(int number, int &resident) {
-  static std::atomic<int> known[kDevices];  // 0: not yet
-  resident = known[number].load(std::memory_order_relaxed);
+  Prepared<C> &known = prepared<C>[number];
+  resident = known.resident.load(std::memory_order_acquire);
   if (resident) return cudaSuccess;
   const auto kernel = flashcore_flagship<C>;
   const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -95,13 +106,14 @@ int prepare(int number, int &resident) {
   if (const cudaError_t error =
           cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, C::kThreads, C::kSharedBytes))
     return error;
+  if (const int error = known.handle.open(kernel)) return error;  // two threads may both ask: they write the same
   resident = std::max(resident, 1);
-  known[number].store(resident, std::memory_order_relaxed);
+  known.resident.store(resident, std::memory_order_release);
   return cudaSuccess;
 }
 
 template <typename C>
-int start(const flashcore_args &args) {
+int start(const flashcore_args &args, int number) {
   const int kv_heads = args.H_kv ? args.H_kv : args.H;
   const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, C::kTileM));
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
@@ -118,17 +130,16 @@ int start(const flashcore_args &args) {
   task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
   const uint64_t sharing = args.H / kv_heads;
   task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
-  const auto kernel = flashcore_flagship<C>;
   const dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
-  kernel<<<blocks, C::kThreads, C::kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(task);
-  return cudaGetLastError();
+  const Handle<Task> &handle = prepared<C>[number].handle;
+  return handle.start(flashcore_flagship<C>, blocks, C::kThreads, C::kSharedBytes, args.stream, task);
 }
 
 // A tiling that may be chosen.
 struct Candidate {
   int rows, warp_rows, keys, groups, warps, shared_bytes;
   int (*prepare)(int, int &);
-  int (*start)(const flashcore_args &);
+  int (*start)(const flashcore_args &, int);
 };
 
 template <typename C>
@@ -152,11 +163,23 @@ int64_t cycles(const Candidate &c, const flashcore_args &args, const Device &dev
   return std::max(rounds * (ends + steps * (latency + work)), each * (c.warps * steps * work / 4 + ends / 8));
 }
 
+// The choice for a shape, remembered by each thread for as long as it calls with that shape.
+struct Choice {
+  int number = -1, B, H, S_q, S_kv, causal;
+  const Candidate *best;
+
+  bool fits(const flashcore_args &args, int device) const {
+    return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
+           args.causal == causal;
+  }
+};
+
 template <size_t COUNT>
-int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT]) {
+int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT], Choice &last) {
   int number = 0;
   Device device;
   if (const int error = current_device(number, device)) return error;
+  if (last.fits(args, number)) return last.best->start(args, number);
   const Candidate *best = nullptr;
   int64_t least = INT64_MAX;
   for (const Candidate &c : candidates) {
@@ -166,16 +189,19 @@ int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT])
     const int64_t time = cycles(c, args, device, resident);
     if (time < least) least = time, best = &c;
   }
-  return best ? best->start(args) : static_cast<int>(cudaErrorInvalidValue);
+  if (!best) return cudaErrorInvalidValue;
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, best};
+  return best->start(args, number);
 }
 
 #if TILE_M
 
 template <Type T, int D>
 int choose(const flashcore_args &args) {
+  static thread_local Choice last;
   using C = Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS>;
   static constexpr Candidate candidates[] = {candidate<C>()};
-  return start_best(args, candidates);
+  return start_best(args, candidates, last);
 }
 
 #else
@@ -184,12 +210,13 @@ int choose(const flashcore_args &args) {
 // Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
 template <Type T, int D>
 int choose(const flashcore_args &args) {
+  static thread_local Choice last;
   if constexpr (D == 128) {
     static constexpr Candidate candidates[] = {
         candidate<Tiling<T, D, 32, 16, 64, 4, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 64, 16, 64, 1, 2, true>>(),
     };
-    return start_best(args, candidates);
+    return start_best(args, candidates, last);
   } else if constexpr (T == Type::kBfloat16) {  // fewer, for the sake of the build's time
     static constexpr Candidate candidates[] = {
         candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
@@ -198,7 +225,7 @@ int choose(const flashcore_args &args) {
         candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
-    return start_best(args, candidates);
+    return start_best(args, candidates, last);
   } else {
     static constexpr Candidate candidates[] = {
         candidate<Tiling<T, D, 16, 16, 16, 4, 2, true, 1, false, true>>(),
@@ -209,7 +236,7 @@ int choose(const flashcore_args &args) {
         candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
-    return start_best(args, candidates);
+    return start_best(args, candidates, last);
   }
 }
 

@@ -61,8 +61,14 @@ struct Tiling {
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
-  static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barriers 13 to 15 unused");
+  static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
   static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its keys were");
+};
+
+// A number as an argument whose value the compiler knows.
+template <int VALUE>
+struct Number {
+  static constexpr int value = VALUE;
 };
 
 template <typename C>
@@ -344,28 +350,42 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     }
   };
 
+  const auto load_q = [&](auto threads) {
+    const uint16_t *q = head_at(task.q, task.q_stride, at.batch, at.head);
+    copy_rows_of<C, C::kTileM, decltype(threads)::value>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+  };
+
   // Staggered: the second half of the groups begins to copy when the first half's copies are on their way, so that the
-  // first half computes while the rest arrives. It is the first half that copies the queries.
+  // first half computes while the rest arrives. The first half copies the queries, first of all, and waits for them
+  // before it lets the second half go: they are here by the time that all of its copies have been issued, so that this
+  // one barrier, which the second half has long reached, says both.
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
-  if (!early) barrier_sync(15, C::kThreads);
-  load_k(0);
-  if (early) {
-    const uint16_t *q = head_at(task.q, task.q_stride, at.batch, at.head);
-    copy_rows_of<C, C::kTileM, kEarly>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+  if constexpr (C::kStaggered) {
+    if (early) {
+      load_q(Number<kEarly>{});
+      cp_async_commit();
+    } else {
+      barrier_sync(15, C::kThreads);
+    }
+    load_k(0);
+  } else {
+    load_k(0);
+    load_q(Number<kEarly>{});
   }
   cp_async_commit();
-  const auto all_begun = [&] {
-    if (C::kStaggered && early) barrier_arrive(15, C::kThreads);
-  };
-  const auto first_here = [&] {  // the queries, and each group's first keys
-    if (!C::kStaggered) {
-      __syncthreads();
-    } else if (early) {
-      barrier_arrive(13, C::kThreads);
-      barrier_sync(14, kEarly);
+  const auto first_here = [&](auto pending) {  // the queries, and each group's first keys; `pending` copies may be late
+    constexpr int kPending = decltype(pending)::value;
+    if constexpr (C::kStaggered) {
+      if (early) {
+        cp_async_wait<kPending + 1>();
+        barrier_sync(15, C::kThreads);
+      }
+      cp_async_wait<kPending>();
+      meet();
     } else {
-      barrier_sync(13, C::kThreads);
+      cp_async_wait<kPending>();
+      __syncthreads();
     }
   };
 
@@ -389,9 +409,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       load_v(step);
       cp_async_commit();
     }
-    all_begun();
-    cp_async_wait<2 * kStages - 1>();
-    first_here();
+    first_here(Number<2 * kStages - 1>{});
     read_q(state, q_tile, warp_row, task.flip, lane);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -425,9 +443,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     };
 #pragma unroll
     for (int step = 0; step < kStages - 1; ++step) load_pair(step);
-    all_begun();
-    cp_async_wait<kStages - 1>();
-    first_here();
+    first_here(Number<kStages - 1>{});
     read_q(state, q_tile, warp_row, task.flip, lane);
     if (steps > 0) {
       scores<C, C::kKeyTiles>(s, state, k_ring, 0, lane);

@@ -1,0 +1,255 @@
+"""``flashcore::attention``, a PyTorch operator with the arguments of ``scaled_dot_product_attention``.
+
+    from flashcore.attention import attention, swapped
+
+    out = attention(q, k, v, is_causal=True)  # [B, H, S, D], any strides with a contiguous last dimension
+    with swapped():                           # all that calls F.scaled_dot_product_attention meanwhile
+        model(tokens)
+
+The flagship computes what it takes: FP16 or bfloat16 on a GPU of compute capability 8.0 or later, head dimensions 64
+and 128, no mask but the causal one, no dropout, fewer heads of keys than of queries with ``enable_gqa``. All else
+is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
+query, and is contiguous where it is not.
+
+Forward only: an output that depends on what wants a gradient says so when the gradient is asked for. The operator has a
+fake implementation, so ``torch.compile`` and ``torch.export`` take it, and follows autocast as PyTorch's does.
+
+:func:`attention` calls the kernel without PyTorch's dispatcher where nothing could notice: no compiler, no autocast, no
+gradient, no tensor subclass, no mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from flashcore import build, registry
+from flashcore.errors import FlashcoreError, Unsupported
+from flashcore.launch import DTYPES, Kernel
+
+NAME = "flashcore::attention"
+SCHEMA = (
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
+    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
+)
+#: The kernel that computes; compiled when it is first needed.
+VARIANT = registry.VARIANTS["flagship"]
+#: cp.async and mma.sync as the flagship uses them came with this compute capability.
+OLDEST = (8, 0)
+#: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
+MAX_GRID = 65535
+
+_library = torch.library.Library("flashcore", "FRAGMENT")
+_sdpa = F.scaled_dot_product_attention  # the original, whatever swapped() puts in its place
+_building = threading.Lock()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """``softmax(scale * query key^T) value`` for [B, H, S, D] tensors; arguments as ``scaled_dot_product_attention``.
+
+    Raises:
+        Unsupported: when a gradient through the output is asked for.
+        RuntimeError: what PyTorch raises for arguments that do not fit together.
+    """
+    if (
+        not torch.compiler.is_compiling()
+        and attn_mask is None
+        and dropout_p == 0.0
+        and (enable_gqa or key.shape[1:2] == query.shape[1:2])
+        and _unwatched()
+    ):
+        return _short_way()(query, key, value, is_causal, scale, None)
+    return torch.ops.flashcore.attention.default(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+@contextlib.contextmanager
+def swapped() -> Iterator[None]:
+    """Meanwhile ``torch.nn.functional.scaled_dot_product_attention`` is :func:`attention`, in all threads, for all who
+    look it up there when they call it (transformers, torchvision, timm and ``torch.nn.MultiheadAttention`` do)."""
+    before = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = before
+
+
+# ------------------------------------------------------------------------------------------------ which way
+def _unwatched() -> bool:
+    """Whether nothing but this module stands between a call and its kernel: no autocast, no mode, no transform."""
+    return (
+        not torch._C._is_any_autocast_enabled()  # noqa: SLF001
+        and not torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001
+    )
+
+
+def _operator(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    is_causal: bool,
+    scale: float | None,
+    _out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Through the dispatcher, as a :class:`Launcher` sends calls that it does not know; from then on it knows this one,
+    if it is the kernel's."""
+    gqa = key.shape[1:2] != query.shape[1:2]
+    out: torch.Tensor = torch.ops.flashcore.attention.default(
+        query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=gqa
+    )
+    plain = type(query) is type(key) is type(value) is torch.Tensor
+    wanted = query.requires_grad or key.requires_grad or value.requires_grad
+    kernel = _kernel() if plain and not wanted and _fits(query, key, value, is_causal, gqa) else None
+    if kernel is not None and _short_way() is not _operator:
+        kernel.remember(_short_way(), (query, key, value, is_causal, scale, None), out)
+    return out
+
+
+def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool) -> bool:
+    """Whether the flagship takes these tensors."""
+    if not query.is_cuda or query.dim() != 4 or key.dim() != 4 or value.shape != key.shape:
+        return False
+    B, H, S, D = query.shape
+    heads = key.shape[1]
+    if key.shape[0] != B or key.shape[3] != D or not heads or (heads != H and (not enable_gqa or H % heads)):
+        return False
+    if query.dtype not in DTYPES or D not in VARIANT.head_dims or not query.numel() or not key.numel():
+        return False
+    if H > MAX_GRID or B > MAX_GRID or (is_causal and S > 16 * MAX_GRID):
+        return False
+    same = key.dtype is value.dtype is query.dtype and key.device == value.device == query.device
+    return same and _recent(query.get_device()) and all(_aligned(t) for t in (query, key, value))
+
+
+def _aligned(tensor: torch.Tensor) -> bool:
+    """Rows of 16-byte pieces at multiples of 16 bytes, which is how they are copied."""
+    if tensor.data_ptr() % VARIANT.alignment or not tensor.data_ptr():
+        return False
+    *strides, last = tensor.stride()
+    unit = VARIANT.alignment // tensor.element_size()
+    return last == 1 and not any(s % unit for n, s in zip(tensor.shape, strides) if n > 1)  # noqa: B905 (Python 3.9)
+
+
+@functools.cache
+def _recent(device: int) -> bool:
+    return torch.cuda.get_device_capability(device) >= OLDEST
+
+
+def _kernel() -> Kernel | None:
+    """The flagship, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
+    with _building:
+        return _built()
+
+
+@functools.cache
+def _short_way() -> Any:
+    """What takes (query, key, value, is_causal, scale, None): a Launcher, or :func:`_operator` where there is none."""
+    kernel = _kernel() if torch.cuda.is_available() else None
+    return (kernel and kernel.launcher(_operator)) or _operator
+
+
+@functools.cache
+def _built() -> Kernel | None:
+    try:
+        found = {torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())}
+        archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
+        return Kernel(build.build(VARIANT, archs=archs))
+    except FlashcoreError as e:
+        warnings.warn(f"{NAME} leaves the work to PyTorch: {e}", RuntimeWarning, stacklevel=4)
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ the operator
+_library.define(SCHEMA)
+
+
+def _eager(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
+    if attn_mask is None and dropout_p == 0.0 and _fits(query, key, value, is_causal, enable_gqa):
+        kernel = _kernel()
+        if kernel is not None:
+            return kernel(query, key, value, causal=is_causal, scale=scale)
+    found = _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    out = _like(query, found.shape, found.dtype)
+    return found if found.stride() == out.stride() else out.copy_(found)
+
+
+def _fake(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: Any,
+    enable_gqa: bool = False,
+    **__: Any,
+) -> torch.Tensor:
+    lead = query.shape[:-2]
+    if not (enable_gqa or query.dim() == key.dim() == value.dim() == 4):
+        lead = torch.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
+    return _like(query, torch.Size((*lead, query.shape[-2], value.shape[-1])), query.dtype)
+
+
+def _like(query: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """An output of ``shape`` in the layout that this operator promises."""
+    return torch.empty_like(query, dtype=dtype) if shape == query.shape else query.new_empty(shape, dtype=dtype)
+
+
+def _no_backward(_context: Any, *_gradients: Any) -> None:
+    raise Unsupported(
+        f"{NAME} has no backward pass",
+        cause="a gradient was asked for through its output",
+        hint="for inference, call the model under torch.no_grad(); for training, use scaled_dot_product_attention",
+    )
+
+
+def _autocast(device: str) -> Any:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))  # noqa: SLF001
+
+    def cast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        dtype = torch.get_autocast_dtype(device)
+
+        def lowered(x: Any) -> Any:
+            eligible = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype is not torch.float64
+            return x.to(dtype) if eligible and x.device.type == device else x
+
+        with torch._C._ExcludeDispatchKeyGuard(keys):  # noqa: SLF001
+            return torch.ops.flashcore.attention.default(
+                *map(lowered, (query, key, value, *others)), **{k: lowered(x) for k, x in named.items()}
+            )
+
+    return cast
+
+
+_library.impl("attention", _eager, "CompositeExplicitAutograd")
+torch.library.register_fake(NAME, _fake, lib=_library)
+torch.library.register_autograd(NAME, _no_backward, lib=_library)
+for _device in ("cpu", "cuda"):
+    _library.impl("attention", _autocast(_device), f"Autocast{_device.upper()}")
