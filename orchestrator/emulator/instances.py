@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.emulator import catalog, disks, power, scheduling
@@ -215,6 +216,15 @@ def guest_attributes(call: Call) -> dict[str, Any]:
         raise not_found(f"{machine.path}/guestAttributes/{path}")
     items = [{"namespace": space, "key": key, "value": found[f"{space}/{key}"]} for space, _, key in entries]
     return {**answer, "queryPath": path, "queryValue": {"items": items}}
+
+
+def test_permissions(call: Call) -> dict[str, Any]:
+    """Those of the permissions asked for that the caller has. A machine that is not there gives nobody any."""
+    if not any(path == f"{call.zone}/instances/{call.at['name']}" for path in call.world.machines):
+        return {"kind": "compute#testPermissionsResponse"}
+    asked, denied = call.body.get("permissions") or [], call.world.scenario.denied
+    held = [one for one in asked if not any(fnmatchcase(one, f"compute.{pattern}") for pattern in denied)]
+    return {"kind": "compute#testPermissionsResponse", "permissions": held}
 
 
 def serial_port(call: Call) -> dict[str, Any]:

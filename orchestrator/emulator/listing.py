@@ -27,14 +27,17 @@ def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) 
 
 def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """One page of an aggregated list: every zone is named, those without a resource on this page with a warning."""
-    rows, token = chosen(call, resources)
+    dark = call.world.scenario.unreachable
+    rows, token = chosen(call, (resource for resource in resources if last(resource["zone"]) not in dark))
     items: dict[str, Any] = {}
     for zone in call.world.scenario.zones:
         here = [resource for resource in rows if last(resource["zone"]) == zone]
         scope = f"zones/{zone}"
-        items[scope] = {key: here} if here else {"warning": empty(scope)}
+        items[scope] = {key: here} if here else {"warning": _unreached(scope) if zone in dark else empty(scope)}
     path = f"{call.project}/aggregated/{key}"
     answer: dict[str, Any] = {"kind": f"{kind}AggregatedList", "id": path, "items": items, "selfLink": link(path)}
+    if dark:
+        answer["unreachables"] = [link(f"{call.project}/zones/{zone}") for zone in dark]
     if token:
         answer["nextPageToken"] = token
     return answer
@@ -51,6 +54,11 @@ def chosen(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[s
     rows = [row for row in rows if _order(row) > after]
     size = _size(call.query.get("maxResults", ""))
     return rows[:size], _encode(_order(rows[size - 1])) if len(rows) > size else None
+
+
+def _unreached(scope: str) -> dict[str, Any]:
+    message = f"The scope '{scope}' is currently unreachable."
+    return {"code": "UNREACHABLE", "message": message, "data": [{"key": "scope", "value": scope}]}
 
 
 def _order(resource: dict[str, Any]) -> str:

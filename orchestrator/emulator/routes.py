@@ -46,6 +46,8 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("instances.setLabels", "POST", "zones/{zone}/instances/{name}/setLabels", instances.set_labels),
     ("instances.setMetadata", "POST", "zones/{zone}/instances/{name}/setMetadata", instances.set_metadata),
     ("instances.setScheduling", "POST", "zones/{zone}/instances/{name}/setScheduling", instances.set_scheduling),
+    ("instances.testIamPermissions", "POST", "zones/{zone}/instances/{name}/testIamPermissions",
+     instances.test_permissions),
     ("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{name}/getGuestAttributes",
      instances.guest_attributes),
     ("instances.getSerialPortOutput", "GET", "zones/{zone}/instances/{name}/serialPort", instances.serial_port),

@@ -59,6 +59,8 @@ class Scenario:
     iap_firewall: bool = True
     #: Actions the caller may not do, with * as wildcard: ("instances.insert",).
     denied: tuple[str, ...] = ()
+    #: Zones that aggregated lists cannot ask, and say so.
+    unreachable: tuple[str, ...] = ()
     #: Requests per minute before rateLimitExceeded; None for no limit.
     requests_per_minute: int | None = None
     #: Emulated seconds a call of ``wait`` may take.
@@ -104,7 +106,7 @@ def from_mapping(given: Any, source: str) -> Scenario:
     values = dict(given)
     if "latency" in values:
         values["latency"] = _latency(values["latency"], source)
-    for key in ("zones", "projects", "denied", "guest_path"):
+    for key in ("zones", "projects", "denied", "unreachable", "guest_path"):
         if values.get(key) is not None:
             values[key] = tuple(values[key])
     for number, entry in enumerate(values.get("faults", []), 1):
