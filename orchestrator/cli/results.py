@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from orchestrator.cli.context import Cli
+from orchestrator.cli.report import report
 
 if TYPE_CHECKING:
     from orchestrator.workflows.results import Shown
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 @click.group()
 def results() -> None:
     """List, show and export the runs that are home."""
+
+
+results.add_command(report)
 
 
 @results.command()

@@ -60,6 +60,11 @@ def part(value: object, *keys: str) -> Any:
     return value
 
 
+def label(document: Document) -> str:
+    """What ties documents of one kernel together: its label (the variant with its settings); empty without one."""
+    return str(document.content.get("label") or document.content.get("variant") or "")
+
+
 def _read(folder: Path, path: str) -> dict[str, Any]:
     if paths.fault(path):
         raise ValueError("its name is not acceptable")

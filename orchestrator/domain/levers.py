@@ -1,0 +1,317 @@
+"""From a profile to bottlenecks and what to try next, by stated rules.
+
+A rule looks at measured numbers, and either stays silent or says what it found, what to do about it, and which number
+passed which threshold. Its *impact* is an estimate of how much of the kernel's time the finding concerns, 0 to 100; the
+three largest are shown. It orders findings, and promises no speedup. The thresholds are this project's choice (there
+is no law behind them); docs/report.md lists them, and a test keeps the two together.
+
+Stall figures are Nsight Compute's ``smsp__average_warps_issue_stalled_*_per_issue_active``: warps that wait for that
+reason at each issue. A reason's share of their sum is the share of a warp's life spent waiting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+#: The most warps that one SM holds at once, by compute capability (CUDA C++ Programming Guide, technical
+#: specifications); 64 on those not named.
+WARPS_PER_SM = {"7.5": 32, "8.6": 48, "8.7": 48, "8.9": 48, "12.0": 48}
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one kernel on one shape; None where nothing is."""
+
+    tensor_pct: float | None = None  # of the tensor pipe's active cycles
+    sm_pct: float | None = None
+    dram_pct: float | None = None
+    l2_hit_pct: float | None = None
+    occupancy_pct: float | None = None
+    theoretical_occupancy_pct: float | None = None
+    warps_per_sm: int | None = None  # the most that one holds
+    registers: float | None = None  # a thread
+    smem_bytes: float | None = None  # a block, static and dynamic
+    threads: int | None = None  # a block
+    blocks: int | None = None
+    sms: float | None = None
+    spill_bytes: float | None = None  # loads and stores
+    stack_bytes: float | None = None
+    stalls: Mapping[str, float] = field(default_factory=dict)  # reason -> warps per issue
+    p50_us: float | None = None
+    launch_floor_us: float | None = None  # an empty kernel in the same mode
+    roofline_pct: float | None = None  # of the floor's time
+    roofline_bound: str | None = None  # tensor, exp2, memory, launch
+
+    def share(self, *reasons: str) -> float | None:
+        """Percent of a warp's life spent waiting for ``reasons``; None without stall figures."""
+        total = sum(self.stalls.values())
+        return 100 * sum(self.stalls.get(r, 0.0) for r in reasons) / total if total > 0 else None
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that triggered a rule, and the threshold that it passed."""
+
+    name: str
+    value: str
+    threshold: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    rule: str
+    bottleneck: str
+    lever: str
+    impact: float
+    facts: tuple[Fact, ...]
+
+
+Rule = Callable[[Measured], Iterator[Finding]]
+
+
+def findings(measured: Measured, limit: int | None = SHOWN) -> list[Finding]:
+    """What the rules find, the largest impact first; equal ones in the order of :data:`RULES`."""
+    found = [finding for rule in RULES for finding in rule(measured)]
+    return sorted(found, key=lambda f: -f.impact)[:limit]
+
+
+# ------------------------------------------------------------------------------------------------ the compiler's word
+def spills(m: Measured) -> Iterator[Finding]:
+    """Spilled registers, or a stack: nothing else is worth a look before they are gone. Impact 100."""
+    for name, value in (("spills", m.spill_bytes), ("stack", m.stack_bytes)):
+        if value:
+            yield Finding(
+                name,
+                "registers spill to local memory" if name == "spills" else "an array lives in local memory",
+                "unroll less, use smaller tiles, or relax __launch_bounds__"
+                if name == "spills"
+                else "index arrays by constants only: unroll the loop fully, or name the registers",
+                100.0,
+                (Fact(f"{name}, bytes a thread", f"{value:.0f}", "> 0"),),
+            )
+            return
+
+
+# ------------------------------------------------------------------------------------------------ units
+def scalar_fallback(m: Measured) -> Iterator[Finding]:
+    """Tensor cores all but idle while the SM is not. Impact 99: it is worth an order of magnitude."""
+    if m.tensor_pct is not None and m.sm_pct is not None and m.tensor_pct < 2 and m.sm_pct >= 20:
+        yield Finding(
+            "scalar_fallback",
+            "the arithmetic is scalar: tensor cores are idle while the SM is busy",
+            "move both products to the tensor cores (mma.sync or WMMA), and look for a scalar path left in",
+            99.0,
+            (
+                Fact("tensor cores active", f"{m.tensor_pct:.1f} %", "< 2 %"),
+                Fact("SM throughput", f"{m.sm_pct:.1f} %", ">= 20 %"),
+            ),
+        )
+
+
+def memory_bound(m: Measured) -> Iterator[Finding]:
+    """DRAM near its peak. Impact: its share of the peak."""
+    if m.dram_pct is not None and m.dram_pct >= 60:
+        facts = [Fact("DRAM throughput", f"{m.dram_pct:.1f} % of peak", ">= 60 %")]
+        if m.l2_hit_pct is not None:
+            facts.append(Fact("L2 hits", f"{m.l2_hit_pct:.1f} %", "for information"))
+        yield Finding(
+            "memory_bound",
+            "DRAM is the limit",
+            "move fewer bytes: larger query tiles per pass over K and V, blocks in an order for L2, narrower types",
+            m.dram_pct,
+            tuple(facts),
+        )
+
+
+def tensor_bound(m: Measured) -> Iterator[Finding]:
+    """Tensor cores near their peak: what is left is small. Impact: what they do not reach."""
+    if m.tensor_pct is not None and m.tensor_pct >= 70:
+        yield Finding(
+            "tensor_bound",
+            "tensor cores are close to their limit",
+            "little is left in this form: FP8 products, or fewer of them (skip masked tiles)",
+            100 - m.tensor_pct,
+            (Fact("tensor cores active", f"{m.tensor_pct:.1f} %", ">= 70 %"),),
+        )
+
+
+def exponentials(m: Measured) -> Iterator[Finding]:
+    """exp2 sets the roofline's floor, and the kernel is near it. Impact: how much of its time the floor is."""
+    if m.roofline_bound == "exp2" and m.roofline_pct is not None and m.roofline_pct >= 40:
+        yield Finding(
+            "exponentials",
+            "the special function units' exp2 is the nearest ceiling",
+            "compute a part of the exponentials as a polynomial on the FMA pipe",
+            m.roofline_pct,
+            (Fact("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %"),),
+        )
+
+
+# ------------------------------------------------------------------------------------------------ the launch
+def launch_bound(m: Measured) -> Iterator[Finding]:
+    """An empty launch is a large part of the time. Impact: that part."""
+    if m.p50_us and m.launch_floor_us is not None:
+        share = 100 * min(1.0, m.launch_floor_us / m.p50_us)
+        if share >= 20:
+            yield Finding(
+                "launch_bound",
+                "the launch itself is a large part of the time",
+                "do more per launch: batch shapes, fuse neighbours, or capture the calls in a CUDA graph",
+                share,
+                (
+                    Fact("empty launch", f"{m.launch_floor_us:.2f} us", f">= 20 % of p50 ({m.p50_us:.2f} us)"),
+                    Fact("its share", f"{share:.0f} %", ">= 20 %"),
+                ),
+            )
+
+
+def underfilled(m: Measured) -> Iterator[Finding]:
+    """Fewer blocks than SMs. Impact: the share of SMs without one."""
+    if m.blocks and m.sms and m.blocks < m.sms:
+        idle = 100 * (1 - m.blocks / m.sms)
+        yield Finding(
+            "underfilled",
+            "not every SM has a block",
+            "split the keys over more blocks (split-KV with a reduction), or use smaller query tiles",
+            idle,
+            (
+                Fact("blocks", f"{m.blocks}", f"< {m.sms:.0f} SMs"),
+                Fact("SMs without work", f"{idle:.0f} %", "> 0 %"),
+            ),
+        )
+
+
+def last_wave(m: Measured) -> Iterator[Finding]:
+    """A few waves, the last one nearly empty. Impact: the share of block slots that stay empty."""
+    slots = _resident_blocks(m)
+    if not (m.blocks and slots and m.sms and m.blocks >= m.sms):
+        return
+    waves = m.blocks / (slots * m.sms)
+    whole = -(-m.blocks // int(slots * m.sms))
+    empty = 100 * (1 - waves / whole)
+    if 1 < waves <= 8 and empty >= 10:
+        yield Finding(
+            "last_wave",
+            "the last wave of blocks leaves SMs idle",
+            "make blocks persistent and hand out tiles, or choose a tile whose blocks fill whole waves",
+            empty,
+            (
+                Fact("waves", f"{waves:.2f}", "1 to 8, not whole"),
+                Fact("empty block slots", f"{empty:.0f} %", ">= 10 %"),
+            ),
+        )
+
+
+# ------------------------------------------------------------------------------------------------ what warps wait for
+_LATENCY = ("long_scoreboard", "short_scoreboard", "wait", "barrier", "drain", "membar", "no_instruction", "imc_miss")
+
+
+def occupancy(m: Measured) -> Iterator[Finding]:
+    """Few warps, and those wait. Impact: latency's share of a warp's life, less what warps there are can hide."""
+    waiting = m.share(*_LATENCY)
+    if m.occupancy_pct is None or waiting is None or m.occupancy_pct >= 25 or waiting < 50:
+        return
+    facts = [
+        Fact("occupancy", f"{m.occupancy_pct:.1f} %", "< 25 %"),
+        Fact("warps' time spent on latencies", f"{waiting:.0f} %", ">= 50 %"),
+    ]
+    if m.registers is not None:
+        facts.append(Fact("registers a thread", f"{m.registers:.0f}", "for information"))
+    if m.smem_bytes is not None:
+        facts.append(Fact("shared memory a block", f"{m.smem_bytes / 1024:.1f} KiB", "for information"))
+    yield Finding(
+        "occupancy",
+        "too few warps to hide latencies",
+        "fewer registers or less shared memory a block (smaller tiles, fewer stages), or more work in flight per warp",
+        waiting * (1 - m.occupancy_pct / 25) / 2,
+        tuple(facts),
+    )
+
+
+@dataclass(frozen=True)
+class _Stall:
+    rule: str
+    reasons: tuple[str, ...]
+    threshold_pct: float
+    bottleneck: str
+    lever: str
+
+
+#: Stall rules: impact is the reasons' share of a warp's life.
+STALLS = (
+    _Stall(
+        "global_latency", ("long_scoreboard", "tex_throttle"), 15,
+        "warps wait for global memory or L2",
+        "copy further ahead: more cp.async stages, the next tile's loads before this tile's arithmetic",
+    ),
+    _Stall(
+        "shared_latency", ("short_scoreboard",), 15,
+        "warps wait for shared memory or special functions",
+        "keep probabilities in registers, load with ldmatrix.x4, swizzle away bank conflicts",
+    ),
+    _Stall(
+        "shared_throughput", ("mio_throttle", "lg_throttle"), 10,
+        "the queue to shared or local memory is full",
+        "fewer, wider accesses: 16 bytes a thread, ldmatrix.x4, fragments reused across rows",
+    ),
+    _Stall(
+        "barriers", ("barrier", "membar"), 10,
+        "warps wait for each other",
+        "smaller groups: named barriers or warp-level sync, or producer warps that run ahead",
+    ),
+    _Stall(
+        "dependencies", ("wait", "dispatch_stall"), 25,
+        "warps wait for their own last instruction",
+        "more independent work in a warp: two tiles interleaved, softmax of one beside the products of the other",
+    ),
+    _Stall(
+        "math_pipe", ("math_pipe_throttle", "gmma"), 20,
+        "an arithmetic pipe is full",
+        "fewer instructions around the products: lazy rescaling, exp2 with a folded scale, wider mma shapes",
+    ),
+    _Stall(
+        "instructions", ("no_instruction", "imc_miss", "branch_resolving"), 10,
+        "warps wait for instructions or constants",
+        "a smaller loop body: unroll less, keep the loop within the instruction cache, constants in registers",
+    ),
+)  # fmt: skip
+
+
+def stalls(m: Measured) -> Iterator[Finding]:
+    """Each of :data:`STALLS` whose reasons' share of a warp's life passes its threshold. Impact: the share."""
+    for stall in STALLS:
+        share = m.share(*stall.reasons)
+        if share is None or share < stall.threshold_pct:
+            continue
+        named = " + ".join(r for r in stall.reasons if m.stalls.get(r))
+        warps = sum(m.stalls.get(r, 0.0) for r in stall.reasons)
+        total = sum(m.stalls.values())
+        yield Finding(
+            stall.rule,
+            stall.bottleneck,
+            stall.lever,
+            share,
+            (Fact(named, f"{warps:.2f} of {total:.2f} warps per issue: {share:.0f} %", f">= {stall.threshold_pct} %"),),
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    spills, scalar_fallback, memory_bound, tensor_bound, exponentials, launch_bound, underfilled, last_wave, occupancy,
+    stalls,
+)  # fmt: skip
+#: What every finding's ``rule`` may be.
+NAMES = (
+    "spills", "stack", "scalar_fallback", "memory_bound", "tensor_bound", "exponentials", "launch_bound", "underfilled",
+    "last_wave", "occupancy", *(stall.rule for stall in STALLS),
+)  # fmt: skip
+
+
+def _resident_blocks(m: Measured) -> int | None:
+    """Blocks that one SM holds at once, from the theoretical occupancy; None if unknown."""
+    if not (m.theoretical_occupancy_pct and m.threads and m.warps_per_sm):
+        return None
+    warps = -(-m.threads // 32)
+    return round(m.theoretical_occupancy_pct / 100 * m.warps_per_sm / warps) or None

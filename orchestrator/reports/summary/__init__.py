@@ -1,0 +1,1 @@
+"""``fcctl results report``: runs as one page, with pictures."""

@@ -1,0 +1,20 @@
+"""Runs to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.reports.summary.model import Report
+from orchestrator.reports.summary.profiles import profiled
+from orchestrator.reports.summary.rows import rows, tables
+from orchestrator.reports.summary.run_parts import run_part, targets
+from orchestrator.workflows.results import Shown
+
+
+def build(shown: Iterable[Shown]) -> Report:
+    """Everything a report says of ``shown``."""
+    runs = list(shown)
+    parts = tuple(run_part(one) for one in runs)
+    timed = [row for one in runs for row in rows(one, several=len(runs) > 1)]
+    found = [p for one, part in zip(runs, parts, strict=True) for p in profiled(one, part.ceilings, timed)]
+    return Report(parts, tuple(tables(timed)), tuple(t for one in runs for t in targets(one.record)), tuple(found))

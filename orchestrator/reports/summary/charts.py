@@ -1,0 +1,35 @@
+"""Every picture of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from orchestrator.reports.summary.chart import Chart
+from orchestrator.reports.summary.machine_charts import cost, stalls, telemetry
+from orchestrator.reports.summary.model import Report
+from orchestrator.reports.summary.roofline_chart import rooflines
+from orchestrator.reports.summary.timing_charts import ladder, spread
+
+
+def charts(report: Report) -> list[Chart]:
+    """Every picture there is data for. With several machines or runs, each names its own."""
+    return [chart for chart in _all(report) if chart is not None]
+
+
+def _all(report: Report) -> Iterator[Chart | None]:
+    first = {table.machine: table for table in reversed(report.tables) if table.ours}
+    for i, machine in enumerate(report.gpus):
+        if machine in first:
+            several = len(report.gpus) > 1
+            for made in (ladder(first[machine]), spread(first[machine])):
+                yield _named(made, f"-{i + 1}", machine) if several else made
+    yield from rooflines(report)
+    yield stalls(report.profiles)
+    for run in report.runs:
+        for made in (telemetry(run), cost(run)):
+            yield _named(made, f"-{run.run_id[-6:]}", run.run_id) if len(report.runs) > 1 else made
+
+
+def _named(chart: Chart | None, suffix: str, said: str) -> Chart | None:
+    return chart and replace(chart, name=chart.name + suffix, title=f"{chart.title}, {said}")

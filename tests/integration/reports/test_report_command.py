@@ -1,0 +1,72 @@
+"""``fcctl results report`` as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from orchestrator.adapters import chromium
+from tests.support import reference_run
+from tests.support.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "ws", private_home)
+    reference_run.install(made.root / "results")
+    return made
+
+
+def test_every_form_by_the_files_ending(workspace: Workspace) -> None:
+    workspace.fcctl("results", "report", "last", "-o", "out.html")
+    assert (workspace.root / "out.html").read_text().startswith("<!doctype html>")
+    workspace.fcctl("results", "report", "last", "-o", "reports/summary.md", "--charts", "charts")
+    text = (workspace.root / "reports/summary.md").read_text()
+    assert "](<../charts/ladder.svg>)" in text
+    names = {p.name for p in (workspace.root / "charts").iterdir()}
+    stems = {"ladder", "latency", "roofline", "stalls", "telemetry", "cost"}
+    assert names == {f"{s}.{e}" for s in stems for e in ("svg", "png")}
+    for path in (workspace.root / "charts").glob("*.svg"):
+        ET.fromstring(path.read_text())
+    assert workspace.fcctl("results", "report", "last").stdout.startswith("# evidence on NVIDIA H200\n")
+
+
+def test_json_is_one_document_or_says_what_was_written(workspace: Workspace) -> None:
+    found = workspace.json("results", "report", "last", "last:evidence")
+    assert found["schema_version"] == 1
+    assert len(found["runs"]) == 1, "a run named twice is reported once"
+    assert found["tables"][0]["rows"][0]["label"] == "flagship"
+    written = workspace.json("results", "report", "last", "-o", "x.html")
+    assert written["written"] == "x.html"
+    assert written["format"] == "html"
+
+
+def test_mistakes_are_told_with_a_hint(workspace: Workspace) -> None:
+    missing = workspace.fcctl("results", "report", "nope", check=102)
+    assert "hint:" in missing.stderr
+    nowhere = workspace.fcctl("results", "report", "last", "-o", "/proc/nowhere/x.html", check=1)
+    assert "could not write" in nowhere.stderr
+    none = workspace.fcctl(
+        "results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": "no-such-browser"}, check=7
+    )
+    assert "no Chromium or Chrome" in none.stderr
+    assert "apt install chromium" in none.stderr
+    assert not (workspace.root / "x.pdf").exists()
+
+
+def test_a_browser_that_fails_is_an_error_with_its_words(workspace: Workspace) -> None:
+    broken = workspace.root / "browser"
+    broken.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
+    broken.chmod(0o755)
+    done = workspace.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": str(broken)}, check=1)
+    assert "cause: no display" in done.stderr
+
+
+@pytest.mark.skipif(chromium.find() is None, reason="no Chromium on PATH to print a PDF with (apt install chromium)")
+def test_a_pdf_through_a_real_chromium(workspace: Workspace) -> None:
+    workspace.fcctl("results", "report", "last", "-o", "x.pdf")
+    content = (workspace.root / "x.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert content.count(b"/Type /Page\n") + content.count(b"/Type /Page ") + content.count(b"/Type/Page/") >= 5

@@ -1,0 +1,38 @@
+"""The published run of an H200 as a complete run in a store: real documents, real telemetry."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from orchestrator.domain.records import RunRecord
+from orchestrator.workflows.documents import load
+from orchestrator.workflows.results import Shown
+
+H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t110151z-evidence-gpu-host-6eef63"
+
+
+def install(results: Path, run_id: str | None = None, source: Path = H200) -> Path:
+    """Put the run into ``results/runs`` with its documents where its steps wrote them; returns its folder."""
+    raw = json.loads((source / "run.json").read_text())
+    raw["run_id"] = run_id or raw["run_id"]
+    folder = results / "runs" / raw["run_id"]
+    for step in raw["steps"]:
+        out = folder / "steps" / step["id"] / "out"
+        out.mkdir(parents=True)
+        step["documents"] = []
+        for file in sorted(source.glob(f"{step['id']}-*.json")):
+            name = file.name.removeprefix(f"{step['id']}-")
+            shutil.copy(file, out / name)
+            kind = json.loads(file.read_text())["kind"]
+            step["documents"].append({"kind": kind, "path": f"steps/{step['id']}/out/{name}"})
+    shutil.copy(source / "telemetry.jsonl", folder)
+    (folder / "run.json").write_text(json.dumps({"target": "gpu-host", **raw}))
+    return folder
+
+
+def shown(folder: Path) -> Shown:
+    """A complete run's folder as the workflows show it."""
+    record = RunRecord.model_validate_json((folder / "run.json").read_text())
+    return Shown(record, folder, load(record, folder))
