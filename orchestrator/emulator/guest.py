@@ -144,7 +144,7 @@ class Guest:
             f"Subsystem sftp {subsystem}",
             "PidFile none",
             "StrictModes no",
-            "UsePAM no",
+            f"UsePAM {'yes' if _locked() else 'no'}",  # which leaves it to PAM whether a locked account may come in
             "UseDNS no",
             "PermitRootLogin yes",
             "PasswordAuthentication no",
@@ -189,6 +189,15 @@ class Guest:
 def login_name() -> str:
     """The only user an instance knows."""
     return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _locked() -> bool:
+    """Whether sshd would refuse this user because the account has no password, as root's on many systems."""
+    try:
+        lines = Path("/etc/shadow").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False  # then sshd, which runs as this user too, cannot tell either
+    return any(line.startswith(f"{login_name()}:!") for line in lines)
 
 
 def prepare_disk(disk: Path, instance_id: str) -> None:

@@ -23,6 +23,8 @@ STEPS: dict[str, Effect] = {}
 #: The step that only shows a status on the way. An operation that never finishes gets this far.
 MARK = "mark"
 Plan = Sequence[tuple[float, str, dict[str, Any]]]
+#: Operations kept; of more, the oldest half is forgotten. The real service forgets them after two weeks.
+KEPT = 2000
 
 
 def step(function: Effect) -> Effect:
@@ -74,10 +76,22 @@ def begin(
     for delay, name, args in _with_fault(world, plan, undo, fault, error):
         due += delay
         operation.steps.append(Step(due, name, args))
+    _forget_old(world)
     world.operations[path] = operation
     schedule(world, operation)
     world.save()
     return operation
+
+
+def _forget_old(world: World) -> None:
+    """An emulator that lives for months must not drag all that ever happened along."""
+    if len(world.operations) < KEPT:
+        return
+    old = [path for path, operation in world.operations.items() if operation.done][: KEPT // 2]
+    for path in old:
+        del world.operations[path]
+    gone = set(old)
+    world.requests = {key: value for key, value in world.requests.items() if value[1] not in gone}
 
 
 def _with_fault(
