@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
@@ -89,6 +90,10 @@ def make_runs(root: Path, n: int, active: int = 3, seed: int = 0) -> list[str]:
         folder = root / "runs" / record.run_id
         folder.mkdir()
         (folder / "run.json").write_text(record.model_dump_json())
+        if record.job == "bench":
+            out = folder / "steps" / "bench" / "out"
+            out.mkdir(parents=True)
+            (out / "benchmark.json").write_text(json.dumps(make_benchmark(rng, 1.0 - 0.3 * i / n)))
         made.append(record.run_id)
     for i in range(active):
         run_id = run_ids.new("phase1", "local", now - i, f"{i:06x}")
@@ -104,7 +109,7 @@ def make_runs(root: Path, n: int, active: int = 3, seed: int = 0) -> list[str]:
 def make_record(rng: random.Random, created: float) -> RunRecord:
     """A run as phase1 leaves it."""
     job, target, status = rng.choice(JOBS), rng.choice(TARGETS), rng.choice(("passed",) * 4 + ("failed",))
-    steps = [_step(name, created + 60 * i, rng) for i, name in enumerate(STEPS)]
+    steps = [_step(name, created + 60 * i, rng, job) for i, name in enumerate(STEPS)]
     return RunRecord(
         run_id=run_ids.new(job, target, created, f"{rng.getrandbits(24):06x}"),
         job=job,
@@ -122,7 +127,19 @@ def make_record(rng: random.Random, created: float) -> RunRecord:
     )
 
 
-def _step(name: str, started: float, rng: random.Random) -> StepRecord:
+def make_benchmark(rng: random.Random, factor: float) -> dict[str, Any]:
+    """Three shapes of a kernel, each beside the reference, with their samples."""
+    entries = []
+    for i, case in enumerate(("mission", "s64", "s2048")):
+        for name, variant, speed in ((case, "fused", factor), (f"{case}/sdpa", "sdpa", 1.2)):
+            samples = [round(10 * (i + 1) * speed * rng.uniform(0.99, 1.03), 3) for _ in range(112)]
+            stats = {"n": 112, "p50": statistics.median(samples), "min": min(samples), "max": max(samples)}
+            entry = {"name": name, "variant": variant, "mode": "hot", "unit": "us", "stats": stats, "samples": samples}
+            entries.append({**entry, "shape": {"B": 1, "H": 8, "S": 512, "D": 64}})
+    return {"kind": "benchmark", "schema_version": 1, "method_version": 3, "device": "NVIDIA L4", "benchmarks": entries}
+
+
+def _step(name: str, started: float, rng: random.Random, job: str) -> StepRecord:
     gates = [
         GateRecord(expr="correctness.summary.passed == 20", value=20, verdict="pass"),
         GateRecord(
@@ -143,8 +160,13 @@ def _step(name: str, started: float, rng: random.Random) -> StepRecord:
         activity=name,
         log=f"steps/{name}/log.txt",
         gates=gates,
-        documents=[DocumentRecord(kind="metrics", path=f"steps/{name}/out/metrics.json")],
+        documents=[_document(name, job)],
     )
+
+
+def _document(step: str, job: str) -> DocumentRecord:
+    kind = "benchmark" if (step, job) == ("bench", "bench") else "metrics"
+    return DocumentRecord(kind=kind, path=f"steps/{step}/out/{kind}.json")
 
 
 def measure(case: Case, workspace: Path, times: int) -> list[tuple[float, float]]:

@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from orchestrator.adapters.store import schema
+from orchestrator.adapters.store.measured import measured
 from orchestrator.adapters.store.rows import RECORD, DamagedRecord, read_record, row_of
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.records import RunRow
+from orchestrator.domain.history import Measurement
+from orchestrator.domain.records import RunRecord, RunRow
 from orchestrator.errors import FcctlError
 
 T = TypeVar("T")
@@ -31,6 +33,8 @@ BUSY_S = 60.0
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT})
 #: A folder changed again within this time may keep its old time stamp (HFS+ counts whole seconds).
 _SETTLED_NS = 2_000_000_000
+#: Runs whose rows are held in memory at once while the index is built.
+_BATCH = 500
 
 
 class Skipped(NamedTuple):
@@ -61,6 +65,15 @@ class Index:
 
         return self._with(read)
 
+    def measurements(self, limit: int, filters: dict[str, str]) -> list[Measurement]:
+        """Newest first; ``filters`` are columns out of :data:`schema.MEASURED_FILTERS` and the values they equal."""
+        query = schema.select_measured(list(filters))
+
+        def read(db: sqlite3.Connection) -> list[Measurement]:
+            return [_measurement(row) for row in db.execute(query, (*filters.values(), limit))]
+
+        return self._with(read)
+
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Newest first, at most ``limit``."""
         return self._ids("run_id >= ? AND run_id < ?", (text, text + "\U0010ffff"), limit)
@@ -77,11 +90,12 @@ class Index:
         """The folders that are left out, as known since they were last looked at."""
         return self._with(lambda db: [Skipped(*row) for row in db.execute("SELECT run_id, reason FROM skipped")])
 
-    def insert(self, row: RunRow) -> None:
+    def insert(self, record: RunRecord) -> None:
         """Add a run. Never fails: the run is complete without it, and the next reader makes up for what is missing."""
         try:
-            with self._connection() as db:
-                db.execute(schema.INSERT, schema.values(row))
+            with self._connection() as db, _writing(db):
+                _drop(db, [record.run_id])
+                self._insert(db, [record])
         except (sqlite3.Error, OSError) as exc:
             self._note(f"the run is complete but not in the index yet ({exc}); the next listing adds it")
 
@@ -213,9 +227,7 @@ class Index:
             listed = {row[0] for row in db.execute("SELECT run_id FROM runs")}
             here = set(_folders(self._runs))
             gone, new = (listed | skipped.keys()) - here, here - listed - skipped.keys()
-            for table in ("runs", "skipped"):
-                drop = f"DELETE FROM {table} WHERE run_id = ?"  # noqa: S608  one of the two names above
-                db.executemany(drop, [(name,) for name in (*gone, *again)])
+            _drop(db, [*gone, *again])
             left_out = self._add(db, [*new, *(name for name in again if name in here)])
             self._remember(db, changed)
         if left_out:
@@ -223,17 +235,29 @@ class Index:
 
     def _add(self, db: sqlite3.Connection, names: Iterable[str]) -> int:
         """Index these folders; how many were skipped."""
-        rows, skipped = [], []
+        records: list[RunRecord] = []
+        skipped = []
         for name in names:
             try:
                 if not run_ids.is_valid(name):
                     raise DamagedRecord("its name is no run id")
-                rows.append(schema.values(row_of(read_record(f"{self._runs}/{name}", name))))
+                records.append(read_record(f"{self._runs}/{name}", name))
             except DamagedRecord as exc:
                 skipped.append((name, str(exc), _stamp(self._runs, name)))
-        db.executemany(schema.INSERT, rows)
+            if len(records) >= _BATCH:
+                self._insert(db, records)
+                records.clear()
+        self._insert(db, records)
         db.executemany("INSERT OR REPLACE INTO skipped VALUES (?, ?, ?)", skipped)
         return len(skipped)
+
+    def _insert(self, db: sqlite3.Connection, records: list[RunRecord]) -> None:
+        rows = [row_of(record) for record in records]
+        db.executemany(schema.INSERT, [schema.values(row) for row in rows])
+        for record, row in zip(records, rows, strict=True):
+            found = measured(f"{self._runs}/{record.run_id}", record, row)
+            if found:
+                db.executemany(schema.INSERT_MEASURED, schema.measured_values(found))
 
     def _remember(self, db: sqlite3.Connection, changed: int) -> None:
         # Real time, not the port's: it is compared with the file system's.
@@ -251,6 +275,19 @@ def _writing(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
+
+
+def _drop(db: sqlite3.Connection, run_ids_gone: list[str]) -> None:
+    for table in schema.TABLES:
+        drop = f"DELETE FROM {table} WHERE run_id = ?"  # noqa: S608  names of our own
+        db.executemany(drop, [(name,) for name in run_ids_gone])
+
+
+def _measurement(row: tuple[Any, ...]) -> Measurement:
+    found = dict(zip(schema.MEASURED, row, strict=True))
+    if not isinstance(found["p50"], float) or not isinstance(found["n"], int):
+        raise sqlite3.DatabaseError("a measurement is no number")
+    return Measurement(**{**found, "reference": bool(found["reference"])})
 
 
 def _folders(runs: Path) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, fields
+
+from orchestrator.domain.history import Measurement
 from orchestrator.domain.records import RunRow
 
 #: Raise it with any change below, or of what a row says.
-VERSION = 1
+VERSION = 2
 
 COLUMNS = tuple(RunRow.model_fields)
+MEASURED = tuple(field.name for field in fields(Measurement))
 
 CREATE = (
     """CREATE TABLE runs (
@@ -20,23 +24,53 @@ CREATE = (
     "CREATE INDEX by_job ON runs (job, created, run_id)",
     "CREATE INDEX by_target ON runs (target, created, run_id)",
     "CREATE INDEX by_status ON runs (status, created, run_id)",
+    # All that a history needs, in the order it is asked for: no run's folder is opened to draw one. `place` tells
+    # apart what one run measured several times.
+    """CREATE TABLE benchmarks (
+        run_id TEXT NOT NULL, created TEXT NOT NULL, job TEXT NOT NULL, target TEXT NOT NULL, status TEXT NOT NULL,
+        benchmark TEXT NOT NULL, variant TEXT NOT NULL, mode TEXT NOT NULL, unit TEXT NOT NULL, shape TEXT NOT NULL,
+        method TEXT NOT NULL, reference INTEGER NOT NULL, p50 REAL NOT NULL, n INTEGER NOT NULL, gpu TEXT, driver TEXT,
+        git_commit TEXT, tree_sha256 TEXT NOT NULL, place INTEGER NOT NULL,
+        PRIMARY KEY (benchmark, variant, mode, created, run_id, place)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX of_run ON benchmarks (run_id)",
     # Folders that hold no usable run.json: `stamp` tells when there is reason to look again.
     "CREATE TABLE skipped (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, stamp TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE seen (runs_mtime_ns INTEGER NOT NULL)",
     "INSERT INTO seen VALUES (-1)",
 )
-DROP = tuple(f"DROP TABLE IF EXISTS {table}" for table in ("runs", "skipped", "seen"))
+TABLES = ("runs", "benchmarks", "skipped")
+DROP = tuple(f"DROP TABLE IF EXISTS {table}" for table in (*TABLES, "seen"))
 
 INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+INSERT_MEASURED = (
+    f"INSERT OR REPLACE INTO benchmarks ({', '.join((*MEASURED, 'place'))}) "  # noqa: S608
+    f"VALUES ({', '.join('?' * (len(MEASURED) + 1))})"
+)
 FILTERS = frozenset({"job", "target", "status", "gpu", "git_commit"})
+MEASURED_FILTERS = frozenset({"benchmark", "variant", "mode", "gpu", "job", "target", "run_id"})
 
 
 def select(where: list[str], limited: bool) -> str:
     """The query for rows newest first, ``where`` being names of columns out of :data:`FILTERS`."""
+    return _select("runs", COLUMNS, where, "created DESC, run_id DESC", limited)
+
+
+def select_measured(where: list[str]) -> str:
+    """The query for the newest measurements, newest first, ``where`` out of :data:`MEASURED_FILTERS`; limited."""
+    return _select("benchmarks", MEASURED, where, "created DESC, run_id DESC, place DESC", limited=True)
+
+
+def _select(table: str, columns: tuple[str, ...], where: list[str], order: str, limited: bool) -> str:
     condition = f" WHERE {' AND '.join(f'{name} = ?' for name in where)}" if where else ""
     end = " LIMIT ?" if limited else ""
-    return f"SELECT {', '.join(COLUMNS)} FROM runs{condition} ORDER BY created DESC, run_id DESC{end}"  # noqa: S608
+    return f"SELECT {', '.join(columns)} FROM {table}{condition} ORDER BY {order}{end}"  # noqa: S608
 
 
 def values(row: RunRow) -> tuple[object, ...]:
     return tuple(getattr(row, column) for column in COLUMNS)
+
+
+def measured_values(measurements: list[Measurement]) -> list[tuple[object, ...]]:
+    """Rows of ``benchmarks``, numbered in the order they were measured."""
+    return [(*astuple(m), place) for place, m in enumerate(measurements)]

@@ -16,17 +16,21 @@ from orchestrator.adapters.store.active import DONE, JOURNAL, LOCK, PLAN, FileAc
 from orchestrator.adapters.store.durable import disk_errors, sync_folder, write_atomic
 from orchestrator.adapters.store.index import Index, Skipped
 from orchestrator.adapters.store.intake import Limits
+from orchestrator.adapters.store.journal import FileJournal
 from orchestrator.adapters.store.lock import OwnerLock, owner_of
 from orchestrator.adapters.store.names import resolve
-from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record, row_of
-from orchestrator.adapters.store.schema import FILTERS
+from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record
+from orchestrator.adapters.store.schema import FILTERS, MEASURED_FILTERS
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.records import RunRecord, RunRow
+from orchestrator.domain.history import Measurement
+from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
 from orchestrator.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.ports import Clock
 
 #: An active folder that is being made; without its final name it is no run.
 NEW = ".new-"
+#: Notes about machines that are not known to be off; see :meth:`FileStore.owe`.
+OWED = "owed"
 
 
 class FileStore:
@@ -102,6 +106,32 @@ class FileStore:
         """An active run's saved plan, without claiming it; None if it has none."""
         return read_plan(self._places(run_id).active)
 
+    def journal_of(self, run_id: str) -> list[JournalEntry]:
+        """An active run's journal, without claiming it; empty if it is not active (any more)."""
+        return FileJournal(self._places(run_id).active / JOURNAL, self._clock).entries()
+
+    # ------------------------------------------------------------------------------------------ machines left on
+    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
+        """Write down that a machine which ``run_id`` turned on is not known to be off."""
+        folder = self.root / OWED
+        with disk_errors("write down what is left on", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder, f"{self._places(run_id).run_id}.json", json.dumps(debt).encode())
+
+    def owed(self) -> dict[str, dict[str, Any]]:
+        """What was written down so and not yet :meth:`paid`, by run id."""
+        found = {}
+        for path in sorted((self.root / OWED).glob("*.json")):
+            with suppress(OSError, ValueError):
+                debt = json.loads(path.read_bytes())
+                if run_ids.is_valid(path.stem) and isinstance(debt, dict):
+                    found[path.stem] = debt
+        return found
+
+    def paid(self, run_id: str) -> None:
+        """The machine is off."""
+        (self.root / OWED / f"{self._places(run_id).run_id}.json").unlink(missing_ok=True)
+
     # ------------------------------------------------------------------------------------------ complete runs
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
@@ -146,6 +176,16 @@ class FileStore:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
         return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None})
 
+    def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
+        """What complete runs measured, newest first, out of the index.
+
+        Filters are ``benchmark``, ``variant``, ``mode``, ``gpu``, ``job``, ``target`` and ``run_id``.
+        """
+        unknown = filters.keys() - MEASURED_FILTERS
+        if unknown:
+            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
+        return self._index.measurements(limit, {name: value for name, value in filters.items() if value is not None})
+
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Ids of complete runs, newest first."""
         return self._index.ids_starting(text, limit)
@@ -171,7 +211,7 @@ class FileStore:
         return Places(self.root, run_id)
 
     def _active(self, places: Places, lock: OwnerLock) -> FileActiveRun:
-        return FileActiveRun(places, lock, self._clock, self._limits, lambda r: self._index.insert(row_of(r)))
+        return FileActiveRun(places, lock, self._clock, self._limits, self._index.insert)
 
     def _claim(self, run_id: str) -> FileActiveRun | None:
         places = self._places(run_id)
