@@ -76,6 +76,20 @@ class CostRecord(_Record):
     emulated: bool = False
 
 
+class MachineRecord(_Record):
+    """The cloud's machine that a run was on, and when it was on for this run. Times ISO 8601, UTC, the cloud's."""
+
+    project: str
+    zone: str
+    name: str
+    instance_id: str
+    #: From when on the run used it: its start, or, of one that was on already, the run's own.
+    began: str | None = None
+    #: When it went off again; None if it was left on.
+    ended: str | None = None
+    released: str | None = None  # stopped, deleted, kept, used, gone
+
+
 class OmittedRecord(_Record):
     path: str
     reason: str
@@ -102,6 +116,7 @@ class RunRecord(_Record):
     cost: CostRecord = CostRecord()
     omitted: list[OmittedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
+    machine: MachineRecord | None = None
 
 
 class RunRow(_Record):

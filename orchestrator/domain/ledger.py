@@ -1,0 +1,244 @@
+"""The ledger: every second that a machine is billed belongs to a run and an activity, or to nobody (``idle``). Pure.
+
+Runs say what they used (``run.json``). Machines' own spans of being on come from the cloud, as it was seen to tell
+them; what of a span no run used is idle. Where runs add up to more than their machine was on, the difference is a line
+of its own: the books show what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from orchestrator.domain.budget import MINIMUM_BILLED_S
+from orchestrator.domain.records import RunRecord
+
+Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
+IDLE = "idle"
+UNEXPLAINED = "unexplained"
+
+
+class Sighting(BaseModel):
+    """What the cloud said of one machine at one moment. Times are epoch seconds of the cloud's clock."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    project: str
+    zone: str
+    name: str
+    instance_id: str
+    target: str
+    usd_per_hour: float
+    started: float
+    #: None: it was on when this was seen.
+    stopped: float | None = None
+    seen: float
+    #: Nobody pays: it is the sandbox's.
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """One time of being on, from RUNNING to TERMINATED."""
+
+    name: str
+    instance_id: str
+    target: str
+    usd_per_hour: float
+    started: float
+    #: If it is still on, when that was seen last.
+    until: float
+    on: bool
+    emulated: bool
+
+    @property
+    def machine(self) -> str:
+        return f"{self.name} ({self.instance_id})"
+
+    @property
+    def billed_s(self) -> float:
+        return max(MINIMUM_BILLED_S, self.until - self.started)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Some seconds of one machine, and what they were for."""
+
+    start: float  # epoch seconds
+    seconds: float
+    usd: float
+    activity: str
+    target: str
+    run_id: str | None = None
+    job: str | None = None
+    machine: str | None = None
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Total:
+    """The lines of one group."""
+
+    group: str
+    seconds: float
+    usd: float
+    runs: int
+    idle_usd: float
+
+
+def spans(sightings: Iterable[Sighting]) -> list[Span]:
+    """Each machine's times of being on, oldest first. Of several sightings of one start the latest word counts."""
+    latest: dict[tuple[str, int], Sighting] = {}
+    for sighting in sightings:
+        key = (sighting.instance_id, round(sighting.started))
+        known = latest.get(key)
+        if known is None or (sighting.stopped is not None, sighting.seen) >= (known.stopped is not None, known.seen):
+            latest[key] = sighting
+    found = [
+        Span(
+            s.name, s.instance_id, s.target, s.usd_per_hour, s.started,
+            s.stopped if s.stopped is not None else max(s.seen, s.started), s.stopped is None, s.emulated,
+        )
+        for s in latest.values()
+    ]  # fmt: skip
+    return _closed(sorted(found, key=lambda span: (span.started, span.instance_id)))
+
+
+def _closed(found: list[Span]) -> list[Span]:
+    """A machine that was started again was off in between, even if nobody saw when it went."""
+    later: dict[str, float] = {}
+    result = []
+    for span in reversed(found):
+        begun = later.get(span.instance_id)
+        result.append(replace(span, until=min(span.until, begun), on=False) if begun is not None else span)
+        later[span.instance_id] = span.started
+    return result[::-1]
+
+
+def run_lines(record: RunRecord) -> list[Line]:
+    """What one run used, by activity, in the order of its breakdown."""
+    begun = _epoch(record.started) or _epoch(record.created) or 0.0
+    machine = record.machine
+    if machine is not None and machine.began is not None:
+        begun = _epoch(machine.began) or begun
+    lines = []
+    for cost in record.cost.breakdown:
+        if cost.seconds > 0:
+            lines.append(
+                Line(
+                    begun, cost.seconds, cost.usd, cost.activity, record.target, record.run_id, record.job,
+                    f"{machine.name} ({machine.instance_id})" if machine else None, record.cost.emulated,
+                )
+            )  # fmt: skip
+            begun += cost.seconds
+    return lines
+
+
+def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[Line]:
+    """All lines, oldest first."""
+    lines: list[Line] = []
+    used: dict[str, list[Line]] = {}
+    for record in records:
+        of_run = run_lines(record)
+        lines += of_run
+        if record.machine is not None and of_run:
+            used.setdefault(record.machine.instance_id, []).extend(of_run)
+    for span in spans(sightings):
+        lines += _rest(span, used.get(span.instance_id, []))
+    return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
+
+
+def _rest(span: Span, used: Sequence[Line]) -> list[Line]:
+    """What of a span no run used; or, below zero, what runs claim beyond it."""
+    inside = [line for line in used if span.started - 1.0 <= line.start <= span.until + 1.0]
+    rest = span.billed_s - sum(line.seconds for line in inside)
+    if abs(rest) < 1.0:
+        return []
+    begun = max([span.started, *(line.start + line.seconds for line in inside)])
+    usd = rest / 3600 * span.usd_per_hour
+    activity = IDLE if rest > 0 else UNEXPLAINED
+    return [
+        Line(min(begun, span.until), rest, round(usd, 6), activity, span.target, machine=span.machine,
+             emulated=span.emulated)
+    ]  # fmt: skip
+
+
+def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
+    """Sums by group: times in order, everything else by dollars. What nobody pays (the sandbox's) is left out."""
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        if not line.emulated:
+            groups.setdefault(_group(line, by, zone), []).append(line)
+    found = [
+        Total(
+            name,
+            sum(line.seconds for line in own),
+            sum(line.usd for line in own),
+            len({line.run_id for line in own if line.run_id}),
+            sum(line.usd for line in own if line.activity == IDLE),
+        )
+        for name, own in groups.items()
+    ]
+    in_time = by in ("day", "week", "month")
+    return sorted(found, key=lambda t: (t.group,) if in_time else (-t.usd, t.group))
+
+
+def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
+    when = datetime.fromtimestamp(line.start, zone)
+    match by:
+        case "day":
+            return f"{when:%Y-%m-%d}"
+        case "week":
+            year, week, _ = when.isocalendar()
+            return f"{year}-W{week:02d}"
+        case "month":
+            return f"{when:%Y-%m}"
+        case "job":
+            return line.job or f"({line.activity})"
+        case "run":
+            return line.run_id or f"({line.activity})"
+        case "machine":
+            return line.machine or line.target
+        case "target":
+            return line.target
+        case "activity":
+            return line.activity
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Dollars so far, for the caps."""
+
+    day: float
+    month: float
+    project: float
+
+
+def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
+    """What was spent today, this month and ever; days and months as ``zone`` counts them."""
+    today = datetime.fromtimestamp(now, zone)
+    day = month = ever = 0.0
+    for line in lines:
+        if line.emulated:
+            continue
+        when = datetime.fromtimestamp(line.start, zone)
+        ever += line.usd
+        if (when.year, when.month) == (today.year, today.month):
+            month += line.usd
+            if when.day == today.day:
+                day += line.usd
+    return Spent(day, month, ever)
+
+
+def _epoch(stamp: str | None) -> float | None:
+    if not stamp:
+        return None
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
