@@ -93,6 +93,17 @@ def connector(known_clouds: Clouds | None = None) -> Connector:
     return Connector(book=machine_book(), resolve=resolve)
 
 
+def may_be_up(target: Target) -> bool:
+    """Whether it is worth to log in at once: not to a machine of a cloud that is not known to run."""
+    if target.kind in ("local", "ssh"):
+        return True
+    from orchestrator.domain.budget import as_gcp
+
+    machine = as_gcp(target)
+    known = machine_book().known(machine.project, machine.instance) if machine else None
+    return known is not None and known.deadline is not None and known.deadline > time.time()
+
+
 def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
     """A link to ``target``, ready to be opened.
 
@@ -109,6 +120,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.adapters.git_source import GitSource
     from orchestrator.adapters.notifier import Notifier
+    from orchestrator.adapters.sightings import SightingFile
     from orchestrator.adapters.store import FileStore
     from orchestrator.ports import Services
 
@@ -122,6 +134,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         clouds=known_clouds,
         book=machine_book(),
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
+        sightings=SightingFile(workspace.results_dir),
     )
 
 

@@ -18,6 +18,7 @@
     ├── RegressionFound           9
     ├── DoctorFailed             10
     ├── RunFailed               100    a step or a gate of the job failed
+    ├── MachineStopped          100    the machine was stopped under the run; what it has is on its disk
     ├── RunNotFinished          101
     ├── RunNotFound             102
     └── RunCancelled            103
@@ -165,6 +166,34 @@ class DoctorFailed(FcctlError):
 class RunFailed(FcctlError):
     exit_code = 100
     code = "run_failed"
+
+
+class MachineStopped(FcctlError):
+    """A machine in a cloud does not run any more, and the run on it is not home.
+
+    Args:
+        how: preempted, fence, timer, guest, console, host_error, deleted, replaced, unknown.
+        status: what that makes of the run: preempted, over_budget, lost.
+        at: when, epoch seconds of the cloud's clock.
+        disk: whether there still is a disk with what the run left on it.
+    """
+
+    exit_code = 100
+    code = "machine_stopped"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        how: str,
+        status: str,
+        at: float | None = None,
+        disk: bool = True,
+        cause: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, hint=hint)
+        self.how, self.status, self.at, self.disk = how, status, at, disk
 
 
 class RunNotFinished(FcctlError):

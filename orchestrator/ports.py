@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from fcctl_remote import wire
 from orchestrator.domain.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
+from orchestrator.domain.ledger import Sighting
 from orchestrator.domain.notify import Notice
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
 from orchestrator.domain.schedule import Firing
@@ -281,6 +282,18 @@ class Store(Protocol):
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it."""
 
+    def journal_of(self, run_id: str) -> list[JournalEntry]:
+        """An active run's journal, without claiming it; empty if it is not active (any more)."""
+
+    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
+        """Write down that a machine which ``run_id`` turned on is not known to be off."""
+
+    def owed(self) -> dict[str, dict[str, Any]]:
+        """What was written down so and not yet :meth:`paid`, by run id."""
+
+    def paid(self, run_id: str) -> None:
+        """The machine is off."""
+
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
 
@@ -331,8 +344,21 @@ class Observer(Protocol):
 
     def note(self, message: str) -> None: ...
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Leave the terminal to somebody else for a while: to a question."""
+
     def close(self) -> None:
         """Leave the terminal as it was."""
+
+
+class Sightings(Protocol):
+    """What the cloud was seen to say of machines' starts and stops; the ledger's other half beside the runs."""
+
+    def note(self, sighting: Sighting) -> None:
+        """On disk when this returns."""
+
+    def all(self) -> list[Sighting]:
+        """Oldest first."""
 
 
 class Notifier(Protocol):
@@ -354,3 +380,4 @@ class Services:
     clouds: Clouds
     book: MachineBook
     notifier: Notifier
+    sightings: Sightings

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.domain.timings import number
@@ -88,6 +89,9 @@ class Silent:
 
     def note(self, message: str) -> None:
         _log.info("%s", clean(message, 500))
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None: ...
 
@@ -204,6 +208,14 @@ class Live:
         if lines:
             self._last_line = clean(lines[-1], 300)
         self._telemetry = reply.telemetry or self._telemetry
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     def close(self) -> None:
         self._live.stop()

@@ -89,13 +89,13 @@ class _Acquisition:
 
     def _use(self, machine: Machine) -> Acquired:
         started = bool(self._history.of("start", machine.zone) or self._history.of("create", machine.zone))
-        if started:
+        if any(machine.labels.get(key) != value for key, value in self._purpose.labels().items()):
             self._mark(machine)
         return Acquired(machine, started)
 
     def _cloud_ahead(self, seen: list[Machine]) -> float:
         """Of a machine that runs already the deadline counts, which is told by the cloud's clock: ask for its time."""
-        if self._changes.cloud_ahead_s is None:
+        if self._changes.cloud_ahead_s is None and not self._history.attempts:
             running = next((m for m in seen if m.power is Power.RUNNING), None)
             if running is not None:
                 self._mark(running)

@@ -6,22 +6,28 @@ from the journal, what to do next is :func:`orchestrator.domain.lifecycle.decide
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
 from orchestrator.domain import ending
 from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import HostError, HostFault
+from orchestrator.errors import HostError, HostFault, MachineStopped
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows import prewake
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
-from orchestrator.workflows.lease import arm, disarm
+from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_source
+from orchestrator.workflows.waking import Waking
+
+if TYPE_CHECKING:
+    from orchestrator.workflows.hold import MachineHold
 
 #: Finished runs kept on a host, newest first, for whoever logs in there.
 KEPT_ON_HOST = 10
@@ -37,16 +43,27 @@ class Driver:
         active: ActiveRun,
         mode: Mode,
         source: Source | None = None,
+        waking: Waking | None = None,
     ) -> None:
         self._services = services
         self._link = link
         self._active = active
         self._mode = mode
         self._source = source
+        self._waking = waking or Waking()
         self._collection: Collection | None = None
         self.saved = SavedPlan.model_validate(active.plan)
         self.state: State = fold(active.journal.entries())
         self.folder: Path | None = None
+        #: The machine, where it is one that fcctl turns on and off.
+        self.machine: MachineHold | None = self._hold()
+
+    def _hold(self) -> MachineHold | None:
+        if self.saved.fence_s is None:
+            return None
+        from orchestrator.workflows.hold import MachineHold
+
+        return MachineHold(self._services, self._link, self._active, self.saved, self._log)
 
     @property
     def run_id(self) -> str:
@@ -64,7 +81,8 @@ class Driver:
 
     def begin(self) -> None:
         """The journal's first line: what this run is to do."""
-        self._log("begun", **({"before_wake": len(self.saved.before_wake)} if self.saved.before_wake else {}))
+        facts: dict[str, object] = {"before_wake": len(self.saved.before_wake)} if self.saved.before_wake else {}
+        self._log("begun", **facts, **({"machine": True} if self.machine else {}))
 
     def launch(self) -> None:
         """As far as RUNNING: the host has the run and needs nobody to go on. Or to its end, if that comes first."""
@@ -90,13 +108,20 @@ class Driver:
         if self.state.stage >= Stage.RUNNING:
             raise ValueError(f"run {self.run_id} is on the host")
         self._log("abandoned", reason=reason, status=status)
-        return self._complete()
+        return self._to_the_end()
 
     def give_up(self, reason: str) -> RunRecord:
         """End a run whose host will not come back: what came home is kept, the run is ``lost``."""
         self._log("lost", reason=reason)
         self._log("collected")
-        return self._complete()
+        return self._to_the_end()
+
+    def _to_the_end(self) -> RunRecord:
+        """Nothing is asked of the host any more: let the machine go, and complete the run."""
+        while True:
+            record = self._step()
+            if record is not None:
+                return record
 
     def cancel(self, reason: str, grace_s: float) -> None:
         """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out."""
@@ -121,25 +146,39 @@ class Driver:
 
     # ------------------------------------------------------------------------------------------------------- moves
     def _step(self) -> RunRecord | None:
-        match decide(self.state, self._mode):
-            case Move.PREWAKE:
-                self._prewake()
-            case Move.SETTLE_HERE:
-                self._settle_here("the fcctl that ran its first steps on this computer was killed")
-            case Move.SYNC:
-                self._sync()
-            case Move.SUBMIT:
-                self._submit()
-            case Move.ASK:
-                self._ask()
-            case Move.FOLLOW:
-                self._follow()
-            case Move.COLLECT:
-                self._collect()
-            case Move.COMPLETE:
-                return self._complete()
-            case Move.ABANDON:
-                self._log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
+        try:
+            return self._move()
+        except MachineStopped as stopped:
+            if self.state.machine != "held" or not Stage.SUBMITTING <= self.state.stage <= Stage.ENDED:
+                raise
+            self._note_stopped(stopped)
+            return None
+
+    def _note_stopped(self, stopped: MachineStopped) -> None:
+        """The machine is off, and the run's results are on its disk, if it has one."""
+        facts = {"how": stopped.how, "status": stopped.status, "at": stopped.at}
+        self._log("stopped", reason=stopped.message, **facts)
+        if not stopped.disk:
+            self._log("lost", reason=stopped.message)
+
+    def _move(self) -> RunRecord | None:
+        move = decide(self.state, self._mode)
+        if move is Move.COMPLETE:
+            return self._complete()
+        makes: dict[Move, Callable[[], None]] = {
+            Move.PREWAKE: self._prewake,
+            Move.SETTLE_HERE: self._settle_here,
+            Move.ACQUIRE: self._acquire,
+            Move.SYNC: self._sync,
+            Move.SUBMIT: self._submit,
+            Move.ASK: self._ask,
+            Move.FOLLOW: self._follow,
+            Move.WAIT: self._wait,
+            Move.COLLECT: self._collect,
+            Move.RELEASE: self._release,
+            Move.ABANDON: self._abandon,
+        }
+        makes[move]()
         return None
 
     def _prewake(self) -> None:
@@ -152,10 +191,16 @@ class Driver:
             raise
         self._log("stepped", **stepped.line(goes_on=stepped.status == "passed" and bool(self.saved.plan.steps)))
 
-    def _settle_here(self, reason: str) -> None:
+    def _settle_here(self, reason: str = "the fcctl that ran its first steps on this computer was killed") -> None:
         stepped = prewake.settle(self._services, self._active, reason)
         status = "cancelled" if self._mode == "launch" else "error"
         self._log("stepped", **{**stepped.line(goes_on=False), "status": status})
+
+    def _abandon(self) -> None:
+        self._log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
+
+    def _acquire(self) -> None:
+        self._wanted_machine().acquire(restart=self._waking.restart, allow_unfenced=self._waking.allow_unfenced)
 
     def _wanted_source(self) -> Source:
         if self._source is None:
@@ -173,7 +218,10 @@ class Driver:
         if not self.saved.target.owned:
             return
         self._log("arm")
-        armed = arm(self._link, self.saved.plan, self._services.observer)
+        if self.machine is not None:
+            armed: Armed | None = self.machine.arm()
+        else:
+            armed = arm(self._link, self.saved.plan, self._services.observer)
         if armed is not None:
             self._log("armed", token=armed.token, deadline=armed.deadline)
 
@@ -220,13 +268,35 @@ class Driver:
 
     def _complete(self) -> RunRecord:
         record = self._record()
-        if self.state.without_outcome is None:
+        if self.state.without_outcome is None and self.machine is None:
             self._disarm()
         self._log("complete", status=record.status)
         self.folder = self._active.complete(record)
-        if self.state.without_outcome is None and not record.omitted:
+        if self.state.without_outcome is None and self.machine is None and not record.omitted:
             self._tidy_host()
         return record
+
+    def _wanted_machine(self) -> MachineHold:
+        if self.machine is None:
+            raise ValueError(f"target {self.saved.target.name} has no machine to be turned on or off")
+        return self.machine
+
+    def _release(self) -> None:
+        if self.state.without_outcome is None:
+            self._tidy_host()
+        self._wanted_machine().release(ran=self.state.without_outcome is None)
+
+    def _wait(self) -> NoReturn:
+        """Raise what is to be said of a run whose results are on the disk of a machine that is off."""
+        last = next(e.data for e in reversed(self._active.journal.entries()) if e.kind == "stopped")
+        raise MachineStopped(
+            str(last.get("reason")),
+            how=str(last.get("how")),
+            status=str(last.get("status")),
+            cause=f"what run {self.run_id} has so far is on its disk",
+            hint=f"go on with it: fcctl run --resume {self.run_id}; or only fetch that:"
+            f" fcctl pull-results --wake {self.run_id}",
+        )
 
     def _stepped(self) -> list[wire.StepResult]:
         return prewake.results(self._active.journal.entries())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.domain.budget import worst_case_minutes
-from orchestrator.errors import HostFault, HostUnusable
+from orchestrator.errors import BudgetError, HostFault, HostUnusable
 from orchestrator.ports import HostSession, Observer
 from orchestrator.workflows.link import Link
 
@@ -55,3 +55,84 @@ def disarm(link: Link, token: str, observer: Observer) -> None:
         link.call(lambda s: s.lease(wire.LeaseRequest("disarm", token=token, reason="the run is home")))
     except HostFault as e:
         observer.note(f"the shutdown timer of {link.target.name} stays set: {e.message}")
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What a timer on a machine that fcctl woke has to keep to."""
+
+    #: Fence 1, epoch seconds of the cloud's clock, which the machine's own follows. None: it has none.
+    not_after: float | None
+    #: Whoever holds the machine's login key knows it, so that all runs from one computer move one timer.
+    token: str
+
+
+def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer) -> Armed:
+    """Set the shutdown timer of a machine that fcctl woke: past the worst case of ``plan``, never past fence 1.
+
+    A timer that another run of ours set is moved later, if need be.
+
+    Raises:
+        BudgetError: the machine is to go off, by the cloud or by a timer that is not ours, before the steps are done.
+        HostUnusable: the machine does not let us set a timer.
+    """
+    worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
+    now = link.host_now()
+    deadline = now + worst_s + MARGIN_S
+    if fence.not_after is not None:
+        _check_fits(link.target.name, fence.not_after - now, worst_s, "the cloud")
+        deadline = min(deadline, fence.not_after)
+    present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
+    if present.armed and not present.dry and (present.deadline or 0.0) > now:
+        return _renew(link, fence, present, max(deadline, present.deadline or 0.0), worst_s, observer)
+    request = wire.LeaseRequest(
+        "arm", deadline=deadline, not_after=fence.not_after, token=fence.token, dry=False, reason=f"run {plan.run_id}"
+    )
+    try:
+        lease = link.call(lambda s: s.lease(request))
+    except HostFault as e:
+        raise HostUnusable(
+            f"{link.target.name} does not let fcctl set its shutdown timer",
+            cause=e.message,
+            hint=e.hint or "log in and see why: fcctl hosts ssh " + link.target.name,
+        ) from e
+    return Armed(fence.token, lease.deadline or deadline)
+
+
+def _renew(link: Link, fence: Fence, present: wire.Lease, deadline: float, worst_s: float, observer: Observer) -> Armed:
+    request = wire.LeaseRequest("renew", deadline=deadline, not_after=fence.not_after, token=fence.token)
+    try:
+        lease = link.call(lambda s: s.lease(request))
+    except HostFault as e:
+        if e.fault != "denied":
+            raise
+        left = (present.deadline or 0.0) - link.host_now()
+        _check_fits(link.target.name, left, worst_s, "a shutdown timer that another computer set")
+        observer.note(f"{link.target.name} powers itself off in {left / 60:.0f} minutes: another computer's timer")
+        return Armed("", present.deadline or 0.0)
+    return Armed(fence.token, lease.deadline or deadline)
+
+
+def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
+    if left_s < worst_s:
+        raise BudgetError(
+            f"{name} is turned off in {max(0.0, left_s) / 60:.0f} minutes by {who}, and the steps may take"
+            f" {worst_s / 60:.0f}",
+            hint="wait until it is off, or add --restart to start it with a limit of its own",
+        )
+
+
+def shorten(link: Link, seconds: float, token: str, reason: str) -> float | None:
+    """Have the machine power itself off after ``seconds``, or earlier if it was to; when that is, by its own clock.
+
+    None if it does not let us.
+    """
+    deadline = link.host_now() + seconds
+    try:
+        present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
+        if present.armed and not present.dry and present.deadline is not None and present.deadline <= deadline:
+            return present.deadline
+        request = wire.LeaseRequest("arm", deadline=deadline, token=token, dry=False, reason=reason)
+        return link.call(lambda s: s.lease(request)).deadline
+    except HostFault:
+        return None

@@ -32,6 +32,9 @@ class Link:
 
     def __init__(self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer) -> None:
         self.target = target
+        #: Called after each failed attempt to reconnect: raises if there is no use in trying again.
+        self.doubt: Callable[[], None] | None = None
+        self._host_ahead_s = 0.0
         self._hosts = hosts
         self._clock = clock
         self._observer = observer
@@ -53,16 +56,36 @@ class Link:
 
     def _open(self, opening: Future[HostSession]) -> None:
         try:
-            opening.set_result(self._hosts.connect(self.target))
+            opening.set_result(self._connect())
         except BaseException as e:  # noqa: BLE001 - handed to whoever asks for the session
             opening.set_exception(e)
+
+    def _connect(self) -> HostSession:
+        session = self._hosts.connect(self.target)
+        self._host_ahead_s = session.hello.time - self._clock.now()
+        return session
+
+    def opened(self) -> bool | None:
+        """Whether there is a session, or (None) it is still being opened; False if that failed."""
+        if self._session is not None:
+            return True
+        if self._opening is None:
+            return False
+        if not self._opening.done():
+            return None
+        return self._opening.exception() is None
 
     def session(self) -> HostSession:
         """The live session, connecting first if there is none."""
         if self._session is None:
             opening, self._opening = self._opening, None
-            self._session = opening.result() if opening else self._hosts.connect(self.target)
+            self._session = opening.result() if opening else self._connect()
         return self._session
+
+    def host_now(self) -> float:
+        """The time on the host's clock, epoch seconds."""
+        self.session()
+        return self._clock.now() + self._host_ahead_s
 
     def call(self, action: Callable[[HostSession], R]) -> R:
         """``action`` on the live session; on a broken link, on the next one.
@@ -91,16 +114,20 @@ class Link:
             self._clock.sleep(wait)
             attempt += 1
             try:
-                result = action(self.session())
+                return action(self.session())
             except LinkLost as e:
+                self._ask_doubt()
                 lost = e
-                continue
             except HostUnreachable as e:
-                if e.reason not in _PASSING:
+                self._ask_doubt()
+                if e.reason not in _PASSING and not (e.reason == "login" and self.doubt):
                     raise
                 lost = e
-                continue
-            return result
+
+    def _ask_doubt(self) -> None:
+        """A machine that may be off is no longer tried; one that boots refuses logins for a while."""
+        if self.doubt is not None:
+            self.doubt()
 
     def close(self) -> None:
         """End the session; the next call opens another."""

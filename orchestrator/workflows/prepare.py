@@ -33,6 +33,8 @@ class Wanted:
 class Prepared:
     saved: SavedPlan
     source: Source
+    #: What the job itself says that a run of it may cost, dollars.
+    job_cap_usd: float | None = None
 
 
 def prepare(services: Services, root: Path, project: str, budget: Budget, wanted: Wanted) -> Prepared:
@@ -66,7 +68,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
     )
     _check_cap(saved, wanted.job, budget)
-    return Prepared(saved, source)
+    return Prepared(saved, source, wanted.job.budget.usd)
 
 
 def _check_cap(saved: SavedPlan, job: Job, budget: Budget) -> None:

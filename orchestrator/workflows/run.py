@@ -11,6 +11,7 @@ from orchestrator.errors import FcctlError, HostFault, LinkLost
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
+from orchestrator.workflows.waking import Waking
 
 
 class Detached(Exception):
@@ -27,7 +28,15 @@ class Finished:
     driver: Driver
 
 
-def run(services: Services, link: Link, saved: SavedPlan, source: Source, *, detach: bool = False) -> Finished | None:
+def run(
+    services: Services,
+    link: Link,
+    saved: SavedPlan,
+    source: Source,
+    *,
+    detach: bool = False,
+    waking: Waking | None = None,
+) -> Finished | None:
     """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
 
     Raises:
@@ -36,7 +45,11 @@ def run(services: Services, link: Link, saved: SavedPlan, source: Source, *, det
             afterwards (it stays active; the next command picks it up).
     """
     active = services.store.begin(saved.plan.run_id, saved.to_json())
-    driver = Driver(services, link, active, "launch", source)
+    try:
+        driver = Driver(services, link, active, "launch", source, waking)
+    except BaseException:
+        active.release()
+        raise
     try:
         driver.begin()
         _launch(driver)

@@ -1,0 +1,385 @@
+"""A run's machine in a cloud: had before anything is sent, watched while the run is on it, let go when it is home.
+
+For a machine that is simply there (``local``, ``ssh``) none of this is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from typing import Any
+
+from orchestrator.domain.acquire import Wish, deadline_of
+from orchestrator.domain.cloud import Endpoint, Machine, Power
+from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.machine_spec import Purpose
+from orchestrator.domain.records import JournalEntry
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.stopped import Stopped, why_stopped
+from orchestrator.domain.target import GcpTarget, SandboxTarget
+from orchestrator.errors import FcctlError, HostError, MachineStopped
+from orchestrator.ports import ActiveRun, Services
+from orchestrator.workflows import release as releasing
+from orchestrator.workflows.acquire import acquire
+from orchestrator.workflows.lease import Armed, Fence, arm_within, shorten
+from orchestrator.workflows.link import Link
+from orchestrator.workflows.machines import STOP_LIMIT_S, Log
+from orchestrator.workflows.ready import make_ready
+
+#: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
+NEED_MARGIN_S = 5 * 60.0
+#: A machine that does not answer on its last known address for so long is asked after, seconds.
+ASK_CLOUD_AFTER_S = 1.0
+#: How often the cloud is asked about a machine whose link is lost, seconds.
+DOUBT_EVERY_S = 5.0
+#: If a machine cannot be stopped through the cloud, it turns itself off after so long, seconds.
+LAST_RESORT_S = 120.0
+
+
+def is_in_cloud(saved: SavedPlan) -> bool:
+    """Whether the run's machine is one that fcctl wakes and stops."""
+    return isinstance(saved.target, GcpTarget | SandboxTarget)
+
+
+class MachineHold:
+    """Moves the machine of one active run along. The journal is its only memory."""
+
+    def __init__(self, services: Services, link: Link, active: ActiveRun, saved: SavedPlan, log: Log) -> None:
+        target = saved.target
+        if not isinstance(target, GcpTarget | SandboxTarget):
+            raise TypeError(f"target {target.name} is in no cloud")
+        self._services = services
+        self._clock = services.clock
+        self._link = link
+        self._active = active
+        self._saved = saved
+        self._log = log
+        self._target = services.clouds.resolve(target)
+        self._doubted = float("-inf")
+        link.doubt = self.check
+
+    @property
+    def target(self) -> GcpTarget:
+        """The machine that is meant, as a target of its cloud."""
+        return self._target
+
+    @property
+    def run_id(self) -> str:
+        return self._active.run_id
+
+    # ----------------------------------------------------------------------------------------------------- acquire
+    def acquire(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:
+        """Have the machine: awake, within its fence, answering over the link.
+
+        Raises:
+            FcctlError: it cannot be had; what was turned on is in the journal.
+        """
+        worst_s = self._saved.worst_case_minutes * 60
+        wish = Wish(
+            max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
+            need_s=worst_s + NEED_MARGIN_S,
+            restart=restart,
+            allow_unfenced=allow_unfenced,
+        )
+        self._acquire(wish)
+
+    def wake(self, seconds: int) -> None:
+        """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
+        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False))
+
+    def _acquire(self, wish: Wish) -> None:
+        self._log("acquire", max_run_s=wish.max_run_s)
+        self._let_others_stop_it()
+        warm = None if wish.restart else self._warm(wish)
+        if warm is not None:
+            self._log("acquired", **_facts(warm), warm=True, turned_on=False)
+            return
+        self._link.close()
+        purpose = Purpose(self.run_id, self._saved.plan.workspace)
+        got = acquire(self._services, self._target, wish, purpose, self._log)
+        way = make_ready(self._services, self._target, got.machine, self._link, self._log)
+        way = replace(way, deadline=deadline_of(got.machine))
+        self._services.book.remember(way)
+        self._log("acquired", **_facts(way), warm=False, turned_on=got.started)
+
+    def _warm(self, wish: Wish) -> Endpoint | None:
+        """The machine by what is remembered of it, if it answers at once; then no cloud is asked.
+
+        Its host key proves which machine it is, and its deadline cannot have moved while it ran.
+        """
+        known = self._services.book.known(self._target.project, self._target.instance)
+        if known is None or known.deadline is None or known.deadline - self._clock.now() < wish.need_s:
+            self._link.close()
+            return None
+        self._link.open_soon()
+        began, asked = self._clock.monotonic(), None
+        while (opened := self._link.opened()) is None:
+            if asked is None and self._clock.monotonic() - began > ASK_CLOUD_AFTER_S:
+                asked = self._ask_cloud(known.zone)
+            if asked is not None and asked.done() and not _is_up(asked, known):
+                self._link.close()
+                return None
+            self._clock.sleep(0.005)
+        if not opened or known.deadline - self._link.host_now() < wish.need_s:
+            self._link.close()
+            return None
+        self._services.observer.phase("wake", f"{known.name} is up")
+        return known
+
+    def _ask_cloud(self, zone: str) -> Future[Machine | None]:
+        """In the background, because loading the cloud's library takes seconds."""
+        answer: Future[Machine | None] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._services.clouds.open(self._target).machine(zone, self._target.instance))
+            except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the answer
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="fcctl-cloud", daemon=True).start()
+        return answer
+
+    # --------------------------------------------------------------------------------------------------- the timer
+    def arm(self) -> Armed:
+        """Fence 2, before anything else runs there.
+
+        Raises:
+            BudgetError: the machine goes off before the steps could be done.
+        """
+        acquired = self._acquired()
+        deadline = acquired.get("deadline")
+        fence = Fence(deadline, self._token())
+        return arm_within(self._link, fence, self._saved.plan, self._services.observer)
+
+    def _token(self) -> str:
+        """The same for every run from this computer on this machine, and nobody else's: it comes from the login key."""
+        login = self._services.clouds.login(self._target)
+        secret = login.identity_file.read_bytes()
+        instance = str(self._acquired().get("instance_id"))
+        return hashlib.sha256(b"fcctl lease\0" + instance.encode() + b"\0" + secret).hexdigest()[:32]
+
+    # -------------------------------------------------------------------------------------------------- is it there
+    def check(self) -> None:
+        """Raise MachineStopped if the cloud says that the machine does not run any more.
+
+        If it does run, its address may be another one by now, and is remembered. A cloud that does not answer proves
+        nothing.
+        """
+        now = self._clock.monotonic()
+        if now - self._doubted < DOUBT_EVERY_S:
+            return
+        self._doubted = now
+        try:
+            stopped = self.why_stopped()
+        except FcctlError:
+            return
+        if stopped is not None:
+            raise _error(stopped)
+
+    def why_stopped(self) -> Stopped | None:
+        """What became of the machine; None while it runs.
+
+        Raises:
+            CloudError, AuthError: the cloud does not say.
+        """
+        acquired = self._acquired()
+        if not acquired:
+            return None
+        cloud = self._services.clouds.open(self._target)
+        zone, name = str(acquired["zone"]), self._target.instance
+        seen = cloud.machine(zone, name)
+        if seen is not None and seen.id == acquired["instance_id"] and seen.power is Power.RUNNING:
+            self._remember(seen)
+            return None
+        timer = next((e.data.get("deadline") for e in reversed(self._entries()) if e.kind == "armed"), None)
+        return why_stopped(name, str(acquired["instance_id"]), seen, cloud.operations(zone, name), timer)
+
+    def _remember(self, machine: Machine) -> None:
+        """Its address as it is now: a machine that was restarted has another one."""
+        from orchestrator.domain.endpoint import endpoint
+
+        known = self._services.book.known(machine.project, machine.name)
+        if known is None or known.instance_id != machine.id:
+            return
+        try:
+            way = endpoint(
+                machine, known.host_keys, user=known.user, identity_file=known.identity_file, target=self._target,
+                now=self._clock.now(),
+            )  # fmt: skip
+        except HostError:
+            return
+        self._services.book.remember(way)
+
+    def revive(self) -> None:
+        """After the link could not be opened: whatever it takes to open it, on a machine that runs.
+
+        Raises:
+            MachineStopped: it does not run.
+            FcctlError: it runs, and cannot be reached; or the cloud does not say.
+        """
+        stopped = self.why_stopped()
+        if stopped is not None:
+            raise _error(stopped)
+        zone = str(self._acquired().get("zone") or self._zones()[0])
+        machine = self._services.clouds.open(self._target).machine(zone, self._target.instance)
+        if machine is not None and machine.power is Power.RUNNING:
+            patient = self._target.model_copy(update={"wake_timeout_s": 60.0})
+            make_ready(self._services, patient, machine, self._link, self._log)
+
+    # ------------------------------------------------------------------------------------------------------ release
+    def release(self, *, ran: bool) -> None:
+        """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
+
+        Args:
+            ran: whether a run came to its end there; a machine that never worked is not kept on.
+        """
+        policy = self._target.release if ran or self._target.release != "keep" else "stop"
+        self._log("release", policy=policy)
+        if not (self._acquired() or self._zones()):
+            self._log("released", how="untouched")
+            return
+        user = self._user_of_it()
+        if user is not None:
+            self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
+            self._log("released", how="used", by=user)
+            return
+        if policy == "keep" and self._keep():
+            return
+        self._stop("stop" if policy == "keep" else policy)
+
+    def _keep(self) -> bool:
+        """Leave it on for the next run, with a timer that turns it off if there is none."""
+        minutes = self._target.keep_minutes
+        try:
+            until = shorten(self._link, minutes * 60, self._token(), f"kept for {minutes:g} minutes")
+        except FcctlError:
+            until = None
+        if until is None:
+            self._services.observer.note(f"{self._target.instance} takes no timer, and is stopped instead of kept")
+            return False
+        self._log("released", how="kept", until=until)
+        self._services.observer.note(f"{self._target.instance} stays on for {minutes:g} minutes; then it stops itself")
+        return True
+
+    def _stop(self, policy: releasing.Policy) -> None:
+        try:
+            done = releasing.release(self._services, self._target, self._holds(), policy, self._log)
+        except FcctlError as error:
+            self._unreleased(error)
+            return
+        finally:
+            self._link.close()
+        off = next((r for r in done if r.how in ("stopped", "deleted")), done[0])
+        self._log("released", **asdict(off))
+
+    def _unreleased(self, error: FcctlError) -> None:
+        """The cloud does not stop it: have it stop itself, and leave a note for whoever comes next."""
+        try:
+            until = shorten(self._link, LAST_RESORT_S, self._token(), "the cloud did not stop it")
+        except FcctlError:
+            until = None
+        itself = "; it turns itself off in two minutes" if until is not None else ""
+        self._services.observer.note(
+            f"{self._target.instance} could not be stopped: {error.message}"
+            f"{f' ({error.cause})' if error.cause else ''}{itself}. See to it: fcctl hosts audit"
+        )
+        holds = [asdict(hold) for hold in self._holds()]
+        self._services.store.owe(self.run_id, {"target": self._saved.target.model_dump(mode="json"), "holds": holds})
+        self._log("unreleased", reason=error.message, cause=error.cause, until=until)
+
+    # ------------------------------------------------------------------------------------------------- other people
+    def _user_of_it(self) -> str | None:
+        """Another run that is on the machine, or about to be."""
+        for run_id, entries in self._live_others():
+            state = fold(entries)
+            if state.machine == "held" and state.stage < Stage.COLLECTED:
+                return run_id
+        if not self._acquired():
+            return None
+        try:
+            from fcctl_remote import wire
+
+            found = self._link.session().status(None)
+            return next((r.run_id for r in found if r.run_id != self.run_id and r.status not in wire.RUN_ENDINGS), None)
+        except HostError:
+            return None
+
+    def _let_others_stop_it(self) -> None:
+        """A run that is just stopping the machine is waited for: to log in now would be to work on a dying one."""
+        deadline = self._clock.monotonic() + STOP_LIMIT_S
+        while self._clock.monotonic() < deadline:
+            states = [fold(entries) for _, entries in self._live_others()]
+            if not any(s.stage is Stage.COLLECTED and s.machine == "held" for s in states):
+                return
+            self._services.observer.phase("wake", f"another run is letting {self._target.instance} go")
+            self._clock.sleep(0.2)
+
+    def _live_others(self) -> list[tuple[str, list[JournalEntry]]]:
+        """The other runs of this workspace on the same machine that an fcctl is at work on, with their journals."""
+        store, found = self._services.store, []
+        for run_id in store.active():
+            if run_id == self.run_id or not self._is_on_it(store.plan_of(run_id)):
+                continue
+            try:
+                claimed = store.claim(run_id)
+            except FcctlError:
+                continue
+            if claimed is None:
+                found.append((run_id, store.journal_of(run_id)))
+            else:
+                claimed.release()
+        return found
+
+    def _is_on_it(self, plan: dict[str, Any] | None) -> bool:
+        target = (plan or {}).get("target", {})
+        if self._saved.target.kind == "sandbox":
+            return bool(target.get("kind") == "sandbox")
+        same = (target.get("project"), target.get("instance")) == (self._target.project, self._target.instance)
+        return same and target.get("kind") == "gcp"
+
+    # --------------------------------------------------------------------------------------------------- the journal
+    def _entries(self) -> list[JournalEntry]:
+        return self._active.journal.entries()
+
+    def _acquired(self) -> dict[str, Any]:
+        """What is known of the machine since it was last acquired; empty: it never answered."""
+        for entry in reversed(self._entries()):
+            if entry.kind == "acquired":
+                return entry.data
+            if entry.kind == "acquire":
+                break
+        return {}
+
+    def _zones(self) -> list[str]:
+        """Where the cloud was asked to turn a machine on since then, the last place first."""
+        zones = []
+        for entry in reversed(self._entries()):
+            if entry.kind == "acquire":
+                break
+            if entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume"):
+                zones.append(str(entry.data["zone"]))
+        return list(dict.fromkeys(zones))
+
+    def _holds(self) -> list[releasing.Hold]:
+        acquired = self._acquired()
+        if acquired:
+            return [releasing.Hold(str(acquired["zone"]), str(acquired["instance_id"]))]
+        return [releasing.Hold(zone, None, made_here=True) for zone in self._zones()]
+
+
+def _error(stopped: Stopped) -> MachineStopped:
+    return MachineStopped(stopped.reason, how=stopped.how, status=stopped.status, at=stopped.at, disk=stopped.disk)
+
+
+def _facts(way: Endpoint) -> dict[str, object]:
+    return {"zone": way.zone, "instance_id": way.instance_id, "deadline": way.deadline, "started": way.started}
+
+
+def _is_up(asked: Future[Machine | None], known: Endpoint) -> bool:
+    """Whether the cloud, as far as it answers, agrees that the machine is there and on."""
+    if asked.exception() is not None:
+        return True
+    machine = asked.result()
+    return machine is not None and machine.id == known.instance_id and machine.power is Power.RUNNING
