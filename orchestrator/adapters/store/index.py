@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -160,7 +161,7 @@ class Index:
         with self._exclusive(), closing(self._connect("rwc")) as db:
             if _version(db) == schema.VERSION:
                 return  # another process was faster
-            if len(_folders(self._runs)) > 1:  # the very first run needs no explanation
+            if len(_folders(self._runs, _names(self._runs))) > 1:  # the very first run needs no explanation
                 self._note(f"{why}: building it")
             self._fill(db)
 
@@ -210,7 +211,7 @@ class Index:
             for statement in (*schema.DROP, *schema.CREATE):
                 db.execute(statement)
             changed = _mtime_ns(self._runs)
-            self._add(db, _folders(self._runs))
+            self._add(db, _folders(self._runs, _names(self._runs)))
             self._remember(db, changed)
             db.execute(f"PRAGMA user_version = {schema.VERSION:d}")
 
@@ -225,10 +226,12 @@ class Index:
         with _writing(db):
             # Under the write lock: what others index by now has its folder, so that nothing new looks gone.
             listed = {row[0] for row in db.execute("SELECT run_id FROM runs")}
-            here = set(_folders(self._runs))
-            gone, new = (listed | skipped.keys()) - here, here - listed - skipped.keys()
+            known = listed | skipped.keys()
+            # Names alone, as long as nothing is new: asking what each of a hundred thousand is would take longer.
+            names = _names(self._runs)
+            gone, new = known - names, set(_folders(self._runs, names - known))
             _drop(db, [*gone, *again])
-            left_out = self._add(db, [*new, *(name for name in again if name in here)])
+            left_out = self._add(db, [*new, *_folders(self._runs, names.intersection(again))])
             self._remember(db, changed)
         if left_out:
             self._note(f"skipped {left_out} of the folders in {self._runs}; fcctl results reindex says why")
@@ -290,17 +293,23 @@ def _measurement(row: tuple[Any, ...]) -> Measurement:
     return Measurement(**{**found, "reference": bool(found["reference"])})
 
 
-def _folders(runs: Path) -> list[str]:
-    """Names of the folders that should be complete runs; links are not followed."""
+def _names(runs: Path) -> set[str]:
     try:
-        with os.scandir(runs) as entries:
-            return [
-                e.name
-                for e in entries
-                if not e.name.endswith(".partial") and not e.name.startswith(".") and e.is_dir(follow_symlinks=False)
-            ]
+        return set(os.listdir(runs))  # noqa: PTH208  names alone, at once
     except FileNotFoundError:
-        return []
+        return set()
+
+
+def _folders(runs: Path, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are folders and should be complete runs; links are not followed."""
+    return [n for n in names if not n.endswith(".partial") and not n.startswith(".") and _is_folder(runs, n)]
+
+
+def _is_folder(runs: Path, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(f"{runs}/{name}").st_mode)
+    except OSError:
+        return False
 
 
 def _stamp(runs: Path, name: str) -> str:

@@ -259,10 +259,10 @@ def test_a_run_completed_while_the_folders_are_listed_is_not_lost(
     from orchestrator.adapters.store import index as module
 
     completed(store)
-    real = module._folders
+    real = module._names
     late: list[str] = []
 
-    def racing(runs: Path) -> list[str]:
+    def racing(runs: Path) -> set[str]:
         found = real(runs)
         if not late:
             record = at(50)
@@ -270,7 +270,7 @@ def test_a_run_completed_while_the_folders_are_listed_is_not_lost(
             written(store.root, record)
         return found
 
-    monkeypatch.setattr(module, "_folders", racing)
+    monkeypatch.setattr(module, "_names", racing)
     os.utime(store.root / "runs")
     store.rows()
     assert late[0] in ids(store)
