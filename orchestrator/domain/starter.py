@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
-RESULTS_IGNORE = "runs/\nactive/\nschedules/\nindex.sqlite*\n"
+RESULTS_IGNORE = "runs/\nactive/\nschedules/\nmachines.jsonl\nindex.sqlite*\n"
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
@@ -63,6 +63,14 @@ name = "{name}"            # names the copy of the source on the GPU machine
 # user = "me"
 # port = 22
 # usd_per_hour = 0.75       # what an hour of it costs you, for the reports
+
+# An L4 on Google Cloud that fcctl wakes (or makes), and stops after each run. Set-up: docs/gcp.md; to see it without an
+# account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
+# [targets.l4]
+# kind = "gcp"
+# project = "my-project"
+# instance = "my-l4"
+# zones = ["us-west1-c", "us-west1-a", "us-central1-a"]
 
 # [budget]
 # per_run_usd = 2.0         # a run that could cost more is refused
