@@ -184,6 +184,9 @@ class Clouds(Protocol):
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
         """The same target as a machine of a cloud; the sandbox's cloud is started for it if it is not there."""
 
+    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
+        """The same, starting nothing: None for a sandbox that sleeps."""
+
     def open(self, target: GcpTarget) -> Cloud: ...
 
     def login(self, target: GcpTarget) -> Login:

@@ -66,6 +66,60 @@ def prices(cli: Cli, region: str | None) -> None:
     print_prices(table, regions, cli.console)
 
 
+@cost.command()
+@click.option(
+    "--by",
+    type=click.Choice(["day", "week", "month", "job", "target", "activity", "run", "machine"]),
+    default="day",
+    show_default=True,
+    help="What is summed up.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Every line of the ledger as CSV.")
+@click.option("--lines", is_flag=True, help="With --json: every line, not only the sums.")
+@click.pass_obj
+def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
+    """What was spent: each billed second with its run and its activity, or idle.
+
+    Days, weeks and months are those of this computer's time zone. What the sandbox would have cost is not summed up.
+    """
+    from typing import cast
+
+    from orchestrator.domain.ledger import Grouping, totals
+    from orchestrator.domain.schedule import zone
+    from orchestrator.reports import ledger_table as tables
+    from orchestrator.workflows.ledger import lines as all_lines
+
+    with cli.services() as services:
+        found = all_lines(services)
+    sums = totals(found, cast("Grouping", by), zone(None))
+    if as_csv and not cli.json:
+        click.echo(tables.as_csv(found), nl=False)
+    elif cli.json:
+        rows = [vars(total) for total in sums]
+        cli.emit({"by": by, "totals": rows, **({"lines": tables.as_json(found)} if lines else {})})
+    else:
+        tables.print_totals(sums, by, cli.console)
+
+
+@cost.command()
+@click.pass_obj
+def budget(cli: Cli) -> None:
+    """The caps of [budget], what is spent of each and what is left."""
+    from orchestrator.domain.ledger import spent
+    from orchestrator.domain.schedule import zone
+    from orchestrator.reports import ledger_table as tables
+    from orchestrator.workflows.ledger import lines as all_lines
+
+    caps = cli.workspace().config.budget
+    with cli.services() as services:
+        used = spent(all_lines(services), services.clock.now(), zone(None))
+    if cli.json:
+        rows = tables.budget_rows(caps, used)
+        cli.emit({"caps": [{"cap": name, "usd": cap, "spent_usd": so_far} for name, cap, so_far in rows]})
+    else:
+        tables.print_budget(caps, used, cli.console)
+
+
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
     from orchestrator.domain.prices import ADDRESS_IN_USE_USD_PER_HOUR
 

@@ -39,6 +39,11 @@ class Budget(BaseModel):
     #: Price of an hour on a billed machine whose target names none.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
 
+    @property
+    def holds_over_runs(self) -> bool:
+        """Whether a cap reckons with what other runs cost."""
+        return any(cap is not None for cap in (self.per_day_usd, self.per_month_usd, self.project_usd))
+
 
 # ------------------------------------------------------------------------------------------------------------- rates
 def models(target: GcpTarget) -> tuple[Model, ...]:

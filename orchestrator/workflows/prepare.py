@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.domain import run_id as ids
-from orchestrator.domain.budget import Budget, usd_per_hour, worst_usd_per_hour
+from orchestrator.domain.budget import Budget, usd_by_place, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.job import Job
 from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
@@ -42,7 +42,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
 
     Raises:
         UsageError: a setting or a step range that the job does not know.
-        BudgetError: the run could cost more than it may.
+        BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
     """
     services.observer.phase("source", "reading")
     source = services.source.read(root)
@@ -65,9 +65,14 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
         settings=dict(wanted.settings),
         usd_per_hour=usd_per_hour(wanted.target, budget),
+        usd_by_place=usd_by_place(wanted.target, budget),
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
     )
     _check_cap(saved, wanted.job, budget)
+    if saved.target.kind != "sandbox" and budget.holds_over_runs:
+        from orchestrator.workflows.ledger import check_caps
+
+        check_caps(services, budget, saved.worst_case_usd)
     return Prepared(saved, source, wanted.job.budget.usd)
 
 

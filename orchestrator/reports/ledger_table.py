@@ -1,0 +1,87 @@
+"""The tables of ``fcctl cost ledger`` and ``fcctl cost budget``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.domain.ledger import Line, Spent, Total
+from orchestrator.domain.records import iso
+from orchestrator.reports.cells import print_trimmed
+from orchestrator.reports.live import duration
+from orchestrator.reports.sanitize import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from orchestrator.domain.budget import Budget
+
+COLUMNS = ("start", "seconds", "usd", "activity", "target", "run_id", "job", "machine", "emulated")
+
+
+def print_totals(totals: Sequence[Total], by: str, console: Console) -> None:
+    """One line a group, and the sum."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not totals:
+        console.print("nothing has cost anything yet")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(by.upper(), overflow="fold")
+    for title in ("TIME", "RUNS", "USD", "OF IT IDLE"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for total in totals:
+        idle = f"{total.idle_usd:.4f}" if total.idle_usd else "-"
+        table.add_row(Text(clean(total.group, 80)), duration(total.seconds), str(total.runs), f"{total.usd:.4f}", idle)
+    seconds, usd = sum(t.seconds for t in totals), sum(t.usd for t in totals)
+    of_it_idle = sum(t.idle_usd for t in totals)
+    table.add_section()
+    shown = f"{of_it_idle:.4f}" if of_it_idle else "-"
+    table.add_row("all", duration(seconds), "", f"{usd:.4f}", shown, style="bold")
+    print_trimmed(console, table, console.width)
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """Every line, one a row, with a header; times ISO 8601 in UTC."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line in lines:
+        row = [iso(line.start), f"{line.seconds:.3f}", f"{line.usd:.6f}", line.activity, line.target,
+               line.run_id or "", line.job or "", line.machine or "", str(line.emulated).lower()]  # fmt: skip
+        writer.writerow([_inert(str(cell)) for cell in row])
+    return out.getvalue()
+
+
+def _inert(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "@", "\t", "\r")) else cell
+
+
+def as_json(lines: Sequence[Line]) -> list[dict[str, object]]:
+    return [{name: getattr(line, name) for name in COLUMNS} | {"start": iso(line.start)} for line in lines]
+
+
+def print_budget(budget: Budget, spent: Spent, console: Console) -> None:
+    """Each cap, what is spent of it and what is left."""
+    from rich.table import Table
+
+    table = Table("CAP", "USD", "SPENT", "LEFT", box=None, pad_edge=False, header_style="bold")
+    for name, cap, used in budget_rows(budget, spent):
+        left = "-" if cap is None or used is None else f"{max(0.0, cap - used):.2f}"
+        shown = "none" if cap is None else f"{cap:.2f}"
+        table.add_row(name, shown, "-" if used is None else f"{used:.2f}", left)
+    print_trimmed(console, table, console.width)
+
+
+def budget_rows(budget: Budget, spent: Spent) -> list[tuple[str, float | None, float | None]]:
+    """(name, cap, spent) of every cap; a run's own has nothing spent."""
+    return [
+        ("per run", budget.per_run_usd, None),
+        ("today", budget.per_day_usd, spent.day),
+        ("this month", budget.per_month_usd, spent.month),
+        ("project", budget.project_usd, spent.project),
+    ]

@@ -1,0 +1,98 @@
+"""The books of a workspace: what its runs and its machines cost, and what is left of the caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import tzinfo
+
+from pydantic import ValidationError
+
+from orchestrator.domain import ledger as books
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.cloud import Machine
+from orchestrator.domain.ledger import Line, Sighting, Spent
+from orchestrator.domain.records import RunRecord
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.schedule import zone
+from orchestrator.domain.target import GcpTarget
+from orchestrator.errors import BudgetError, FcctlError
+from orchestrator.ports import Services, Store
+
+
+def lines(services: Services) -> list[Line]:
+    """All that was ever billed here, oldest first."""
+    return books.ledger(_records(services.store), services.sightings.all())
+
+
+def _records(store: Store) -> Iterator[RunRecord]:
+    for row in store.rows():
+        try:
+            yield store.get(row.run_id)
+        except FcctlError:
+            continue  # damaged or just pruned; listings say so
+
+
+def sight(services: Services, target: GcpTarget, machine: Machine, rate: float, *, emulated: bool = False) -> None:
+    """Write down what the cloud says of a machine's last start and stop, if it says anything."""
+    if machine.started is None:
+        return
+    off = machine.stopped is not None and machine.stopped >= machine.started and not machine.billed
+    services.sightings.note(
+        Sighting(
+            project=machine.project,
+            zone=machine.zone,
+            name=machine.name,
+            instance_id=machine.id,
+            target=target.name,
+            usd_per_hour=rate,
+            started=machine.started,
+            stopped=machine.stopped if off else None,
+            seen=services.clock.now(),
+            emulated=emulated,
+        )
+    )
+
+
+def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzinfo | None = None) -> None:
+    """Refuse what could break a cap of the day, the month or the project.
+
+    Runs that are not complete count with their worst case: they may still cost that.
+
+    Raises:
+        BudgetError: with what is spent, what is left, and what this could cost.
+    """
+    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
+    if worst_usd <= 0 or all(cap is None for cap in caps):
+        return
+    spent = books.spent(lines(services), services.clock.now(), local or zone(None))
+    underway = _underway(services.store)
+    for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
+        if cap is not None and used + underway + worst_usd > cap + 1e-9:
+            left = max(0.0, cap - used - underway)
+            also = f", and runs underway may cost ${underway:.2f}" if underway else ""
+            raise BudgetError(
+                f"this could cost ${worst_usd:.2f}, and ${left:.2f} are left of the {name}'s ${cap:.2f}",
+                cause=f"${used:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
+                hint=_hint(name),
+            )
+
+
+def _underway(store: Store) -> float:
+    """Dollars that the runs which are not complete may cost, each at its worst."""
+    total = 0.0
+    for run_id in store.active():
+        try:
+            saved = SavedPlan.model_validate(store.plan_of(run_id))
+        except ValidationError:
+            continue  # `fcctl ps` says so
+        total += saved.worst_case_usd if saved.target.kind != "sandbox" else 0.0
+    return total
+
+
+def _used(spent: Spent) -> tuple[float, float, float]:
+    return spent.day, spent.month, spent.project
+
+
+def _hint(name: str) -> str:
+    key = {"day": "per_day_usd", "month": "per_month_usd", "project": "project_usd"}[name]
+    return f"take fewer steps with --steps, lower their timeouts, or raise [budget] {key}"

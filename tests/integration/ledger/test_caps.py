@@ -1,0 +1,67 @@
+"""Caps over several runs, through the real command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOB = "job: hello\nbudget: {minutes: 1}\nsteps:\n  - {id: greet, run: sleep 1, activity: bench}\n"
+#: A minute is 36 dollars, so that a second can be seen.
+CONFIG = """[project]
+name = "ws"
+[targets.local]
+kind = "local"
+usd_per_hour = 2160.0
+[budget]
+per_day_usd = %s
+"""
+
+
+@pytest.fixture
+def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
+    (tmp_path / "ws" / "jobs").mkdir(parents=True)
+    (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB)
+
+    def call(*arguments: str, cap: float = 36.4, code: int = 0) -> Any:
+        (tmp_path / "ws" / "fcctl.toml").write_text(CONFIG % cap)
+        argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "--json", *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return json.loads((done.stdout if code == 0 else done.stderr).splitlines()[-1])
+
+    return call
+
+
+def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None:
+    first = fcctl("run", "hello", "--on", "local")
+    assert first["cost"]["usd"] > 0.5
+    error = fcctl("run", "hello", "--on", "local", code=5)["error"]
+    assert "left of the day's $36.40" in error["message"]
+    assert "cost ledger" in error["cause"]
+    assert fcctl("run", "hello", "--on", "local", cap=80)["status"] == "passed"
+
+    books = fcctl("cost", "ledger", "--by", "activity", "--lines")
+    assert {t["group"] for t in books["totals"]} >= {"bench"}
+    assert sum(t["usd"] for t in books["totals"]) == pytest.approx(sum(line["usd"] for line in books["lines"]))
+    assert {line["run_id"] for line in books["lines"]} == {row["run_id"] for row in fcctl("results", "ls")["runs"]}
+    caps = {row["cap"]: row for row in fcctl("cost", "budget", cap=80)["caps"]}
+    assert caps["today"]["spent_usd"] == pytest.approx(sum(t["usd"] for t in books["totals"]))
+
+    argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "cost", "ledger", "--csv"]
+    rows = list(csv.DictReader(io.StringIO(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)))
+    assert sum(float(row["usd"]) for row in rows) == pytest.approx(caps["today"]["spent_usd"], abs=1e-4)
+
+
+def test_a_run_underway_counts_in_full(fcctl: Any) -> None:
+    run_id = fcctl("run", "hello", "--on", "local", "--detach", cap=60)["run_id"]
+    error = fcctl("run", "hello", "--on", "local", cap=60, code=5)["error"]
+    assert "runs underway may cost $36.00" in error["cause"]
+    fcctl("cancel", run_id, cap=60)
