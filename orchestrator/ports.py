@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fcctl_remote import wire
 from orchestrator.domain.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
@@ -18,6 +18,10 @@ from orchestrator.domain.notify import Notice
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
 from orchestrator.domain.schedule import Firing
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
+
+if TYPE_CHECKING:
+    from orchestrator.domain.measurement import Measurement
+    from orchestrator.domain.tags import Tag
 
 
 class Clock(Protocol):
@@ -310,6 +314,17 @@ class Store(Protocol):
         """
 
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+
+    def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
+        """What complete runs measured, newest first, out of the index; no run's folder is opened."""
+
+    def tags(self) -> dict[str, Tag]:
+        """Names that people gave to runs, by name."""
+
+    def tag(self, tag: Tag, *, move: bool) -> None:
+        """Add a name; only with ``move`` may it leave the runs it stands for (else ConflictError)."""
+
+    def untag(self, name: str) -> None: ...
 
     def folder(self, run_id: str) -> Path: ...
 

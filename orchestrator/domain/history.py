@@ -9,10 +9,11 @@ whatever the noise is distributed like, and a single odd run makes none.
 from __future__ import annotations
 
 import math
-import statistics as stdlib_statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from orchestrator.domain.measurement import Measurement
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,30 +26,6 @@ PERMUTATIONS = 999
 CELLS = 2_000_000
 #: Changes smaller than this are not worth a line, as a share.
 WORTH_TELLING = 0.005
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One benchmark of one run, as the index of the store holds it. ``p50`` in ``unit``."""
-
-    run_id: str
-    created: str  # ISO 8601, UTC
-    job: str
-    target: str
-    status: str
-    benchmark: str
-    variant: str
-    mode: str
-    unit: str
-    shape: str  # 1,8,512,64; empty if not said
-    method: str
-    reference: bool  # code that is not ours, timed beside ours
-    p50: float
-    n: int
-    gpu: str | None
-    driver: str | None
-    git_commit: str | None
-    tree_sha256: str
 
 
 @dataclass(frozen=True)
@@ -125,8 +102,8 @@ def changes(of: Series, *, alpha: float = ALPHA, worth: float = WORTH_TELLING) -
     bounds = [0, *(at for at, _ in splits), len(of.points)]
     found = []
     for i, (at, p) in enumerate(splits):
-        before = stdlib_statistics.median(of.values[bounds[i] : at])
-        after = stdlib_statistics.median(of.values[at : bounds[i + 2]])
+        before = _median(of.values[bounds[i] : at])
+        after = _median(of.values[at : bounds[i + 2]])
         if abs(after / before - 1) >= worth:
             found.append(Change(at, before, after, p, of.points[at - 1], of.points[at]))
     return found
@@ -162,11 +139,14 @@ def change_points(values: Sequence[float], *, alpha: float = ALPHA, seed: int = 
 
 
 # ------------------------------------------------------------------------------------------------ inside
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
 def _merged(launches: list[Measurement]) -> Measurement:
     if len(launches) == 1:
         return launches[0]
-    from dataclasses import replace
-
     middle = math.exp(math.fsum(math.log(m.p50) for m in launches) / len(launches))
     return replace(launches[-1], p50=middle, n=sum(m.n for m in launches))
 

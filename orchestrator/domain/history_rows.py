@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.domain.compare_rows import controls, method_of
-from orchestrator.domain.history import Measurement
+from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import RunRow
 from orchestrator.domain.timings import entries
 

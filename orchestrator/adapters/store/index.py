@@ -21,10 +21,9 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from orchestrator.adapters.store import schema
-from orchestrator.adapters.store.measured import measured
 from orchestrator.adapters.store.rows import RECORD, DamagedRecord, read_record, row_of
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.history import Measurement
+from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import RunRecord, RunRow
 from orchestrator.errors import FcctlError
 
@@ -255,6 +254,8 @@ class Index:
         return len(skipped)
 
     def _insert(self, db: sqlite3.Connection, records: list[RunRecord]) -> None:
+        from orchestrator.adapters.store.measured import measured
+
         rows = [row_of(record) for record in records]
         db.executemany(schema.INSERT, [schema.values(row) for row in rows])
         for record, row in zip(records, rows, strict=True):

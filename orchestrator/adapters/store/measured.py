@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.adapters.store import beneath
 from orchestrator.domain import paths
-from orchestrator.domain.history import Measurement
 from orchestrator.domain.history_rows import measurements
+from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import RunRecord, RunRow
 from orchestrator.errors import FcctlError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, fields
 
-from orchestrator.domain.history import Measurement
+from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import RunRow
 
 #: Raise it with any change below, or of what a row says.

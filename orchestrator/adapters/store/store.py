@@ -21,9 +21,11 @@ from orchestrator.adapters.store.lock import OwnerLock, owner_of
 from orchestrator.adapters.store.names import resolve
 from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record
 from orchestrator.adapters.store.schema import FILTERS, MEASURED_FILTERS
+from orchestrator.adapters.store.tag_file import TagFile
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.history import Measurement
+from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
+from orchestrator.domain.tags import Tag, with_tag, without_tag
 from orchestrator.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.ports import Clock
 
@@ -46,6 +48,7 @@ class FileStore:
         self.root = root
         self._clock = clock
         self._limits = limits or Limits()
+        self._tags = TagFile(root)
         self._index = Index(root / "index.sqlite", root / "runs", note or _to_stderr)
 
     # ------------------------------------------------------------------------------------------ active runs
@@ -185,6 +188,31 @@ class FileStore:
         if unknown:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
         return self._index.measurements(limit, {name: value for name, value in filters.items() if value is not None})
+
+    # ------------------------------------------------------------------------------------------ names
+    def tags(self) -> dict[str, Tag]:
+        """Names that people gave to runs.
+
+        Raises:
+            ConfigError: results/tags.toml is damaged.
+        """
+        return self._tags.read()
+
+    def tag(self, tag: Tag, *, move: bool) -> None:
+        """Add a name, or with ``move`` let it stand for other runs than before.
+
+        Raises:
+            ConflictError: it stands for other runs, and may not be moved.
+        """
+        self._tags.change(lambda tags: with_tag(tags, tag, move=move))
+
+    def untag(self, name: str) -> None:
+        """Forget a name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        self._tags.change(lambda tags: without_tag(tags, name))
 
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Ids of complete runs, newest first."""
