@@ -151,10 +151,11 @@ class GcpCloud:
         if state is not Power.STOPPED:
             return _refused("setScheduling", machine, _not_stopped(raw.status, state))
         # What is left out of this message is not kept from before, so it is sent whole.
-        scheduling = type(raw.scheduling).to_dict(raw.scheduling, including_default_value_fields=False)
-        scheduling.pop("termination_time", None)
-        scheduling |= {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **messages.limit(seconds)}
-        fields = {"zone": machine.zone, "instance": machine.name, "scheduling_resource": scheduling}
+        fields = {
+            "zone": machine.zone,
+            "instance": machine.name,
+            "scheduling_resource": messages.limited(raw.scheduling, seconds),
+        }
         changed = self.wait(
             self._change(
                 "setScheduling", "Instances", "SetSchedulingInstanceRequest", machine.zone, machine.name, request_id,

@@ -37,6 +37,15 @@ class GcpClouds:
 
         return Sandbox().resolve(target)
 
+    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
+        """See the port."""
+        if isinstance(target, GcpTarget):
+            return target
+        from orchestrator.adapters.sandbox import Sandbox
+
+        sandbox = Sandbox()
+        return None if sandbox.running() is None else sandbox.resolve(target)
+
     def open(self, target: GcpTarget) -> Cloud:
         """Nothing is sent before the first request.
 

@@ -193,6 +193,15 @@ def limit(seconds: int) -> dict[str, Any]:
     return {"max_run_duration": {"seconds": seconds}, "instance_termination_action": "STOP"}
 
 
+def limited(raw: Any, seconds: int) -> Any:
+    """A copy of a ``Scheduling`` with fence 1 in it, in place of any other end."""
+    changed = type(raw)(raw)
+    for field, value in {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit(seconds)}.items():
+        setattr(changed, field, value)
+    changed.termination_time = None
+    return changed
+
+
 def _interface(spec: MachineSpec, zone: str) -> dict[str, Any]:
     """Bare names are of this project; ``projects/HOST/...`` is a shared network."""
     network, subnetwork = spec.network or "default", spec.subnetwork

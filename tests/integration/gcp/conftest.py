@@ -1,0 +1,117 @@
+"""An emulated cloud behind the real adapter, in a time that passes only when somebody waits for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.gcp.cloud import GcpCloud
+from orchestrator.adapters.gcp.clouds import GcpClouds
+from orchestrator.domain.cloud import Machine, MachineSpec, Operation
+from orchestrator.domain.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys
+from orchestrator.domain.target import GcpTarget
+from orchestrator.emulator import Emulator, Latency, Scenario
+from orchestrator.ports import Login
+
+PROJECT, ZONE = "proj-one", "us-central1-a"
+
+
+class EmulatedTime:
+    """The :class:`~orchestrator.ports.Clock` of an emulator: sleeping moves its time instead of taking any."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self._emulator.clock.now()
+
+    def monotonic(self) -> float:
+        return self._emulator.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._emulator.advance(seconds)
+
+
+class World:
+    """An emulator, the adapter in front of it, and what a target would be."""
+
+    def __init__(self, emulator: Emulator, **options: Any) -> None:
+        self.emulator = emulator
+        self.clock = EmulatedTime(emulator)
+        self.cloud = GcpCloud(PROJECT, emulator.url, self.clock, **options)
+        self.target = GcpTarget(
+            name="l4", project=PROJECT, instance="vm", zones=[ZONE, "us-central1-b"], api_endpoint=emulator.url
+        )
+        self.clouds = GcpClouds(self.clock)
+
+    def login(self) -> Login:
+        return self.clouds.login(self.target)
+
+    def spec(self, name: str = "vm", **changes: Any) -> MachineSpec:
+        login = self.login()
+        metadata = login_items({}, user=login.user, public_key=login.public_key, os_login=False)
+        values: dict[str, Any] = {
+            "name": name, "machine_type": "g2-standard-4", "image_project": self.target.image_project,
+            "image_family": self.target.image_family, "disk_gb": 100, "disk_type": "pd-balanced", "spot": False,
+            "max_run_s": 3600, "labels": {"fcctl": "x", "fcctl-workspace": "w"}, "metadata": metadata, **changes,
+        }  # fmt: skip
+        return MachineSpec(**values)
+
+    def made(self, name: str = "vm", zone: str = ZONE, **changes: Any) -> Machine:
+        """A running machine."""
+        self.ok(self.cloud.create(zone, self.spec(name, **changes), rid()))
+        return self.get(name, zone)
+
+    def stopped(self, name: str = "vm", zone: str = ZONE, **changes: Any) -> Machine:
+        self.ok(self.cloud.stop(self.made(name, zone, **changes), rid()))
+        return self.get(name, zone)
+
+    def get(self, name: str = "vm", zone: str = ZONE) -> Machine:
+        found = self.cloud.machine(zone, name)
+        assert found is not None
+        return found
+
+    def ok(self, operation: Operation) -> Operation:
+        """See it through, without a refusal."""
+        ended = self.cloud.wait(operation, 600)
+        assert (ended.done, ended.refusal) == (True, None)
+        return ended
+
+    def endpoint(self, machine: Machine) -> Any:
+        keys = parse_host_keys(self.cloud.guest_attributes(machine, HOST_KEYS_PATH))
+        login = self.login()
+        return endpoint(
+            machine, keys, user=login.user, identity_file=str(login.identity_file), target=self.target,
+            now=self.clock.now(),
+        )  # fmt: skip
+
+    def requests(self, action: str) -> int:
+        """How many changes of a kind the emulated cloud has carried out or begun."""
+        return sum(row.resource["operationType"] == action for row in self.emulator.world.operations.values())
+
+
+def rid() -> str:
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+def world(private_home: Path) -> Iterator[Callable[..., World]]:
+    """``world(stock={...}, latency=Latency(...))``: a cloud like that; its ``wait`` answers at once, so time flies."""
+    running: list[Emulator] = []
+
+    def started(*, page_size: int = 500, **scenario: Any) -> World:
+        scenario.setdefault("wait_limit_s", 0.05)
+        scenario.setdefault("latency", Latency())
+        emulator = Emulator(scenario=Scenario(**scenario)).start()
+        running.append(emulator)
+        return World(emulator, page_size=page_size)
+
+    yield started
+    for emulator in running:
+        emulator.stop()
