@@ -184,7 +184,7 @@ def _judge(kernel: Kernel, label: str, shape: Shape, tensors: inputs.Tensors, ta
         out = target.out.clone()
         untouched = all(map(torch.equal, tensors, before))
         right = attention64(*tensors, **options)
-        allowed = tolerance(flash(*tensors, **options), right)
+        allowed = tolerance(flash(*tensors, **options), right, kernel.variant.tolerance)
         error = measure(out, right)
     except (FlashcoreError, RuntimeError) as e:  # torch reports a failed kernel as a RuntimeError at the next sync
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
@@ -294,7 +294,7 @@ def _queued(kernel: Kernel, shape: Shape, seed: int) -> Trial:
         for clocks in (REHEARSAL_CLOCKS, WAIT_CLOCKS):
             seen = _behind(kernel, shape, values, clocks)
         right = attention64(*values)
-        allowed = tolerance(flash(*values), right)
+        allowed = tolerance(flash(*values), right, kernel.variant.tolerance)
         error = measure(seen, right)
     except (FlashcoreError, RuntimeError) as e:
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])

@@ -48,6 +48,7 @@ class Args(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("H_kv", ctypes.c_int32),
         ("dtype", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
     )
 
 
@@ -80,7 +81,8 @@ class Kernel:
         self._alignment = self.variant.alignment
         #: Empty if calls are made in C; else why they are not.
         self.dispatch_missing = ""
-        self._launcher = self.launcher(self._call_from_python)
+        self._workspace_bytes = _workspace(library)
+        self._launcher = self.launcher(self._call_from_python) if self._workspace_bytes is None else None
         self._call = self._launcher or self._call_from_python
 
     @property
@@ -167,11 +169,16 @@ class Kernel:
             template = self._templates[key] = self._template(q, k, v, out, causal, scale)
         if self._launcher is not None:
             self._launcher.remember(asked, bytes(template), tuple(out.shape), out.stride(), out.dtype)
+        if self._workspace_bytes is not None:  # freed at the end of this call, for who comes later on this stream
+            size = self._workspace_bytes(template)
+            workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
         args = Args.from_buffer_copy(template)  # a copy: other threads may be between here and the launch, too
         args.q = at_q = q.data_ptr()
         args.k = at_k = k.data_ptr()
         args.v = at_v = v.data_ptr()
         args.o = at_o = out.data_ptr()
+        if self._workspace_bytes is not None:
+            args.workspace = workspace.data_ptr()
         if not (at_q and at_k and at_v and at_o):  # a tensor without memory: get_device() of meta is that of cpu
             _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal)
         if (at_q | at_k | at_v | at_o) % self._alignment:
@@ -235,6 +242,14 @@ def _load(built: Built, loader: Callable[[str], Any]) -> Any:
             hint="launch.Args and csrc/flashcore.h must list the same fields",
         )
     return library
+
+
+def _workspace(library: Any) -> Callable[[Args], int] | None:
+    """How many bytes a kernel needs between its launches, if it is one that does."""
+    function = getattr(library, "flashcore_workspace_bytes", None)
+    if function is not None:
+        function.argtypes, function.restype = [ctypes.POINTER(Args)], ctypes.c_size_t
+    return function
 
 
 def _no_stream(_device: int) -> int:

@@ -48,6 +48,9 @@ class Variant:
     causal: bool = True
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
+    #: Largest error, where outputs are not above 1, and relative RMS error of a kernel that is not held against
+    #: PyTorch's FP16 kernels, since it computes with fewer bits.
+    tolerance: tuple[float, float] | None = None
     chooses: bool = False  # its library has many tilings and takes one by shape and device
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
@@ -280,6 +283,20 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
+            name="fp8",
+            device="cuda",
+            source=CSRC / "fp8.cu",
+            summary="8-bit tensor cores: bytes for QK, E4M3 for PV, means taken out first; quantisation included",
+            parameters=(
+                Parameter("TILE_M", (32, 64, 128), 64, "query rows per block, 16 per warp"),
+                Parameter("STAGES", (2, 3, 4), 3, "tiles of 64 keys and values in flight or in use"),
+                Parameter("QK_INT8", (0, 1), 1, "1: Q and K as signed bytes; 0: as E4M3"),
+            ),
+            grouped_heads=True,
+            alignment=16,  # rows are read 16 bytes at a time
+            tolerance=(0.06, 0.06),
         ),
         Variant(
             name="cpu",

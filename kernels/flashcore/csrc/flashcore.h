@@ -32,6 +32,7 @@ typedef struct flashcore_args {
   void *stream;     // GPU kernels: the cudaStream_t to launch on; CPU kernels ignore it and return when done
   int32_t H_kv;     // heads of K and V, a divisor of H; 0: H. Kernels that take only H are never given another
   int32_t dtype;    // 0: FP16; 1: bfloat16, given only to kernels that take it
+  void *workspace;  // flashcore_workspace_bytes() bytes that nobody else uses until the kernel is done; null for none
 } flashcore_args;
 
 // 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).
@@ -39,5 +40,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args);
 // The error's name, for messages.
 FLASHCORE_API const char *flashcore_error(int code);
 FLASHCORE_API size_t flashcore_args_bytes(void);
+// Only of kernels that need memory between their launches: how much, for these arguments (addresses do not matter).
+FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args);
 
 #endif

@@ -230,6 +230,10 @@ struct alignas(16) uint4 {
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 using __half = _Float16;
 using half = __half;
@@ -333,3 +337,4 @@ inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cp
 
 #include "bfloat16.h"   // bfloat16.cuh's instructions
 #include "mbarriers.h"  // mbarrier.cuh's
+#include "fp8.h"        // fp8.cuh's

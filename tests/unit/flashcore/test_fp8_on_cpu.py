@@ -1,0 +1,135 @@
+"""The fp8 kernels' logic without a GPU: what the quantisation loses, odd lengths, masks, shared heads, hostile values.
+
+Not covered, by nature: sm_89's sums of E4M3 products, which have fewer bits than the emulator's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcore.launch import Args, Strides
+from flashcore.reference import attention64
+from flashcore.registry import VARIANTS
+from tests.support.cuda_on_cpu.build import compile_on_cpu
+
+FP8 = VARIANTS["fp8"]
+assert FP8.tolerance is not None
+MAX_ERR, REL_RMS = FP8.tolerance
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compile_on_cpu(FP8, {"TILE_M": 32}, tmp_path_factory.mktemp("fp8"))
+
+
+def run(library: ctypes.CDLL, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The kernel's output; outputs and workspace start as NaN."""
+    B, H, S_q, D = q.shape
+    out = torch.full_like(q, torch.nan)
+    args = Args(B=B, H=H, H_kv=k.shape[1], S_q=S_q, S_kv=k.shape[2], D=D, scale=0.125)
+    for name, value in options.items():
+        setattr(args, name, value)
+    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
+        setattr(args, name, x.data_ptr())
+        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
+    library.flashcore_workspace_bytes.argtypes = [ctypes.POINTER(Args)]
+    library.flashcore_workspace_bytes.restype = ctypes.c_size_t
+    workspace = torch.full((library.flashcore_workspace_bytes(args),), 0xFF, dtype=torch.uint8)
+    args.workspace = workspace.data_ptr()
+    code = library.flashcore_forward(args)
+    assert code == 0, library.flashcore_error(code)
+    return out
+
+
+def draw(S_q: int, S_kv: int, heads: int = 1, shared: int = 1, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((heads * shared, S_q), (heads, S_kv), (heads, S_kv))
+    return [torch.randn(1, H, S, 64, generator=generator) for H, S in sizes]
+
+
+def errors(out: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
+    """Largest error where outputs are below 1, else of the largest output; root mean square error of the outputs'."""
+    wrong = out.double() - right
+    return float(wrong.abs().max() / max(1.0, right.abs().max())), float(wrong.norm() / right.norm())
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("lengths", [(1, 1), (17, 64), (33, 65), (65, 63), (1, 200), (50, 3), (40, 129)], ids=str)
+def test_right_on_awkward_lengths(
+    library: ctypes.CDLL, lengths: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):  # copies late, copies at once
+        monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
+        q, k, v = (x.half() for x in draw(*lengths, seed=seed))
+        found, relative = errors(run(library, q, k, v, causal=causal), attention64(q, k, v, causal=causal))
+        assert found <= MAX_ERR, lengths
+        assert relative <= REL_RMS, lengths
+
+
+@pytest.mark.parametrize("kind", ["plain", "bias", "outliers"])
+def test_accuracy_of_a_row_of_the_table(library: ctypes.CDLL, kind: str) -> None:
+    q, k, v = draw(32, 512)
+    if kind == "bias":
+        k, v = k + 4 * torch.randn(64), v + 2 * torch.randn(64)
+    if kind == "outliers":
+        k[..., ::29] += 12
+        q[..., ::29] *= 3
+        v[..., ::29] += 8
+    q, k, v = q.half(), k.half(), v.half()
+    right = attention64(q, k, v)
+    out = run(library, q, k, v)
+    assert float((out.double() - right).abs().max()) <= MAX_ERR
+    assert float((out.double() - right).norm() / right.norm()) <= REL_RMS
+
+
+def test_layouts_shared_heads_and_negative_scales(library: ctypes.CDLL) -> None:
+    q, k, v = (x.half() for x in draw(37, 70, heads=2, shared=3))
+    outer = torch.full((1, 37, 6, 80), torch.nan, dtype=torch.float16)
+    inner = outer[..., 8:-8].transpose(1, 2).copy_(q)
+    out = run(library, inner, k, v, scale=-0.3)
+    right = attention64(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), scale=-0.3)
+    assert max(errors(out, right)) <= MAX_ERR
+
+
+def test_constant_channels_and_lone_keys_are_exact(library: ctypes.CDLL) -> None:
+    q, k, v = (x.half() for x in draw(20, 100))
+    v[..., 7] = 3.25
+    assert (run(library, q, k, v)[..., 7] == 3.25).all()
+    lone = v[:, :, :1].contiguous()
+    assert torch.equal(run(library, q, k[:, :, :1].contiguous(), lone), lone.expand(1, 1, 20, 64))
+
+
+def test_what_is_not_a_number_is_not_hidden(library: ctypes.CDLL) -> None:
+    for at, touched in ((0, (..., 3, slice(None))), (1, ...), (2, (..., slice(None), 5))):
+        for value in (torch.nan, torch.inf):
+            tensors = [x.half() for x in draw(20, 100)]
+            tensors[at][0, 0, 3, 5] = value
+            out = run(library, *tensors)
+            assert out[touched].isnan().all(), (at, value)
+            if at != 1:
+                out[touched] = 0.0
+                assert out.isfinite().all(), (at, value)
+
+
+def test_what_it_does_not_take_is_refused_without_a_launch(library: ctypes.CDLL) -> None:
+    library.flashcore_workspace_bytes.restype = ctypes.c_size_t
+    for wrong in ({"D": 128}, {"dtype": 1}, {"H": 3, "H_kv": 2}, {"S_kv": 0}):
+        args = Args(**{"B": 1, "H": 1, "S_q": 1, "S_kv": 1, "D": 64, "workspace": 16, **wrong})
+        assert library.flashcore_forward(args) == 1
+        assert library.flashcore_workspace_bytes(ctypes.byref(args)) == 0
+    assert library.flashcore_forward(Args(B=1, H=1, S_q=1, S_kv=1, D=64)) == 1  # no workspace
+
+
+def test_e4m3_for_queries_and_keys(tmp_path: Path) -> None:
+    library = compile_on_cpu(FP8, {"QK_INT8": 0, "STAGES": 2}, tmp_path)
+    q, k, v = (x.half() for x in draw(64, 512))
+    found, relative = errors(run(library, q, k, v), attention64(q, k, v))
+    assert found <= MAX_ERR
+    assert (
+        0.045 <= relative <= 0.065
+    )  # what three bits of mantissa on all four operands cost; why it is not the default
