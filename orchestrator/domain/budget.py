@@ -95,6 +95,15 @@ def usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES
     return 0.0
 
 
+def usd_by_place(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> dict[str, float]:
+    """What an hour costs in each zone and price model that a start may end in, by ``zone/model``; empty if none may."""
+    machine = as_gcp(target)
+    if machine is None:
+        return {}
+    places = [(zone, model) for zone in machine.zones for model in models(machine)]
+    return {f"{zone}/{model}": price_in(machine, budget, zone, model, table).usd for zone, model in places}
+
+
 def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> float:
     """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
     machine = as_gcp(target)

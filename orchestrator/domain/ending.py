@@ -121,6 +121,18 @@ def ended_here(
     return record.model_copy(update={"started": started, "steps": skipped, "message": message})
 
 
+def stopped_under(record: RunRecord, status: RunStatus, reason: str, hint: str | None) -> RunRecord:
+    """``record`` of a run whose machine was stopped before the run was home.
+
+    A run that had come to its own end by then stays what it was; of one that was cut off, the host can only say that.
+    """
+    if record.status not in ("lost", "preempted", "error"):
+        return record
+    said = f"{reason} ({record.message})" if record.message and record.status != "lost" else reason
+    update = {"status": status, "exit_code": EXIT_CODES[status], "message": said, "hint": hint or record.hint}
+    return record.model_copy(update=update)
+
+
 def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> RunRecord:
     """``record`` with the steps that ran on this computer in front; the host has no say in those."""
     ours = {step.id for step in steps}

@@ -26,6 +26,8 @@ class SavedPlan(BaseModel):
     before_wake: list[wire.StepSpec] = []
     settings: dict[str, str] = {}
     usd_per_hour: float = 0.0
+    #: What an hour costs in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
+    usd_by_place: dict[str, float] = {}
     #: The dearest hour a start may end in; None: the same.
     worst_usd_per_hour: float | None = None
 

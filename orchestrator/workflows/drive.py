@@ -303,7 +303,10 @@ class Driver:
 
     def _record(self) -> RunRecord:
         """The run's record: the steps that ran here, then the host's account."""
-        return ending.with_steps_before(self._account(), self._stepped())
+        record = self._account()
+        if self.machine is not None:
+            record = self.machine.account(record)
+        return ending.with_steps_before(record, self._stepped())
 
     def _account(self) -> RunRecord:
         now = self._services.clock.now()

@@ -13,9 +13,11 @@ from typing import Any
 
 from orchestrator.domain.acquire import Wish, deadline_of
 from orchestrator.domain.cloud import Endpoint, Machine, Power
+from orchestrator.domain.ending import stopped_under
 from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.machine_cost import machine_cost, machine_record
 from orchestrator.domain.machine_spec import Purpose
-from orchestrator.domain.records import JournalEntry
+from orchestrator.domain.records import JournalEntry, RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.stopped import Stopped, why_stopped
 from orchestrator.domain.target import GcpTarget, SandboxTarget
@@ -94,7 +96,7 @@ class MachineHold:
         self._let_others_stop_it()
         warm = None if wish.restart else self._warm(wish)
         if warm is not None:
-            self._log("acquired", **_facts(warm), warm=True, turned_on=False)
+            self._log("acquired", **_facts(warm), warm=True, turned_on=False, spot=self._was_spot())
             return
         self._link.close()
         purpose = Purpose(self.run_id, self._saved.plan.workspace)
@@ -102,7 +104,7 @@ class MachineHold:
         way = make_ready(self._services, self._target, got.machine, self._link, self._log)
         way = replace(way, deadline=deadline_of(got.machine))
         self._services.book.remember(way)
-        self._log("acquired", **_facts(way), warm=False, turned_on=got.started)
+        self._log("acquired", **_facts(way), warm=False, turned_on=got.started, spot=got.machine.spot)
 
     def _warm(self, wish: Wish) -> Endpoint | None:
         """The machine by what is remembered of it, if it answers at once; then no cloud is asked.
@@ -127,6 +129,10 @@ class MachineHold:
             return None
         self._services.observer.phase("wake", f"{known.name} is up")
         return known
+
+    def _was_spot(self) -> bool:
+        """What a machine that was not asked for was bought as: nobody knows without the cloud, so the first choice."""
+        return self._target.provisioning in ("spot", "spot_then_on_demand")
 
     def _ask_cloud(self, zone: str) -> Future[Machine | None]:
         """In the background, because loading the cloud's library takes seconds."""
@@ -289,6 +295,18 @@ class MachineHold:
         self._services.store.owe(self.run_id, {"target": self._saved.target.model_dump(mode="json"), "holds": holds})
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
+    # -------------------------------------------------------------------------------------------------- the account
+    def account(self, record: RunRecord) -> RunRecord:
+        """``record`` with what the machine cost, and with what became of it if it was stopped under the run."""
+        entries = self._entries()
+        cost = machine_cost(entries, self._saved, record.steps)
+        record = record.model_copy(update={"cost": cost, "machine": machine_record(entries)})
+        stopped = next((e.data for e in reversed(entries) if e.kind == "stopped"), None)
+        if stopped is None or record.status == "cancelled":
+            return record
+        hint = f"go on at the first unfinished step: fcctl run --resume {self.run_id}"
+        return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
+
     # ------------------------------------------------------------------------------------------------- other people
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""
@@ -374,7 +392,8 @@ def _error(stopped: Stopped) -> MachineStopped:
 
 
 def _facts(way: Endpoint) -> dict[str, object]:
-    return {"zone": way.zone, "instance_id": way.instance_id, "deadline": way.deadline, "started": way.started}
+    names = ("project", "zone", "name", "instance_id", "deadline", "started")
+    return {name: getattr(way, name) for name in names}
 
 
 def _is_up(asked: Future[Machine | None], known: Endpoint) -> bool:
