@@ -28,6 +28,7 @@ VERBS: dict[str, Verb] = {
     "cancel": Verb("orchestrator.cli.cancel", "cancel", "Stop runs and bring home what they have."),
     "pull-results": Verb("orchestrator.cli.pull_results", "pull_results", "Bring home results that are not here yet."),
     "results": Verb("orchestrator.cli.results", "results", "Look at the runs that are home."),
+    "hosts": Verb("orchestrator.cli.hosts", "hosts", "List, wake, stop and audit the targets' machines."),
     "jobs": Verb("orchestrator.cli.jobs", "jobs", "List, show and check jobs."),
     "config": Verb("orchestrator.cli.config", "config", "Show the configuration and where it comes from."),
     "cost": Verb("orchestrator.cli.cost", "cost", "Say what a run would cost, and by which prices."),

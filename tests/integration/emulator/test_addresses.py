@@ -47,7 +47,7 @@ def test_what_is_billed_by_the_month(start: Callable[..., tuple[Emulator, Gce]])
     snapshot = compute.Snapshot(name="vm-1")
     request_id = str(uuid.uuid4())
     gce.done(gce.disks.create_snapshot_unary(
-        request={"project": PROJECT, "zone": ZONE, "disk": "vm", "snapshot_resource": snapshot, "request_id": request_id}
+        request=dict(project=PROJECT, zone=ZONE, disk="vm", snapshot_resource=snapshot, request_id=request_id)
     ))  # fmt: skip
     addresses(emulator).insert_unary(
         project=PROJECT, region="us-west1", address_resource=compute.Address(name="ip")

@@ -1,0 +1,245 @@
+"""``fcctl hosts``: the machines behind the targets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.domain.target import GcpTarget, Target
+    from orchestrator.ports import Services
+    from orchestrator.workflows.audit import Audit, Ended
+    from orchestrator.workflows.hosts import Up, UpPlan
+
+#: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
+STRAY_EXIT, UNANSWERED_EXIT = 10, 6
+
+
+@click.group()
+def hosts() -> None:
+    """List, wake, stop, log in to and audit the machines behind the targets."""
+
+
+@hosts.command()
+@click.option("--cloud", is_flag=True, help="Also list machines that fcctl made and no target names.")
+@click.option("--offline", is_flag=True, help="Ask nobody: only what this computer remembers.")
+@click.pass_obj
+def ls(cli: Cli, cloud: bool, offline: bool) -> None:
+    """List the targets and their machines: state, place, price, since when, until when at most, and for whom."""
+    from orchestrator.reports.hosts_table import print_rows, row_json
+    from orchestrator.workflows import hosts as workflow
+
+    workspace = cli.workspace()
+    targets, budget = workspace.config.targets, workspace.config.budget
+    with cli.services() as services:
+        if offline:
+            rows = workflow.rows_known(services, targets, budget)
+        else:
+            rows = workflow.rows(services, targets, budget, workspace=_label(cli))
+        if cloud and not offline:
+            rows += workflow.unnamed_rows(services, targets, budget, workspace=_label(cli))
+        now = services.clock.now()
+    if cli.json:
+        cli.emit({"hosts": [row_json(row) for row in rows]})
+        return
+    print_rows(rows, cli.console, now)
+
+
+@hosts.command()
+@click.argument("target", required=False)
+@click.option("--minutes", type=click.FloatRange(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
+@click.pass_obj
+def up(cli: Cli, target: str | None, minutes: float | None) -> None:
+    """Wake TARGET's machine, or make it, and say how to log in. It stops itself after --minutes, whatever happens.
+
+    What that may cost is asked for (`--yes` agrees), unless per_run_usd of [budget] covers it.
+    """
+    from orchestrator import app
+    from orchestrator.workflows import hosts as workflow
+
+    wanted = cli.workspace().target(target)
+    with app.opened(cli) as services:
+        machine = _machine_of(services, wanted)
+        if machine is None:
+            _say_always_there(cli, wanted)
+            return
+        budget = cli.workspace().config.budget
+        plan = workflow.up_plan(machine, budget, minutes)
+        if wanted.kind != "sandbox":
+            _agree(cli, plan, capped=budget.per_run_usd is not None)
+        found = workflow.up(services, machine, plan, workspace=_label(cli))
+        services.observer.close()
+        _say_up(cli, wanted.name, found, plan)
+
+
+@hosts.command()
+@click.argument("target", required=False)
+@click.option("--force", is_flag=True, help="Even if a run is on it.")
+@click.pass_obj
+def down(cli: Cli, target: str | None, force: bool) -> None:
+    """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it."""
+    from orchestrator import app
+    from orchestrator.domain.target import GcpTarget, SandboxTarget
+    from orchestrator.workflows import hosts as workflow
+
+    wanted = cli.workspace().target(target)
+    with app.opened(cli) as services:
+        if not isinstance(wanted, GcpTarget | SandboxTarget):
+            _say_always_there(cli, wanted)
+            return
+        machine = services.clouds.if_there(wanted)
+        done = [] if machine is None else workflow.down(services, machine, force=force)
+    if cli.json:
+        cli.emit({"target": wanted.name, "stopped": [{"zone": one.zone, "how": one.how} for one in done]})
+        return
+    for one in done:
+        cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
+    if not done:
+        cli.note(f"{wanted.name} was off already")
+
+
+@hosts.command(context_settings={"ignore_unknown_options": True})
+@click.argument("target")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
+    """Log in to TARGET with OpenSSH, or run a COMMAND there: `fcctl hosts ssh l4 -- nvidia-smi`.
+
+    Only the host keys that fcctl pinned are trusted. Nothing is woken for it.
+    """
+    from orchestrator import app
+
+    wanted = cli.workspace().target(target)
+    argv = app.ssh_command(wanted, command)
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal is its from here on
+
+
+@hosts.command()
+@click.option("--stop", "stopping", is_flag=True, help="Stop what is on for nobody, and wait until it is off.")
+@click.option("--others", is_flag=True, help="With --stop: machines that other workspaces started, too.")
+@click.pass_obj
+def audit(cli: Cli, stopping: bool, others: bool) -> int:
+    """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
+
+    Asked are the projects of all targets and of runs that are not complete: machines with fcctl's label and those that
+    a target names, disks, snapshots and static addresses that nothing uses. Exit code 0 if nothing is on for nobody, 10
+    if something is (or could not be stopped), 6 if a part of a cloud could not be asked.
+    """
+    from orchestrator.reports.hosts_table import print_audit
+    from orchestrator.workflows import audit as workflow
+
+    workspace = cli.workspace()
+    targets = workspace.config.targets
+    with cli.services() as services:
+        found = workflow.audit(services, targets, workspace.config.budget, workspace=_label(cli))
+        now = services.clock.now()
+        if not cli.json:
+            print_audit(found, cli.console, now)
+        doomed = [f for f in found.strays if others or f.verdict != "foreign"] if stopping else []
+        ended = workflow.stop(services, targets, doomed)
+    still_on = len(found.strays) - sum(one.stopped for one in ended)
+    if cli.json:
+        cli.emit(_audit_json(found, ended, still_on))
+    else:
+        _say_audited(cli, found, ended, still_on)
+    return STRAY_EXIT if still_on else UNANSWERED_EXIT if found.unanswered else 0
+
+
+# ----------------------------------------------------------------------------------------------------------- saying so
+def _label(cli: Cli) -> str:
+    """This workspace's name as a machine's label has it."""
+    from orchestrator.domain.run_id import slug
+    from orchestrator.workflows.prepare import tree_name
+
+    workspace = cli.workspace()
+    return slug(tree_name(workspace.config.project.name, workspace.root))[:63]
+
+
+def _machine_of(services: Services, target: Target) -> GcpTarget | None:
+    from orchestrator.workflows.machines import in_cloud
+
+    return in_cloud(services, target)
+
+
+def _say_always_there(cli: Cli, target: Target) -> None:
+    what = "this computer" if target.kind == "local" else "a machine that fcctl neither starts nor stops"
+    if cli.json:
+        cli.emit({"target": target.name, "kind": target.kind, "note": what})
+    cli.note(f"{target.name} is {what}: there is nothing to do")
+
+
+def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
+    text = (
+        f"{plan.target} for {plan.minutes:g} minutes may cost ${plan.worst_usd:.2f} at most"
+        f" (${plan.usd_per_hour:.2f} an hour): the cloud stops it then, whatever happens here"
+    )
+    if capped:
+        cli.note(text)
+    else:
+        cli.confirm(text)
+
+
+def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
+    from orchestrator.domain.records import iso
+
+    deadline = iso(found.way.deadline)
+    if cli.json:
+        cli.emit(
+            {
+                "target": name,
+                "instance": found.machine.name,
+                "zone": found.machine.zone,
+                "address": found.way.address,
+                "port": found.way.port,
+                "user": found.way.user,
+                "started": found.started,
+                "deadline": deadline,
+                "worst_usd": plan.worst_usd,
+            }
+        )
+        return
+    how = "is up" if found.started else "was up already"
+    limit = f"the cloud stops it at {deadline}" if deadline else "the cloud never stops it"
+    cli.note(f"{name} {how}: {found.machine.name} in {found.machine.zone}, {limit}")
+    cli.note(f"  log in:    fcctl hosts ssh {name}")
+    cli.note(f"  stop it:   fcctl hosts down {name}")
+
+
+def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:
+    from orchestrator.reports.hosts_table import finding_json, leftover_json, unanswered_json
+
+    return {
+        "projects": found.projects,
+        "machines": [finding_json(finding) for finding in found.findings],
+        "leftovers": [leftover_json(leftover) for leftover in found.leftovers],
+        "unanswered": [unanswered_json(one) for one in found.unanswered],
+        "stopped": [
+            {"name": e.finding.machine.name, "zone": e.finding.machine.zone, "stopped": e.stopped, "why": e.why}
+            for e in ended
+        ],
+        "summary": {
+            "billed": sum(finding.machine.billed for finding in found.findings),
+            "strays": len(found.strays),
+            "still_on": still_on,
+            "unanswered": len(found.unanswered),
+        },
+    }
+
+
+def _say_audited(cli: Cli, found: Audit, ended: list[Ended], still_on: int) -> None:
+    for one in ended:
+        machine = one.finding.machine
+        cli.note(f"{machine.name} in {machine.zone}: {'off' if one.stopped else 'NOT stopped'} ({one.why})")
+    if not found.projects:
+        cli.note("no target is in a cloud: nothing can be billed")
+    elif still_on:
+        several = "machines are" if still_on > 1 else "machine is"
+        cli.note(f"{still_on} {several} on for nobody; stop them: fcctl hosts audit --stop")
+    elif not found.unanswered:
+        cli.note("nothing is on that should not be")

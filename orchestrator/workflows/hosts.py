@@ -1,0 +1,239 @@
+"""``fcctl hosts ls``, ``up`` and ``down``: the machines behind the targets, without a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.domain import audit as judgement
+from orchestrator.domain.acquire import Wish
+from orchestrator.domain.audit import UP_PREFIX, Claim, Finding
+from orchestrator.domain.budget import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
+from orchestrator.domain.cloud import Endpoint, Machine, Power
+from orchestrator.domain.machine_spec import Purpose
+from orchestrator.domain.stopped import why_stopped
+from orchestrator.domain.target import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.errors import BudgetError, ConfigError, ConflictError, FcctlError
+from orchestrator.ports import Services
+from orchestrator.workflows.acquire import acquire
+from orchestrator.workflows.audit import Place, audit, claims_on
+from orchestrator.workflows.link import Link
+from orchestrator.workflows.machines import look
+from orchestrator.workflows.ready import make_ready
+from orchestrator.workflows.release import Hold, Released, others_on_host, release
+
+_LOG = logging.getLogger(__name__)
+#: How long ``hosts up`` leaves a machine on if nobody says.
+DEFAULT_MINUTES = 60.0
+
+
+# ----------------------------------------------------------------------------------------------------------------- ls
+@dataclass(frozen=True)
+class Row:
+    """A target, or a machine that no target names; ``finding`` if a cloud was asked and has it."""
+
+    target: str | None
+    kind: str
+    state: str
+    finding: Finding | None = None
+    #: Address or name to log in to, as far as known.
+    address: str | None = None
+    usd_per_hour: float | None = None
+    note: str | None = None
+
+
+def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+    """Every target with its machines; the cloud is asked."""
+    found: list[Row] = []
+    for name, target in targets.items():
+        if isinstance(target, GcpTarget | SandboxTarget):
+            found += _cloud_rows(services, name, target, budget, workspace)
+        else:
+            found.append(_plain_row(name, target, budget))
+    return found
+
+
+def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
+    """The same as this computer remembers it; nobody is asked."""
+    found: list[Row] = []
+    for name, target in targets.items():
+        if isinstance(target, LocalTarget | SshTarget):
+            found.append(_plain_row(name, target, budget))
+            continue
+        known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
+        state = "not asked" if known is None else f"last seen in {known.zone}"
+        address = None if known is None else known.address
+        found.append(Row(name, target.kind, state, address=address, usd_per_hour=usd_per_hour(target, budget)))
+    return found
+
+
+def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+    """The machines in the targets' projects that fcctl made and no target names."""
+    named = {target.instance for target in targets.values() if isinstance(target, GcpTarget)}
+    seen = audit(services, targets, budget, workspace=workspace, leftovers=False)
+    return [_row(None, "gcp", f) for f in seen.findings if f.machine.name not in named]
+
+
+def _plain_row(name: str, target: Target, budget: Budget) -> Row:
+    price = usd_per_hour(target, budget) or None
+    if isinstance(target, SshTarget):
+        note = "always on, as far as fcctl knows: it is neither started nor stopped"
+        return Row(name, "ssh", "-", address=target.host, usd_per_hour=price, note=note)
+    return Row(name, target.kind, "here", usd_per_hour=price, note="this computer")
+
+
+def _cloud_rows(
+    services: Services, name: str, target: GcpTarget | SandboxTarget, budget: Budget, workspace: str
+) -> list[Row]:
+    price = usd_per_hour(target, budget)
+    try:
+        machine_target = services.clouds.if_there(target)
+        if machine_target is None:
+            return [Row(name, target.kind, "asleep", usd_per_hour=price, note="nothing runs; the next run wakes it")]
+        cloud = services.clouds.open(machine_target)
+        machines = look(cloud, machine_target)
+    except FcctlError as error:
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=_said(error))]
+    if not machines:
+        note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
+        return [Row(name, target.kind, "absent", usd_per_hour=price, note=note)]
+    place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
+    found = []
+    for machine in machines:
+        claims = claims_on(services, place, machine)
+        rate = judgement.rate_of(machine, machine_target, budget)
+        finding = judgement.judge(machine, claims, rate, services.clock.now(), workspace)
+        found.append(_row(name, target.kind, finding, _why_off(services, machine_target, machine)))
+    return found
+
+
+def _row(target: str | None, kind: str, finding: Finding, note: str | None = None) -> Row:
+    machine = finding.machine
+    address = machine.external_ip or machine.internal_ip
+    return Row(target, kind, machine.status, finding, address, finding.usd_per_hour, note or finding.why)
+
+
+def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | None:
+    """Who stopped it, if the cloud still knows."""
+    if machine.power is not Power.STOPPED:
+        return None
+    try:
+        history = services.clouds.open(target).operations(machine.zone, machine.name)
+    except FcctlError:
+        return None
+    stopped = why_stopped(machine.name, machine.id, machine, history, None) if history else None
+    # fcctl's own stops are a user's too, as the cloud sees it: nothing to tell.
+    return None if stopped is None or stopped.how in ("console", "unknown") else stopped.reason
+
+
+def _said(error: FcctlError) -> str:
+    return f"{error.message}: {error.cause}" if error.cause else error.message
+
+
+# ----------------------------------------------------------------------------------------------------------------- up
+@dataclass(frozen=True)
+class UpPlan:
+    """What ``hosts up`` may cost, before anything is started."""
+
+    target: str
+    minutes: float
+    usd_per_hour: float
+    worst_usd: float
+
+
+@dataclass(frozen=True)
+class Up:
+    machine: Machine
+    way: Endpoint
+    started: bool  # by this command
+
+
+def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
+    """Raises: ConfigError, BudgetError: longer, or dearer, than is allowed."""
+    wanted = min(DEFAULT_MINUTES, target.max_run_minutes) if minutes is None else minutes
+    if wanted > target.max_run_minutes:
+        raise ConfigError(
+            f"{target.name} runs {target.max_run_minutes:g} minutes at most, not {wanted:g}",
+            hint=f"fewer --minutes, or raise max_run_minutes of [targets.{target.name}]",
+        )
+    rate = worst_usd_per_hour(target, budget)
+    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate))
+    if budget.per_run_usd is not None and plan.worst_usd > budget.per_run_usd:
+        raise BudgetError(
+            f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"
+            f" ${budget.per_run_usd:.2f}",
+            cause=f"${rate:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            hint="fewer --minutes, or raise per_run_usd of [budget]",
+        )
+    return plan
+
+
+def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -> Up:
+    """Wake the machine with a limit of ``plan.minutes`` and wait until a command runs on it.
+
+    If that fails half way, what was turned on is stopped again.
+
+    Raises:
+        FcctlError: as the cloud and the machine say.
+    """
+    purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
+    zones: list[str] = []
+
+    def log(kind: str, **data: object) -> None:
+        _LOG.info("%s %s", kind, data)
+        if kind == "cloud" and data.get("action") in ("start", "create", "resume"):
+            zones.append(str(data["zone"]))
+
+    wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0)
+    link = Link(services.hosts, target, services.clock, services.observer)
+    try:
+        got = acquire(services, target, wish, purpose, log)
+        way = make_ready(services, target, got.machine, link, log)
+    except BaseException:
+        if zones:
+            services.observer.note(f"{target.instance} is of no use so, and is stopped again")
+            holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
+            release(services, target, holds, "stop", log)
+        raise
+    finally:
+        link.close()
+    return Up(got.machine, way, got.started)
+
+
+# --------------------------------------------------------------------------------------------------------------- down
+Outcome = Literal["off", "stopped"]
+
+
+def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[Released]:
+    """Stop the target's machines and wait until they are off; empty if none was on.
+
+    Raises:
+        ConflictError: a run is on one of them, and ``force`` is not given.
+        CloudError, AuthError: it is not known to be off.
+    """
+    cloud = services.clouds.open(target)
+    place = Place(target.project, target.api_endpoint, [target])
+    on = [machine for machine in look(cloud, target) if machine.billed]
+    if not force:
+        for machine in on:
+            _refuse_if_used(services, target, machine, claims_on(services, place, machine))
+    holds = [Hold(machine.zone, machine.id) for machine in on]
+    return release(services, target, holds, "stop", _log) if holds else []
+
+
+def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
+    user = next((c.run_id for c in claims if c.state in ("followed", "alive")), None)
+    known = services.book.known(target.project, target.instance)
+    if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:
+        user = others_on_host(services, target, "")
+    if user is not None:
+        raise ConflictError(
+            f"{machine.name} is at work on {user}",
+            hint=f"end it: fcctl cancel {user}, which stops the machine too; or stop it all the same: --force",
+        )
+
+
+def _log(kind: str, **data: Any) -> None:
+    _LOG.info("%s %s", kind, data)
