@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from orchestrator.adapters.gcp.failures import Answer, NoAnswer, understood
-from orchestrator.errors import CloudError
+from orchestrator.errors import CloudError, FcctlError
 from orchestrator.ports import Clock
 
 R = TypeVar("R")
@@ -86,6 +86,8 @@ class Calls:
         """
         try:
             answer = request()
+        except FcctlError:  # there are no credentials to make a client with
+            raise
         except Exception as error:  # noqa: BLE001 - the libraries have a dozen trees of them; none gets past here
             meaning = understood(error, self._project)
         else:

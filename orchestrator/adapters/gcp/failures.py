@@ -155,7 +155,7 @@ def _credentials(error: Exception, project: str) -> FcctlError:
         )  # fmt: skip
     if isinstance(error, auth.DefaultCredentialsError):
         return AuthError("there are no Google Cloud credentials on this computer", cause=_text(error), hint=_LOGIN)
-    if isinstance(error, auth.RefreshError):
+    if isinstance(error, auth.RefreshError | auth.OAuthError):
         message = f"the Google Cloud credentials have expired or were revoked (project {project})"
         return AuthError(message, cause=_text(error), hint=_LOGIN)
     return AuthError("the Google Cloud credentials cannot be used", cause=_text(error), hint=_LOGIN)

@@ -1,0 +1,340 @@
+"""Lists, waits, history, quotas, firewalls: what the cloud says, however it says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.domain.cloud import Power, Quota, Remedy
+from orchestrator.domain.endpoint import HOST_KEYS_PATH, parse_host_keys
+from orchestrator.emulator import Latency
+from orchestrator.emulator.operations import STEPS
+from orchestrator.errors import CloudError, ConfigError, NotFoundError
+from tests.integration.gcp.conftest import PROJECT, ZONE, World, rid
+
+Worlds = Callable[..., World]
+OTHER = "us-west1-c"
+
+
+# ------------------------------------------------------------------------------------------------------------- machines
+def test_a_machine_as_the_cloud_has_it(world: Worlds) -> None:
+    here = world()
+    assert here.cloud.machine(ZONE, "vm") is None
+    found = here.made(spot=True, max_run_s=600, accelerators={}, disk_gb=120)
+    assert (found.project, found.zone, found.name, found.power) == (PROJECT, ZONE, "vm", Power.RUNNING)
+    assert (found.machine_type, found.accelerators) == ("g2-standard-4", {"nvidia-l4": 1})
+    assert (found.spot, found.max_run_s, found.termination_action) == (True, 600, "STOP")
+    assert found.started is not None
+    assert found.deadline == pytest.approx(found.started + 600)
+    assert [(disk.boot, disk.gb, disk.auto_delete) for disk in found.disks] == [(True, 120, True)]
+    assert (found.external_ip, found.internal_ip) == ("127.0.0.1", "10.128.0.2")
+    assert found.labels == {"fcctl": "x", "fcctl-workspace": "w"}
+    raw = here.emulator.machine("vm").resource
+    assert raw["serviceAccounts"] == []
+    assert (raw["scheduling"]["onHostMaintenance"], raw["scheduling"]["automaticRestart"]) == ("TERMINATE", False)
+    assert raw["scheduling"]["provisioningModel"] == "SPOT"
+
+
+def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
+    here = world()
+    machine = here.made(external_ip=False, tags=("gpu",), service_account="sa@proj-one.iam.gserviceaccount.com")
+    assert machine.external_ip is None
+    raw = here.emulator.machine("vm").resource
+    assert "accessConfigs" not in raw["networkInterfaces"][0]
+    assert raw["tags"]["items"] == ["gpu"]
+    assert raw["serviceAccounts"][0]["email"] == "sa@proj-one.iam.gserviceaccount.com"
+
+
+def test_a_machine_from_a_copy_of_a_disk(world: Worlds) -> None:
+    here = world()
+    here.made()
+    (here.emulator.home("vm") / "kept").write_text("x")
+    here.ok(here.cloud.stop(here.get(), rid()))
+    assert not here.cloud.has_snapshot("copy")
+    here.ok(here.cloud.snapshot(here.get(), "copy", rid()))
+    assert here.cloud.has_snapshot("copy")
+    here.ok(here.cloud.create(OTHER, here.spec("vm-copy", snapshot="copy"), rid()))
+    assert (here.emulator.home("vm-copy") / "kept").read_text() == "x"
+    assert here.get().power is Power.STOPPED
+
+
+def test_deleting_takes_the_disk_along(world: Worlds) -> None:
+    here = world()
+    here.ok(here.cloud.delete(here.made(), rid()))
+    assert not here.emulator.world.disks
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 500])
+def test_all_machines_of_all_zones_page_by_page(world: Worlds, page_size: int) -> None:
+    here = world(page_size=page_size)
+    for name, zone in (("a", ZONE), ("b", OTHER), ("c", ZONE), ("d", OTHER)):
+        here.cloud.wait(here.cloud.create(zone, here.spec(name, labels={"fcctl": name}), rid()), 60)
+    here.cloud.wait(here.cloud.create(ZONE, here.spec("theirs", labels={"other": "x"}), rid()), 60)
+    found, unreachable = here.cloud.machines({"fcctl": None})
+    assert [(one.name, one.zone) for one in found] == [("a", ZONE), ("b", OTHER), ("c", ZONE), ("d", OTHER)]
+    assert unreachable == []
+    assert [one.name for one in here.cloud.machines({"fcctl": "c"})[0]] == ["c"]
+    assert [one.name for one in here.cloud.machines({"fcctl": None, "other": None})[0]] == []
+    assert len(here.cloud.machines({})[0]) == 5
+
+
+def test_zones_that_could_not_be_asked_are_named(world: Worlds) -> None:
+    here = world()
+    here.made("a")
+    here.made("b", OTHER)
+    here.emulator.scenario.unreachable = (OTHER,)
+    found, unreachable = here.cloud.machines({"fcctl": None})
+    assert [one.name for one in found] == ["a"]
+    assert unreachable == [OTHER]
+
+
+def test_a_list_is_seen_through_trouble_on_any_page(world: Worlds) -> None:
+    here = world(page_size=1)
+    for name in ("a", "b", "c"):
+        here.made(name)
+    for nth, do in ((2, {"http": 503}), (4, {"drop": "before"}), (6, {"http": 429})):
+        here.emulator.faults.add(action="instances.aggregatedList", nth=nth, do=do)
+    assert [one.name for one in here.cloud.machines({"fcctl": None})[0]] == ["a", "b", "c"]
+
+
+def test_a_zone_nobody_has_heard_of(world: Worlds) -> None:
+    here = world()
+    with pytest.raises(ConfigError, match="us-west9-z") as error:
+        here.cloud.machine("us-west9-z", "vm")
+    assert "gcloud compute zones list" in str(error.value.hint)
+    refusal = here.cloud.create("us-west9-z", here.spec(), rid()).refusal
+    assert refusal is not None
+    assert refusal.remedy is Remedy.FATAL
+
+
+# -------------------------------------------------------------------------------------------------------------- waiting
+def test_a_stop_that_takes_three_minutes(world: Worlds) -> None:
+    here = world(latency=Latency(stop=180))
+    machine = here.made()
+    operation = here.cloud.stop(machine, rid())
+    early = here.cloud.wait(operation, 30)
+    assert (early.done, early.state) == (False, "RUNNING")
+    assert here.get().power is Power.STOPPING
+    began = here.clock.now()
+    ended = here.ok(early)
+    assert 100 < here.clock.now() - began < 200
+    assert ended.finished is not None
+    assert ended.started is not None
+    assert ended.finished - ended.started == pytest.approx(180, abs=1)
+    assert here.get().power is Power.STOPPED
+
+
+def test_a_start_that_never_ends_is_given_back_as_it_stands(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped()
+    here.emulator.faults.add(action="instances.start", do={"never_finish": True})
+    began = here.clock.now()
+    operation = here.cloud.wait(here.cloud.start(machine, rid()), 300)
+    assert (operation.done, operation.refusal) == (False, None)
+    assert 300 <= here.clock.now() - began < 330
+    assert len(here.clock.slept) < 60
+
+
+def test_waiting_goes_on_through_trouble(world: Worlds) -> None:
+    here = world(latency=Latency(stop=120))
+    operation = here.cloud.stop(here.made(), rid())
+    for nth, do in ((1, {"drop": "after"}), (2, {"http": 503}), (3, {"http": 429}), (4, {"drop": "before"})):
+        here.emulator.faults.add(action="zoneOperations.wait", nth=nth, do=do)
+    here.ok(operation)
+
+
+def test_an_operation_that_nothing_is_heard_of(world: Worlds) -> None:
+    here = world(latency=Latency(stop=1000))
+    operation = here.cloud.stop(here.made(), rid())
+    here.emulator.faults.add(action="zoneOperations.*", do={"drop": "before"})
+    with pytest.raises(CloudError, match="nothing was heard of the stop of vm") as error:
+        here.cloud.wait(operation, 200)
+    assert error.value.hint
+
+
+def test_an_operation_the_cloud_has_forgotten(world: Worlds) -> None:
+    here = world()
+    operation = here.cloud.stop(here.made(), rid())
+    here.emulator.world.operations.clear()
+    ended = here.cloud.wait(operation, 60)
+    assert ended.refusal is not None
+    assert ended.refusal.remedy is Remedy.LOOK_AGAIN
+
+
+def test_a_failure_that_was_carried_out_all_the_same(world: Worlds) -> None:
+    """An operation's error does not say that nothing happened; whoever asked has to look."""
+    here = world()
+    machine = here.stopped()
+    failure = {"code": "INTERNAL_ERROR", "http": None, "applied": True}
+    here.emulator.faults.add(action="instances.start", do={"operation": failure})
+    ended = here.cloud.wait(here.cloud.start(machine, rid()), 60)
+    assert ended.refusal is not None
+    assert here.get().power is Power.RUNNING
+
+
+# ------------------------------------------------------------------------------------------------------------- fence 1
+def test_the_deadline_is_set_whole_and_read_back(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped(spot=True)
+    raw = here.emulator.machine("vm").resource["scheduling"]
+    raw["hostErrorTimeoutSeconds"], raw["minNodeCpus"] = 300, 2
+    assert here.cloud.set_max_run(machine, 1234, rid()).refusal is None
+    now = here.get()
+    assert (now.max_run_s, now.termination_action, now.spot) == (1234, "STOP", True)
+    assert now.deadline is None
+    scheduling = here.emulator.machine("vm").resource["scheduling"]
+    assert (scheduling["hostErrorTimeoutSeconds"], scheduling["minNodeCpus"]) == (300, 2)
+    assert scheduling["onHostMaintenance"] == "TERMINATE"
+    here.ok(here.cloud.start(now, rid()))
+    started = here.get()
+    assert started.deadline == pytest.approx((started.started or 0) + 1234)
+    here.emulator.advance(1235)
+    assert here.get().power in (Power.STOPPING, Power.STOPPED)
+
+
+def test_an_end_at_a_set_time_gives_way(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped()
+    scheduling = here.emulator.machine("vm").resource["scheduling"]
+    del scheduling["maxRunDuration"]
+    scheduling.update(terminationTime="2030-01-01T00:00:00Z", instanceTerminationAction="DELETE")
+    assert here.cloud.set_max_run(machine, 600, rid()).refusal is None
+    assert "terminationTime" not in here.emulator.machine("vm").resource["scheduling"]
+    assert here.get().termination_action == "STOP"
+
+
+def test_a_deadline_that_does_not_hold_is_an_error(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world()
+    machine = here.stopped()
+    monkeypatch.setitem(STEPS, "change", lambda *args, **values: None)
+    with pytest.raises(CloudError, match="does not hold the deadline of vm") as error:
+        here.cloud.set_max_run(machine, 600, rid())
+    assert error.value.cause == "asked to stop it after 600 s; it says 3600 s, then STOP"
+
+
+def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped()
+    here.emulator.faults.add(action="instances.setScheduling", do={"never_finish": True})
+    with pytest.raises(CloudError, match="does not hold the deadline of vm") as error:
+        here.cloud.set_max_run(machine, 600, rid())
+    assert "not done after 120 s" in str(error.value.cause)
+
+
+def test_a_machine_that_goes_away_while_its_deadline_is_set(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped()
+    gone = {"status": 404, "message": f"The resource 'projects/{PROJECT}/zones/{ZONE}/instances/vm' was not found"}
+    here.emulator.faults.add(action="instances.get", nth="2+", do={"http": gone})
+    with pytest.raises(NotFoundError, match="vm went away"):
+        here.cloud.set_max_run(machine, 600, rid())
+
+
+@pytest.mark.parametrize(("latency", "remedy"), [(0.1, Remedy.LOOK_AGAIN), (100, Remedy.NOT_READY)])
+def test_the_deadline_of_a_machine_that_is_on(world: Worlds, latency: float, remedy: Remedy) -> None:
+    here = world(latency=Latency(stop=latency))
+    machine = here.made()
+    if remedy is Remedy.NOT_READY:
+        here.cloud.wait(here.cloud.stop(machine, rid()), 1)
+    operation = here.cloud.set_max_run(machine, 600, rid())
+    assert operation.refusal is not None
+    assert operation.refusal.remedy is remedy
+    assert here.get().max_run_s == 3600
+
+
+# ------------------------------------------------------------------------------------------------------- what happened
+@pytest.mark.parametrize("page_size", [1, 500])
+def test_the_history_of_a_machine_newest_first(world: Worlds, page_size: int) -> None:
+    here = world(page_size=page_size)
+    machine = here.made()
+    here.made("vm-2")
+    here.clock.sleep(10)
+    here.emulator.preempt("vm")
+    here.clock.sleep(10)
+    here.ok(here.cloud.start(machine, rid()))
+    here.clock.sleep(10)
+    here.emulator.control.happen("vm", "guestTerminate")
+    kinds = [operation.type for operation in here.cloud.operations(ZONE, "vm")]
+    assert kinds == ["compute.instances.guestTerminate", "start", "compute.instances.preempted", "insert"]
+    assert here.cloud.operations(OTHER, "vm") == []
+
+
+def test_host_keys_come_from_the_guest_through_the_cloud(world: Worlds) -> None:
+    here = world(latency=Latency(boot=30))
+    machine = here.made()
+    assert here.cloud.guest_attributes(machine, HOST_KEYS_PATH) == {}
+    here.clock.sleep(31)
+    keys = parse_host_keys(here.cloud.guest_attributes(machine, HOST_KEYS_PATH))
+    assert [key.split()[0] for key in keys] == ["ssh-ed25519", "ecdsa-sha2-nistp256"]
+    assert "listening" in here.cloud.serial_output(machine).lower()
+
+
+def test_a_machine_made_without_guest_attributes_has_none(world: Worlds) -> None:
+    here = world()
+    assert here.cloud.guest_attributes(here.made(metadata={}), HOST_KEYS_PATH) == {}
+
+
+def test_quotas_of_the_region_and_the_project(world: Worlds) -> None:
+    here = world(quotas={"us-central1": {"NVIDIA_L4_GPUS": 1}, "global": {"GPUS_ALL_REGIONS": 0}})
+    found = {(quota.metric, quota.region): quota for quota in here.cloud.quotas("us-central1")}
+    assert found["NVIDIA_L4_GPUS", "us-central1"] == Quota("NVIDIA_L4_GPUS", "us-central1", 1, 0)
+    assert found["GPUS_ALL_REGIONS", None].limit == 0
+    with pytest.raises(CloudError, match="mars-north1"):
+        here.cloud.quotas("mars-north1")
+
+
+def test_permissions_on_a_machine(world: Worlds) -> None:
+    here = world()
+    machine = here.made()
+    asked = ["compute.instances.start", "compute.instances.setScheduling", "compute.instances.delete"]
+    assert here.cloud.missing_permissions(machine, asked) == []
+    here.emulator.scenario.denied = ("instances.setScheduling", "instances.delete")
+    assert here.cloud.missing_permissions(machine, asked) == asked[1:]
+
+
+# ------------------------------------------------------------------------------------------------------------ firewall
+def test_the_emulator_s_rules(world: Worlds) -> None:
+    here = world()
+    assert here.cloud.firewall_allows_iap("default") is True
+    assert here.cloud.firewall_allows_iap("global/networks/default") is True
+    assert here.cloud.firewall_allows_iap("other") is False
+    here.emulator.scenario.iap_firewall = False
+    assert here.cloud.firewall_allows_iap("default") is False
+    here.emulator.scenario.denied = ("firewalls.list",)
+    assert here.cloud.firewall_allows_iap("default") is None
+
+
+IAP = {"source_ranges": ["35.235.240.0/20"], "allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ([], False),
+        ([IAP], True),
+        ([{**IAP, "source_ranges": ["0.0.0.0/0"]}], True),
+        ([{**IAP, "source_ranges": ["::/0", "nonsense"]}], False),
+        ([{**IAP, "source_ranges": ["35.235.240.0/21"]}], False),
+        ([{**IAP, "allowed": [{"I_p_protocol": "tcp", "ports": ["80", "20-30"]}]}], True),
+        ([{**IAP, "allowed": [{"I_p_protocol": "TCP"}]}], True),
+        ([{**IAP, "allowed": [{"I_p_protocol": "all"}]}], True),
+        ([{**IAP, "allowed": [{"I_p_protocol": "udp", "ports": ["22"]}]}], False),
+        ([{**IAP, "allowed": [{"I_p_protocol": "tcp", "ports": ["23-", "x", ""]}]}], False),
+        ([{**IAP, "disabled": True}], False),
+        ([{**IAP, "direction": "EGRESS"}], False),
+        ([{**IAP, "target_tags": ["web"]}], False),
+        ([{**IAP, "network": "global/networks/other"}], False),
+        ([IAP, {**IAP, "allowed": [], "denied": [{"I_p_protocol": "tcp"}], "priority": 900}], False),
+        ([IAP, {**IAP, "allowed": [], "denied": [{"I_p_protocol": "tcp"}]}], False),
+        ([IAP, {**IAP, "allowed": [], "denied": [{"I_p_protocol": "all"}], "priority": 65534}], True),
+    ],
+)
+def test_firewall_rules_as_the_service_weighs_them(rules: list[dict[str, Any]], allowed: bool) -> None:
+    from google.cloud.compute_v1 import Firewall
+
+    from orchestrator.adapters.gcp.network import allows_iap
+
+    common = {"network": "https://x/projects/p/global/networks/default", "direction": "INGRESS", "priority": 1000}
+    assert allows_iap([Firewall({**common, **rule}) for rule in rules], "default") is allowed

@@ -1,0 +1,246 @@
+"""Who asks, and in which project: each thing that can be wrong with it is told with one way to mend it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.gcp.cloud import GcpCloud
+from orchestrator.app import SystemClock
+from orchestrator.errors import AuthError, CloudError, FcctlError
+from tests.integration.gcp.conftest import ZONE, World, rid
+
+Worlds = Callable[..., World]
+LOGIN = "gcloud auth application-default login"
+
+
+class Reply(BaseHTTPRequestHandler):
+    """Says one thing to whatever is asked."""
+
+    status, kind, body = 200, "application/json", b"{}"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def says() -> Iterator[Callable[..., str]]:
+    """``says(403, {...})``: the URL of a server that says so."""
+    servers: list[HTTPServer] = []
+
+    def started(status: int, body: Any, kind: str = "application/json") -> str:
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        handler = type("Says", (Reply,), {"status": status, "body": text, "kind": kind})
+        server = HTTPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield started
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+class Hurry(SystemClock):
+    """Time in which sleeping costs nothing."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
+def rpc(code: int, message: str, reason: str, **info: Any) -> dict[str, Any]:
+    """As the service writes an error, with the list of errors that the older form has."""
+    return {"error": {"code": code, "message": message, "errors": [{"message": message, "reason": reason}], **info}}
+
+
+# --------------------------------------------------------------------------------------------- this computer's own part
+@pytest.fixture
+def bare(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A computer without credentials, and without the metadata server that machines of the cloud have."""
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    return private_home
+
+
+def adc(home: Path, content: Any) -> None:
+    path = home / ".config" / "gcloud" / "application_default_credentials.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def asked() -> FcctlError:
+    with pytest.raises(FcctlError) as error:
+        GcpCloud("proj-one", None, Hurry()).machine(ZONE, "vm")
+    return error.value
+
+
+def test_no_credentials(bare: Path) -> None:
+    error = asked()
+    assert isinstance(error, AuthError)
+    assert error.message == "there are no Google Cloud credentials on this computer"
+    assert error.hint == LOGIN
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", {"type": "nobody knows"}, {"type": "authorized_user"}], ids=str
+)
+def test_credentials_that_are_none(bare: Path, content: Any) -> None:
+    adc(bare, content)
+    error = asked()
+    assert isinstance(error, AuthError)
+    assert error.hint == LOGIN
+
+
+def test_a_variable_that_names_no_file(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(bare / "none.json"))
+    error = asked()
+    assert isinstance(error, AuthError)
+    assert "none.json" in str(error.cause)
+
+
+@pytest.mark.parametrize("said", ["Token has been expired or revoked.", "Bad Request"])
+@pytest.mark.parametrize("kind", ["authorized_user", "external_account_authorized_user"])
+def test_credentials_that_have_expired(
+    bare: Path, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    from google.oauth2 import credentials
+
+    url = says(400, {"error": "invalid_grant", "error_description": said})
+    monkeypatch.setattr(credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{url}/token")
+    secrets = {"refresh_token": "r", "client_id": "c", "client_secret": "s"}
+    adc(bare, {"type": kind, "token_url": f"{url}/token", "audience": "a", **secrets})
+    error = asked()
+    assert isinstance(error, AuthError)
+    assert "have expired or were revoked (project proj-one)" in error.message
+    assert said in str(error.cause)
+    assert error.hint == LOGIN
+
+
+# ----------------------------------------------------------------------------------------------------- what Google says
+@pytest.mark.parametrize(
+    ("status", "body", "message", "hint"),
+    [
+        (401, rpc(401, "Request had invalid authentication credentials.", "authError"),
+         "the API endpoint wants credentials", "fcctl emulator"),
+        (403, rpc(403, "Compute Engine API has not been used in project 12 before or it is disabled.",
+                  "accessNotConfigured"),
+         "the Compute Engine API is not enabled in project proj-one",
+         "gcloud services enable compute.googleapis.com --project=proj-one"),
+        (403, {"error": {"code": 403, "message": "It is disabled.", "status": "PERMISSION_DENIED", "details": [
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED",
+             "domain": "googleapis.com", "metadata": {"service": "compute.googleapis.com"}}]}},
+         "the Compute Engine API is not enabled in project proj-one", "gcloud services enable"),
+        (404, rpc(404, "The resource 'projects/proj-one' was not found", "notFound"),
+         "there is no project 'proj-one', or these credentials may not see it", "gcloud projects list"),
+        (403, rpc(403, "This API method requires billing to be enabled. Please enable billing on project #proj-one",
+                  "forbidden"),
+         "project proj-one has no billing account", "https://console.cloud.google.com/billing"),
+        (403, rpc(403, "Caller does not have required permission to use project other. Grant the caller the "
+                  "roles/serviceusage.serviceUsageConsumer role, or a custom role with the serviceusage.services.use "
+                  "permission", "forbidden"),
+         "the credentials charge their requests to a project they may not use", "set-quota-project proj-one"),
+        (403, rpc(403, "Required 'compute.instances.get' permission for 'projects/proj-one/zones/z/instances/vm'",
+                  "forbidden"),
+         "no permission compute.instances.get in project proj-one", "--role=roles/compute.instanceAdmin.v1"),
+        (403, rpc(403, "Forbidden", "forbidden"),
+         "the cloud forbids it in project proj-one", "roles/compute.instanceAdmin.v1"),
+    ],
+)  # fmt: skip
+def test_each_has_its_own_words(says: Callable[..., str], status: int, body: Any, message: str, hint: str) -> None:
+    cloud = GcpCloud("proj-one", says(status, body), Hurry())
+    with pytest.raises(AuthError) as error:
+        cloud.machine(ZONE, "vm")
+    assert message in error.value.message
+    assert hint in str(error.value.hint)
+    assert error.value.cause
+    with pytest.raises(AuthError):
+        cloud.machines({"fcctl": None})
+
+
+@pytest.mark.parametrize("verb", ["insert", "start", "stop", "setLabels", "delete"])
+def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: str) -> None:
+    here = world()
+    machine = here.made()
+    here.emulator.scenario.denied = (f"instances.{verb}",)
+    changes: dict[str, Callable[[], Any]] = {
+        "insert": lambda: here.cloud.create(ZONE, here.spec("more"), rid()),
+        "start": lambda: here.cloud.start(machine, rid()),
+        "stop": lambda: here.cloud.stop(machine, rid()),
+        "setLabels": lambda: here.cloud.set_labels(machine, {"a": "b"}, rid()),
+        "delete": lambda: here.cloud.delete(machine, rid()),
+    }
+    with pytest.raises(AuthError, match=f"no permission compute.instances.{verb}") as error:
+        changes[verb]()
+    assert "gcloud projects add-iam-policy-binding proj-one" in str(error.value.hint)
+
+
+def test_another_project(world: Worlds) -> None:
+    here = world(projects=("another",))
+    with pytest.raises(AuthError, match="there is no project 'proj-one'"):
+        here.cloud.machines({})
+
+
+# -------------------------------------------------------------------------------------------------- no answer, nonsense
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (200, b"<html>please log in</html>", "text/html"),
+        (200, b"[]", "application/json"),
+        (200, b"{}", "application/json"),
+        (200, b'{"name": 5}', "application/json"),
+        (200, b'{"name": ', "application/json"),
+        (200, b"\xff\xfe", "application/json"),
+        (200, b"", "application/json"),
+        (502, b"<html>Bad Gateway</html>", "text/html"),
+        (503, b"", "text/plain"),
+    ],
+    ids=str,
+)
+def test_an_answer_that_makes_no_sense(says: Callable[..., str], status: int, body: bytes, kind: str) -> None:
+    cloud = GcpCloud("proj-one", says(status, body, kind), Hurry())
+    with pytest.raises(CloudError, match="did not answer") as error:
+        cloud.machine(ZONE, "vm")
+    assert "<html" not in str(error.value.cause)
+    assert error.value.cause
+
+
+def test_nobody_there_is_told_soon() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clock = Hurry()
+    with pytest.raises(CloudError, match="did not answer") as error:
+        GcpCloud("proj-one", f"http://127.0.0.1:{port}/secret", clock).machine(ZONE, "vm")
+    assert "refused" in str(error.value.cause)
+    assert "secret" not in str(error.value.cause)
+    assert "fcctl emulator" in str(error.value.hint)
+    assert clock.ahead < 15
