@@ -11,8 +11,9 @@ help:            ## this list
 setup:           ## .venv, Python packages, and through apt or brew what is missing of sshd, tmux, rsync, g++, git
 	@TORCH_INDEX="$(TORCH_INDEX)" tools/setup.sh
 
-demo: setup      ## the main job on this machine: preflight, build, 20 correctness cases, benchmark
-	.venv/bin/fcctl run phase0 --on local
+demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, build, 20 checks, benchmark, stop, what it costs
+	.venv/bin/fcctl run phase0 --on sandbox
+	@echo "The emulated machine is off. Its emulator ends by itself in 15 minutes; at once: .venv/bin/fcctl emulator --stop"
 
 test: setup      ## all tests
 	$(PY) -m pytest -n 2 --dist loadgroup -q

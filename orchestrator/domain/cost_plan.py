@@ -178,7 +178,7 @@ def _lines(
         if (over := fence - sum(worst.values())) < 0:
             worst["limit of the target"] = over
         worst["lateness of the fence"] = FENCE_LATENESS_S
-        worst["least bill"] = MINIMUM_BILLED_S
+        worst["minimum"] = MINIMUM_BILLED_S
     before = _medians(past)
     for activity in before:
         worst.setdefault(activity, 0.0)

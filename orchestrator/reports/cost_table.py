@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.reports.cells import table, text
+from orchestrator.reports.cost_section import usd
 from orchestrator.reports.live import duration
 
 if TYPE_CHECKING:
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
 
     from orchestrator.domain.cost_plan import CostPlan
     from orchestrator.domain.prices import PriceTable
-
-
-def usd(value: float | None) -> str:
-    """``$0.0123`` below a dollar, ``$1.23`` from there on; ``-`` for what nobody knows."""
-    if value is None:
-        return "-"
-    sign, size = ("-" if value < 0 else ""), abs(value)
-    return f"{sign}${size:.2f}" if size >= 1 or size == 0 else f"{sign}${size:.4f}"
 
 
 def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:

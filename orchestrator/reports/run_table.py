@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
 from orchestrator.domain.timings import number
 from orchestrator.reports.cells import print_trimmed
+from orchestrator.reports.cost_section import EMULATED, cost_section, usd
 from orchestrator.reports.document_tables import section
 from orchestrator.reports.failure_section import TITLES, failure, gate_value, path_line, stopped
 from orchestrator.reports.figures import mark, plural
@@ -60,6 +61,9 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
         judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"]
         yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in judged)} of {len(judged)} passed")
         yield indented(_gates(record, told=ended))
+    if record.cost.usd:
+        yield _heading("Cost", EMULATED if record.cost.emulated else "")
+        yield from map(indented, cost_section(record.cost))
     if record.omitted:
         yield _heading("Left on the host")
         yield indented(_omitted(record))
@@ -101,11 +105,7 @@ def _identity(record: RunRecord) -> Iterator[str]:
     if commit:
         yield f"commit {clean(commit[:9])}" + (" + changes" if record.source.dirty else "")
     if record.cost.usd:
-        yield (
-            f"${record.cost.usd:.2f}"
-            if not record.cost.emulated
-            else f"would have cost ${record.cost.usd:.4f} (emulated)"
-        )
+        yield f"would have cost {usd(record.cost.usd)} (emulated)" if record.cost.emulated else usd(record.cost.usd)
 
 
 def _wall_clock_s(record: RunRecord) -> float | None:

@@ -1,4 +1,4 @@
-"""The demo as `make demo` runs it: the main job on this machine, to its table, its run folder and its export."""
+"""The demo as `make demo` runs it: the main job on the sandbox, from an empty home to its table, files and bill."""
 
 from __future__ import annotations
 
@@ -37,9 +37,16 @@ def demo() -> Iterator[tuple[Workspace, Said]]:
     workspace = Workspace(root, base / "home")
     shutil.copy(REPOSITORY / "fcctl.toml", root)
     done = workspace.fcctl(
-        "run", "phase0", "--on", "local", check=None, timeout=280, env={"TMUX_TMPDIR": str(base / "t"), "COLUMNS": "80"}
+        "run",
+        "phase0",
+        "--on",
+        "sandbox",
+        check=None,
+        timeout=280,
+        env={"TMUX_TMPDIR": str(base / "t"), "COLUMNS": "80"},
     )
     yield workspace, done
+    workspace.fcctl("emulator", "--stop")
     end_processes_of(base / "home")
     shutil.rmtree(base, ignore_errors=True)
 
@@ -53,12 +60,31 @@ def lookup(value: Any, path: str) -> Any:
 
 def it_passes_and_says_so(workspace: Workspace, done: Said) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "phase0 on local  ✓ passed in" in done.stdout
+    assert "phase0 on sandbox  ✓ passed in" in done.stdout
     assert "20/20 cases passed" in done.stdout
     assert "Preflight" in done.stdout
     folder = workspace.only_folder()
     assert f"Results  results/runs/{folder.name}" in done.stdout
     assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
+
+
+def the_machine_was_woken_and_is_off_again(workspace: Workspace, done: Said) -> None:
+    told = [line.split(":")[0] for line in done.stderr.splitlines() if not line.startswith("note")]
+    order = ["source", "wake", "sync", "step preflight", "step bench", "collect", "release"]
+    assert [told.index(phase) for phase in order] == sorted(told.index(phase) for phase in order)
+    machine = workspace.only_run()["machine"]
+    assert (machine["zone"], machine["released"]) == ("us-west1-c", "stopped")
+
+
+def it_says_what_it_would_have_cost(workspace: Workspace, done: Said) -> None:
+    cost = workspace.only_run()["cost"]
+    assert cost["emulated"]
+    assert cost["usd_per_hour"] == 0.706832, "the list price of a g2-standard-4 in us-west1"
+    assert math.isclose(cost["usd"], cost["billed_s"] / 3600 * 0.706832, abs_tol=1e-5)
+    assert math.isclose(cost["usd"], sum(line["usd"] for line in cost["breakdown"]), abs_tol=1e-5)
+    assert {"boot", "sync", "bench", "collect", "stop"} <= {line["activity"] for line in cost["breakdown"]}
+    assert f"would have cost ${cost['usd']:.4f} (emulated)" in done.stdout
+    assert "nothing was spent" in done.stdout
 
 
 def every_shape_stands_beside_sdpa(workspace: Workspace, done: Said) -> None:
@@ -125,6 +151,8 @@ def test_the_demo(demo: tuple[Workspace, Said]) -> None:
     """One test, since the run is made once: a minute of a whole processor."""
     for check in (
         it_passes_and_says_so,
+        the_machine_was_woken_and_is_off_again,
+        it_says_what_it_would_have_cost,
         every_shape_stands_beside_sdpa,
         the_steps_gates_and_documents_are_recorded,
         the_users_scripts_find_their_figures,
