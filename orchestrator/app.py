@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.context import Cli
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
-    from orchestrator.ports import Clouds, Observer, Services
+    from orchestrator.ports import Clouds, Observer, Services, SourceHistory
     from orchestrator.workflows.link import Link
 
 
@@ -136,6 +136,13 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         sightings=SightingFile(workspace.results_dir),
     )
+
+
+def source_history() -> SourceHistory:
+    """What the workspace's repository knows of the way from one commit to another."""
+    from orchestrator.adapters.git_history import GitHistory
+
+    return GitHistory()
 
 
 def terminal_command(target: Target, run_id: str) -> list[str]:
