@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +44,9 @@ def test_what_is_billed_by_the_month(start: Callable[..., tuple[Emulator, Gce]])
     disk = compute.Disk(name="spare", size_gb=50, labels={"fcctl": "yes"}, type_=f"zones/{ZONE}/diskTypes/pd-ssd")
     gce.done(gce.disks.insert_unary(project=PROJECT, zone=ZONE, disk_resource=disk))
     snapshot = compute.Snapshot(name="vm-1")
-    request_id = str(uuid.uuid4())
-    gce.done(gce.disks.create_snapshot_unary(
-        request=dict(project=PROJECT, zone=ZONE, disk="vm", snapshot_resource=snapshot, request_id=request_id)
-    ))  # fmt: skip
+    gce.done(
+        gce.disks.create_snapshot_unary(project=PROJECT, zone=ZONE, disk="vm", snapshot_resource=snapshot)
+    )  # fmt: skip
     addresses(emulator).insert_unary(
         project=PROJECT, region="us-west1", address_resource=compute.Address(name="ip")
     )  # fmt: skip

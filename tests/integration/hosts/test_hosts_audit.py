@@ -1,0 +1,152 @@
+"""``fcctl hosts audit``: whatever was left on is found, explained and stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator
+from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, billed, emulated
+from tests.support.waiting import wait_for
+
+pytest.importorskip("google.cloud.compute_v1")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def clients(cloud: Emulator) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    given: dict[str, Any] = {
+        "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        "client_options": {"api_endpoint": cloud.url},
+    }
+    return compute_v1, compute_v1.InstancesClient(**given), given
+
+
+def by_hand(cloud: Emulator, name: str, zone: str, labels: dict[str, str], max_run_s: int | None = 3600) -> None:
+    """A machine that some other hand made."""
+    compute, instances, _ = clients(cloud)
+    limit = {"max_run_duration": {"seconds": max_run_s}, "instance_termination_action": "STOP"} if max_run_s else {}
+    image = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
+    instances.insert_unary(project=PROJECT, zone=zone, instance_resource=compute.Instance({
+        "name": name, "machine_type": f"zones/{zone}/machineTypes/g2-standard-4", "labels": labels,
+        "disks": [{"boot": True, "auto_delete": True, "initialize_params": {"source_image": image}}],
+        "network_interfaces": [{}],
+        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit},
+    }))  # fmt: skip
+    cloud.advance(5)
+
+
+def audited(workspace: CloudWorkspace, *args: str, check: int) -> dict[str, Any]:
+    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
+    return found
+
+
+def test_nothing_there(workspace: CloudWorkspace) -> None:
+    found = audited(workspace, check=0)
+    assert (found["machines"], found["leftovers"], found["unanswered"]) == ([], [], [])
+    assert found["projects"] == [PROJECT]
+    assert "nothing is on" in workspace.type("hosts", "audit", check=0).err
+
+
+def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    by_hand(cloud, "stray", "us-east1-b", {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123"})
+    by_hand(cloud, INSTANCE, "us-west1-a", {}, max_run_s=None)
+    by_hand(cloud, "somebody-elses", "us-west1-a", {"team": "blue"})
+    cloud.advance(1800)
+    said = workspace.type("hosts", "audit", check=10)
+    assert "stray in us-east1-b" in said.out
+    assert "of which nothing is known here" in said.out
+    assert "$0.36 so far at $0.71 an hour; the cloud stops it in 29 min" in said.out
+    assert "started by hand?" in said.out
+    assert "nothing but its own shutdown timer" in said.out
+    assert "somebody-elses" not in said.out
+    assert "2 machines are on for nobody" in said.err
+    found = audited(workspace, "--stop", check=0)
+    assert found["summary"] == {"billed": 2, "strays": 2, "still_on": 0, "unanswered": 0}
+    assert billed(cloud) == ["us-west1-a/somebody-elses RUNNING"]
+    assert audited(workspace, check=0)["summary"]["strays"] == 0
+
+
+def test_anothers_machine_is_left_alone_unless_asked_for(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    labels = {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123", "fcctl-workspace": "theirs"}
+    by_hand(cloud, "their-vm", "us-east1-b", labels)
+    assert audited(workspace, "--stop", check=10)["machines"][0]["verdict"] == "foreign"
+    assert billed(cloud) != []
+    audited(workspace, "--stop", "--others", check=0)
+    assert billed(cloud) == []
+
+
+def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.faults.add(action="instances.aggregatedList", nth="1+", do={"http": {"status": 403, "message": "not you"}})
+    said = workspace.type("hosts", "audit", check=6)
+    assert f"not asked: all zones of {PROJECT}" in said.out
+    assert "nothing is on" not in said.err
+
+
+def test_what_is_billed_by_the_month(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    compute, _, given = clients(cloud)
+    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
+    cloud.advance(700)
+    zone = "us-west1-c"
+    compute.DisksClient(**given).create_snapshot_unary(
+        project=PROJECT, zone=zone, disk=INSTANCE, snapshot_resource=compute.Snapshot(name=f"{INSTANCE}-65f")
+    )
+    spare = compute.Disk(name="spare", size_gb=200, labels={"fcctl": "yes"}, type_=f"zones/{zone}/diskTypes/pd-ssd")
+    compute.DisksClient(**given).insert_unary(project=PROJECT, zone=zone, disk_resource=spare)
+    compute.AddressesClient(**given).insert_unary(
+        project=PROJECT, region="us-west1", address_resource=compute.Address(name=f"{INSTANCE}-ip")
+    )
+    cloud.advance(5)
+    leftovers = {one["name"]: one for one in audited(workspace, check=0)["leftovers"]}
+    assert set(leftovers) == {f"{INSTANCE}-65f", "spare", f"{INSTANCE}-ip"}
+    assert leftovers["spare"]["usd_per_month"] == pytest.approx(34.0)
+    assert leftovers["spare"]["delete"].startswith("gcloud compute disks delete spare --zone us-west1-c")
+    assert "$34.00 a month" in workspace.type("hosts", "audit", check=0).out
+
+
+def test_a_run_that_goes_on_is_in_order(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    found = audited(workspace, "--stop", check=0)["machines"][0]
+    assert found["verdict"] == "run"
+    assert "nobody follows it" in found["why"]
+    assert billed(cloud) != []
+    workspace.type("cancel", "--all", check=0)
+    assert billed(cloud) == []
+
+
+def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
+    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
+    return subprocess.run(
+        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=120, check=False
+    ).returncode
+
+
+def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """Killed just after the machine was asked for: the run has no result, the machine nobody."""
+    code = killed(workspace, "before", 4, "run", "noop", "--on", "l4", "--yes")
+    assert code == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+    said = workspace.type("hosts", "audit", check=10)
+    assert "is gone; the last of its journal: 'cloud create" in said.out
+    audited(workspace, "--stop", check=0)
+    assert billed(cloud) == []
+    assert workspace.active() == []

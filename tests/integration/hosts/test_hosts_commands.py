@@ -1,0 +1,136 @@
+"""``fcctl hosts ls``, ``up``, ``down`` and ``ssh`` before an emulated cloud, through Google's library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, emulated
+from tests.support.waiting import wait_for
+
+pytest.importorskip("google.cloud.compute_v1")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def row(workspace: CloudWorkspace, target: str = "l4", *args: str) -> dict[str, Any]:
+    rows = workspace.type("hosts", "ls", "--json", *args, check=0).json["hosts"]
+    found: dict[str, Any] = next(one for one in rows if one["target"] == target)
+    return found
+
+
+def test_up_ls_ssh_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    assert row(workspace)["state"] == "absent"
+    up = workspace.type("hosts", "up", "l4", "--minutes", "30", "--yes", check=0)
+    assert "may cost $0.37 at most" in up.err
+    assert "fcctl hosts ssh l4" in up.err
+    assert billed(cloud) == [f"us-west1-c/{INSTANCE} RUNNING"]
+    shown = row(workspace)
+    machine = shown["machine"]
+    assert (shown["state"], machine["verdict"], machine["gpus"]) == ("RUNNING", "up", "1 x L4")
+    assert machine["fence"] is not None
+    assert machine["usd_by_then"] == pytest.approx(0.7068 * (1800 + 30) / 3600, abs=0.002)
+    said = workspace.fcctl("hosts", "ssh", "l4", "--", "echo", "from", "there")
+    assert said.stdout == "from there\n"
+    again = workspace.type("hosts", "up", "l4", "--yes", check=0)
+    assert "was up already" in again.err
+    assert "is off" in workspace.type("hosts", "down", "l4", check=0).err
+    assert billed(cloud) == []
+    assert "off already" in workspace.type("hosts", "down", "l4", check=0).err
+    assert row(workspace)["state"] == "TERMINATED"
+    table = workspace.type("hosts", "ls", check=0).out
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["local", "sandbox", "here", "l4"]
+
+
+def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
+    cloud.advance(630)
+    assert billed(cloud) == []
+    assert "time limit" in row(workspace)["note"]
+
+
+def test_up_asks_and_is_held_to_the_caps(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    unasked = workspace.type("hosts", "up", "l4")
+    assert unasked.code == 2
+    assert "--yes" in unasked.err
+    assert workspace.type("hosts", "up", "l4", "--minutes", "300", "--yes").code == 3
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write("\n[budget]\nper_run_usd = 0.2\n")
+    dear = workspace.type("hosts", "up", "l4", "--minutes", "30", "--yes")
+    assert dear.code == 5
+    assert "$0.37" in dear.err
+    assert not cloud.world.machines
+    workspace.type("hosts", "up", "l4", "--minutes", "10", check=0)  # within the cap: no question
+
+
+def test_up_that_fails_leaves_nothing_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.faults.add(action="instances.getGuestAttributes", nth="1+", do={"http": 404})
+    failed = workspace.type("hosts", "up", "l4", "--yes")
+    assert failed.code == 3
+    assert "host keys" in failed.err
+    assert billed(cloud) == []
+
+
+def test_down_refuses_while_a_run_is_on_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    assert row(workspace)["machine"]["verdict"] == "run"
+    refused = workspace.type("hosts", "down", "l4")
+    assert refused.code == 8
+    assert "fcctl cancel" in refused.err
+    assert billed(cloud) != []
+    workspace.type("hosts", "down", "l4", "--force", check=0)
+    assert billed(cloud) == []
+
+
+def test_targets_that_are_in_no_cloud(workspace: CloudWorkspace) -> None:
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write('\n[targets.box]\nkind = "ssh"\nhost = "gpu-host"\n')
+    assert row(workspace, "box")["address"] == "gpu-host"
+    for verb in ("up", "down"):
+        for target in ("here", "box"):
+            assert "nothing to do" in workspace.type("hosts", verb, target, check=0).err
+    assert workspace.type("hosts", "ssh", "here").code == 3
+
+
+def test_ls_without_asking(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
+    cloud.faults.add(action="*", nth="1+", do={"http": 503})
+    assert row(workspace, "l4", "--offline")["state"] == "last seen in us-west1-c"
+
+
+def test_ls_says_what_it_could_not_learn(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.faults.add(action="*", nth="1+", do={"http": {"status": 403, "reason": "forbidden", "message": "no"}})
+    shown = row(workspace)
+    assert shown["state"] == "unknown"
+    assert "no" in shown["note"]
+
+
+def test_ls_tells_who_stopped_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
+    cloud.preempt(INSTANCE)
+    wait_for(lambda: not billed(cloud))
+    assert "preempted" in row(workspace)["note"]
+
+
+def test_ls_of_machines_that_no_target_names(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.target("other", instance="another-one")
+    workspace.type("hosts", "up", "other", "--minutes", "10", "--yes", check=0)
+    text = (workspace.root / "fcctl.toml").read_text()
+    (workspace.root / "fcctl.toml").write_text(text.replace("another-one", "a-third-one"))
+    rows = workspace.type("hosts", "ls", "--cloud", "--json", check=0).json["hosts"]
+    unnamed = [one for one in rows if one["target"] is None]
+    assert [one["machine"]["name"] for one in unnamed] == ["another-one"]

@@ -1,0 +1,164 @@
+"""fcctl in this very process, before an emulated cloud whose time moves when fcctl waits.
+
+Google's library is imported once for all scenarios of a test session, and a minute of back-off takes a few
+milliseconds: the clock that ``app`` hands to the workflows sleeps by moving the emulator's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from orchestrator.cli.main import main
+from orchestrator.emulator import Emulator
+from orchestrator.emulator.world import Machine
+from tests.support.workspace import Workspace
+
+PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"
+ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
+#: However short a wait is meant to be, processes of the emulated machines need a moment of real time in it.
+REAL_S = 0.01
+
+
+class VirtualClock:
+    """The emulator's time for fcctl. ``ahead_s``: how much this computer's clock is ahead of the cloud's."""
+
+    def __init__(self, emulator: Emulator, ahead_s: float = 0.0) -> None:
+        self._emulator = emulator
+        self._ahead_s = ahead_s
+
+    def now(self) -> float:
+        return self._emulator.clock.now() + self._ahead_s
+
+    def monotonic(self) -> float:
+        return self._emulator.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, REAL_S))
+        self._emulator.advance(max(0.0, seconds - REAL_S))
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class CloudWorkspace(Workspace):
+    """A workspace whose target ``l4`` is a machine of ``emulator``'s cloud; :meth:`type` runs fcctl in it."""
+
+    def __init__(self, folder: Path, home: Path, emulator: Emulator, ahead_s: float = 0.0, **target: Any) -> None:
+        super().__init__(folder, home)
+        self.emulator = emulator
+        self.ahead_s = ahead_s
+        self.target("l4", **target)
+        self.job("noop", "steps:\n  - {id: one, run: echo hi, timeout: 2m}\nbudget: {minutes: 2}\n")
+
+    def target(self, name: str, **changes: Any) -> None:
+        """Add ``[targets.NAME]``, a machine of the cloud."""
+        values = {
+            "kind": "gcp", "project": PROJECT, "instance": INSTANCE, "zones": list(ZONES),
+            "api_endpoint": self.emulator.url, "reconnect_s": 5.0, **changes,
+        }  # fmt: skip
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        with (self.root / "fcctl.toml").open("a") as file:
+            file.write("\n".join(["", f"[targets.{name}]", *lines, ""]))
+
+    def type(self, *args: str, check: int | None = None) -> Done:
+        """``fcctl ARGS``, in this process and in the cloud's time."""
+        out, err = io.StringIO(), io.StringIO()
+        clock = VirtualClock(self.emulator, self.ahead_s)
+        with (
+            mock.patch("orchestrator.app.SystemClock", lambda: clock),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main(["-C", str(self.root), *args])
+        done = Done(code, out.getvalue(), err.getvalue())
+        if check is not None and code != check:
+            raise AssertionError(f"fcctl {' '.join(args)}: exit code {code}, not {check}\n{done.said}")
+        return done
+
+
+# ------------------------------------------------------------------------------------------------ behind the scenes
+def machines(emulator: Emulator) -> dict[str, Machine]:
+    """Every machine of the emulator by its path."""
+    with emulator.world.lock:
+        return dict(emulator.world.machines)
+
+
+def billed(emulator: Emulator) -> list[str]:
+    """``zone/name status`` of each machine that costs its hourly price now."""
+    off = ("TERMINATED", "SUSPENDED")
+    return [f"{m.zone}/{p.rsplit('/', 1)[-1]} {m.status}" for p, m in machines(emulator).items() if m.status not in off]
+
+
+class Meter:
+    """The true bill: seconds that machines were on, by watching the emulator's own events."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._since: dict[str, float] = {}
+        self.seconds = 0.0
+        self.longest_s = 0.0
+        self._real_call = emulator.world.timeline._call  # noqa: SLF001 - every change of state happens in one of these
+
+    def __enter__(self) -> Meter:
+        self._emulator.world.timeline._call = self._call  # type: ignore[method-assign]  # noqa: SLF001
+        self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._emulator.world.timeline._call = self._real_call  # type: ignore[method-assign]  # noqa: SLF001
+        self._look()
+        for path in list(self._since):
+            self._end(path)
+
+    def _call(self) -> None:
+        self._real_call()
+        self._look()
+
+    def _look(self) -> None:
+        now = self._emulator.clock.now()
+        on = {path for path, m in self._emulator.world.machines.items() if m.status in ("RUNNING", "STOPPING")}
+        for path in on - set(self._since):
+            self._since[path] = now
+        for path in set(self._since) - on:
+            self._end(path)
+
+    def _end(self, path: str) -> None:
+        seconds = self._emulator.clock.now() - self._since.pop(path)
+        self.seconds += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+    def usd(self, rate: float) -> float:
+        """At ``rate`` dollars an hour, without the cloud's minimum of a minute a start."""
+        return self.seconds / 3600 * rate
+
+
+@contextlib.contextmanager
+def emulated(**given: Any) -> Iterator[Emulator]:
+    """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""
+    from orchestrator.emulator import Scenario
+
+    scenario = Scenario(wait_limit_s=0.02, **given)
+    with Emulator(scenario=scenario) as emulator:
+        yield emulator
