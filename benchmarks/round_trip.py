@@ -44,7 +44,15 @@ rsync -a box:work/out.txt "$RESULTS/"
 
 
 def make_workspace(root: Path, server: LoopbackSshd) -> None:
-    """A git repository of 200 files and 2 MB, with a job that does next to nothing."""
+    """A repository whose target ``box`` is ``server``."""
+    config = (
+        f'[project]\nname = "bench"\n[targets.box]\nkind = "ssh"\nhost = "box"\nssh_config = "{server.ssh_config}"\n'
+    )
+    make_repository(root, config)
+
+
+def make_repository(root: Path, config: str) -> None:
+    """A git repository of 200 files and 2 MB, with a job that does next to nothing. ``config`` is its fcctl.toml."""
     numbers = random.Random(1)
     for i in range(FILES - 3):
         path = root / f"src/{i % 10}/file{i}.cu"
@@ -53,9 +61,7 @@ def make_workspace(root: Path, server: LoopbackSshd) -> None:
     (root / "job.sh").write_text("echo hello\n")
     (root / "jobs").mkdir()
     (root / "jobs/trivial.yaml").write_text("job: trivial\nsteps:\n  - id: hello\n    run: sh job.sh\n")
-    (root / "fcctl.toml").write_text(
-        f'[project]\nname = "bench"\n[targets.box]\nkind = "ssh"\nhost = "box"\nssh_config = "{server.ssh_config}"\n'
-    )
+    (root / "fcctl.toml").write_text(config)
     (root / ".gitignore").write_text("results/\n")
     commit = ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"]
     for words in (["init", "-q"], ["add", "-A"], commit):
