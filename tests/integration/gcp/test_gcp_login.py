@@ -156,8 +156,9 @@ def test_a_tunnel_that_does_not_open(here: World, tunnel: Path, monkeypatch: pyt
     assert "not authorized" in str(error.cause)
     assert error.hint == "check the way in: fcctl doctor --on l4"
     program.unlink()
-    monkeypatch.setenv("PATH", str(program.parent))
-    assert "gcloud" in str(refused(here).cause)
+    with monkeypatch.context() as nowhere:
+        nowhere.setenv("PATH", str(program.parent))
+        assert "gcloud" in str(refused(here).cause)
 
 
 # ------------------------------------------------------------------------------------------------- a person's terminal
