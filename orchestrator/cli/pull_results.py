@@ -10,17 +10,20 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.errors import FcctlError
+    from orchestrator.ports import Services
     from orchestrator.workflows.resume import ActiveState
 
 
 @click.command("pull-results")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--wait", is_flag=True, help="Wait for runs that still go on.")
+@click.option("--wake", is_flag=True, help="Turn a stopped machine of a cloud on, to fetch what is on its disk.")
 @click.pass_obj
-def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool) -> None:
+def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> None:
     """Collect the results of RUNs, or of every run that has ended and is not here yet.
 
-    Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped.
+    Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped. Results on
+    the disk of a machine that is off stay there; what it costs to fetch them is said, and `--wake` does it.
     """
     from orchestrator.app import opened
     from orchestrator.errors import FcctlError
@@ -40,10 +43,13 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool) -> None:
                     failures[run_id] = error
         else:
             left = settle(services, waiting)
+        if wake:
+            left = _wake(cli, services, left, failures)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
+        off = _off(services, left)
         folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
     problem = next((error for run_id, error in failures.items() if run_id not in pulled), None)
-    problem = problem or _problem(left, len(ids), named=bool(runs))
+    problem = problem or off or _problem(left, len(ids), named=bool(runs))
     if cli.json:
         active = [run_id for run_id in waiting if run_id not in pulled]
         said = problem.as_json()["error"] if problem else None
@@ -57,6 +63,47 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool) -> None:
         cli.note("nothing to pull: every run is here")
     if problem:
         raise problem
+
+
+def _wake(cli: Cli, services: Services, left: list[ActiveState], failures: dict[str, FcctlError]) -> list[ActiveState]:
+    """Fetch what is on machines that are off; the states of the others."""
+    from orchestrator.errors import FcctlError
+    from orchestrator.workflows.resume import saved_plan
+    from orchestrator.workflows.wake import fetch, waking_usd
+
+    asleep = [state.run_id for state in left if state.state == "waiting"]
+    plans = [plan for run_id in asleep if (plan := saved_plan(services, run_id)) is not None]
+    cost = sum(0.0 if plan.target.kind == "sandbox" else waking_usd(plan) for plan in plans)
+    if cost > 0:
+        with services.observer.aside():
+            cli.confirm(f"waking {len(plans)} machine(s) to fetch results costs ${cost:.2f} at most")
+    for run_id in asleep:
+        try:
+            fetch(services, run_id)
+        except FcctlError as error:
+            failures[run_id] = error
+    return [state for state in left if state.state != "waiting"]
+
+
+def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
+    """What is to be said of a run that waits on a machine that is off."""
+    from orchestrator.errors import MachineStopped
+    from orchestrator.workflows.resume import saved_plan
+    from orchestrator.workflows.wake import waking_usd
+
+    state = next((state for state in left if state.state == "waiting"), None)
+    saved = saved_plan(services, state.run_id) if state is not None else None
+    if state is None or saved is None:
+        return None
+    status = (state.detail or "").partition(":")[0]
+    return MachineStopped(
+        f"{state.run_id} is on the disk of {state.target}, which is off",
+        how="off",
+        status=status,
+        cause=state.detail,
+        hint=f"fetch it for ${waking_usd(saved):.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
+        f" it: fcctl run --resume {state.run_id}",
+    )
 
 
 def _problem(left: list[ActiveState], asked: int, *, named: bool) -> FcctlError | None:

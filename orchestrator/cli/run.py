@@ -10,33 +10,38 @@ import click
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
-    from orchestrator.domain.budget import Budget
+    from collections.abc import Callable
+
     from orchestrator.domain.records import RunRecord
+    from orchestrator.domain.saved_plan import SavedPlan
     from orchestrator.domain.target import Target
     from orchestrator.ports import Services
     from orchestrator.workflows.link import Link
     from orchestrator.workflows.prepare import Prepared
+    from orchestrator.workflows.run import Finished
     from orchestrator.workflows.waking import Waking
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", required=False)
 @click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
 @click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the job's env.")
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, whose machine was stopped under it.")
 @click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew.")
 @click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit.")
 @click.pass_obj
 def run(
     cli: Cli,
-    job: str,
+    job: str | None,
     target: str | None,
     detach: bool,
     dry_run: bool,
     settings: tuple[str, ...],
     steps: str | None,
+    cut_off: str | None,
     restart: bool,
     allow_unfenced: bool,
 ) -> None:
@@ -45,7 +50,19 @@ def run(
     A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
     a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
     `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed.
+
+    With `--resume` the first unfinished step of a run that was cut off is the first one, on the same machine, with the
+    same source: what was built there is there, and gates see the finished steps' documents.
     """
+    if cut_off is not None:
+        if job is not None or target is not None or dry_run or settings or steps:
+            raise click.UsageError(
+                "--resume goes on with a run as it is: it takes neither JOB nor another option of it"
+            )
+        _resume(cli, cut_off, detach=detach)
+        return
+    if job is None:
+        raise click.UsageError("Missing argument 'JOB'.")
     from orchestrator import app
     from orchestrator.workflows.waking import Waking
 
@@ -63,7 +80,8 @@ def run(
             _show_plan(cli, prepared)
             return
         with observer.aside():
-            _agree(cli, prepared, workspace.config.budget)
+            caps = (workspace.config.budget.per_run_usd, prepared.job_cap_usd)
+            _agree(cli, prepared.saved, capped=any(cap is not None for cap in caps))
         _launch(cli, services, link, prepared, Waking(restart, allow_unfenced), detach=detach)
 
 
@@ -78,16 +96,29 @@ def _prepare(
     return prepare(services, workspace.root, workspace.config.project.name, workspace.config.budget, wanted)
 
 
-def _agree(cli: Cli, prepared: Prepared, budget: Budget) -> None:
+def _resume(cli: Cli, name: str, *, detach: bool) -> None:
+    from orchestrator.app import opened
+    from orchestrator.workflows.go_on import go_on
+
+    budget = cli.workspace().config.budget
+
+    def agree(saved: SavedPlan) -> None:
+        with services.observer.aside():
+            _agree(cli, saved, capped=budget.per_run_usd is not None)
+
+    with opened(cli) as services:
+        _see_home(cli, services, lambda: go_on(services, services.store.resolve(name), agree, detach=detach))
+
+
+def _agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
     """Ask before anything is spent; not where the user has set a cap, which the plan is held to."""
-    saved = prepared.saved
     if saved.fence_s is None or saved.target.kind == "sandbox" or saved.worst_case_usd == 0:
         return
     text = (
         f"{saved.plan.job} on {saved.target.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops the"
         f" machine after {saved.fence_s / 60:.0f} minutes"
     )
-    if budget.per_run_usd is not None or prepared.job_cap_usd is not None:
+    if capped:
         cli.note(text)
     else:
         cli.confirm(text)
@@ -95,22 +126,31 @@ def _agree(cli: Cli, prepared: Prepared, budget: Budget) -> None:
 
 def _launch(cli: Cli, services: Services, link: Link, prepared: Prepared, waking: Waking, *, detach: bool) -> None:
     from orchestrator.workflows.resume import remind
-    from orchestrator.workflows.run import Detached, run
+    from orchestrator.workflows.run import run
 
     remind(services)
-    run_id = prepared.saved.plan.run_id
     if not cli.quiet:
-        services.observer.note(f"run {run_id}")
+        services.observer.note(f"run {prepared.saved.plan.run_id}")
+    saved, source = prepared.saved, prepared.source
+    _see_home(cli, services, lambda: run(services, link, saved, source, detach=detach, waking=waking), saved)
+
+
+def _see_home(
+    cli: Cli, services: Services, goes: Callable[[], Finished | None], saved: SavedPlan | None = None
+) -> None:
+    """Print how the run ended, or that it goes on without this terminal."""
+    from orchestrator.workflows.run import Detached
+
     try:
-        finished = run(services, link, prepared.saved, prepared.source, detach=detach, waking=waking)
+        finished = goes()
     except Detached as e:
         services.observer.close()
         raise KeyboardInterrupt(say_detached(cli, e.run_id)) from None
     services.observer.close()
     if finished is None:
-        _say_submitted(cli, run_id)
+        _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
     else:
-        report(cli, finished.record, services.store.folder(run_id))
+        report(cli, finished.record, services.store.folder(finished.record.run_id))
 
 
 def report(cli: Cli, record: RunRecord, folder: Path) -> None:

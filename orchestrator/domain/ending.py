@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -138,6 +139,12 @@ def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> Ru
     ours = {step.id for step in steps}
     theirs = [step for step in record.steps if step.id not in ours]
     return record.model_copy(update={"steps": [*map(step_record, steps), *theirs]}) if steps else record
+
+
+def with_adopted(record: RunRecord, plan: wire.RunPlan) -> RunRecord:
+    """``record`` with the steps in front that an earlier run had carried out; their logs are with that one."""
+    earlier = [replace(f.result, log=None, message=f"carried out in run {plan.resume_from}") for f in plan.adopted]
+    return with_steps_before(record, earlier)
 
 
 def _short(error: Exception) -> str:

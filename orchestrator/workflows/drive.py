@@ -17,7 +17,7 @@ from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, dec
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault, MachineStopped
-from orchestrator.ports import ActiveRun, Services, Source
+from orchestrator.ports import ActiveRun, Intake, Services, Source
 from orchestrator.workflows import prewake
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
@@ -89,15 +89,74 @@ class Driver:
         while self.state.stage < Stage.RUNNING:
             self._step()
 
+    def take_machine(self) -> None:
+        """Have the machine before :meth:`launch`, which then goes on from there."""
+        self._acquire()
+
+    @property
+    def waits(self) -> bool:
+        """Whether what the run has is on the disk of a machine that is off, as far as the journal knows."""
+        return decide(self.state, self._mode) is Move.WAIT
+
+    def wake(self, seconds: int) -> None:
+        """Turn the machine on again, with a limit of ``seconds``, for what is on its disk; then :meth:`finish`.
+
+        Raises:
+            FcctlError: it cannot be had; it is off again, and the run waits as before.
+        """
+        machine, last = self._wanted_machine(), self._last_stopped()
+        try:
+            machine.wake(seconds)
+        except BaseException:
+            at = machine.turn_off_again()
+            self._log("stopped", **{**last, "at": at})
+            raise
+
+    def collect_only(self) -> None:
+        """To COLLECTED: everything is here, and the machine not let go."""
+        while self.state.stage < Stage.COLLECTED:
+            self._step()
+
+    def intake(self) -> Intake:
+        """What came home so far."""
+        return self._active.intake()
+
+    def _last_stopped(self) -> dict[str, object]:
+        return next(dict(e.data) for e in reversed(self._active.journal.entries()) if e.kind == "stopped")
+
     def finish(self, *, wait: bool = True) -> RunRecord | None:
         """To the end. With ``wait=False``, None is the answer while the run still goes on at the host."""
+        revived = False
         while True:
-            move = decide(self.state, self._mode)
-            if move is Move.FOLLOW and not wait and not self._ended_already():
-                return None
-            record = self._step()
+            try:
+                if decide(self.state, self._mode) is Move.FOLLOW and not wait and not self._ended_already():
+                    return None
+                record = self._step()
+            except MachineStopped as stopped:
+                if not self._is_on_a_machine:
+                    raise
+                self._note_stopped(stopped)
+                continue
+            except HostError:
+                if revived or not self._is_on_a_machine:
+                    raise
+                revived = True
+                self._revive()
+                continue
             if record is not None:
                 return record
+
+    @property
+    def _is_on_a_machine(self) -> bool:
+        """Whether the host has the run, as far as is known, and is a machine that fcctl turns on and off."""
+        return self.state.machine == "held" and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
+
+    def _revive(self) -> None:
+        """The machine does not answer: it may be off, or have another address than the one that is remembered."""
+        try:
+            self._wanted_machine().revive()
+        except MachineStopped as stopped:
+            self._note_stopped(stopped)
 
     def abandon(self, reason: str, status: RunStatus) -> RunRecord:
         """End a run that the host does not have, as ``cancelled`` or ``error``.
@@ -149,7 +208,7 @@ class Driver:
         try:
             return self._move()
         except MachineStopped as stopped:
-            if self.state.machine != "held" or not Stage.SUBMITTING <= self.state.stage <= Stage.ENDED:
+            if not self._is_on_a_machine:
                 raise
             self._note_stopped(stopped)
             return None
@@ -208,9 +267,11 @@ class Driver:
         return self._source
 
     def _sync(self) -> None:
-        source = self._wanted_source()
         self._arm()
-        self._log("sync", tree_sha256=source.tree_sha256)
+        self._log("sync", tree_sha256=self.saved.source.tree_sha256)
+        if self.saved.plan.resume_from is not None:
+            return  # the source is there, in the working folder of the run that this one goes on with
+        source = self._wanted_source()
         send_source(self._link, self.saved.plan, source, self._services.observer)
 
     def _arm(self) -> None:
@@ -231,7 +292,7 @@ class Driver:
                 disarm(self._link, entry.data["token"], self._services.observer)
 
     def _submit(self) -> None:
-        adopted = prewake.adopted(self._stepped(), self._active.intake(), self._services.observer)
+        adopted = prewake.adopted(self.stepped(), self._active.intake(), self._services.observer)
         plan = replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted])
         self._log("submit")
         reply = self._link.call(lambda s: s.submit(plan))
@@ -258,7 +319,7 @@ class Driver:
 
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":
-            ours = tuple(f"steps/{step.id}/" for step in self._stepped())
+            ours = tuple(f"steps/{step.id}/" for step in self.stepped())
             intake = self._active.intake()
             self._collection = collect(
                 self._link, self.run_id, intake, self._services, lambda path: not path.startswith(ours)
@@ -282,13 +343,19 @@ class Driver:
         return self.machine
 
     def _release(self) -> None:
+        machine = self._wanted_machine()
+        left = machine.left_behind()
+        if left:
+            from orchestrator.workflows.resume import settle
+
+            settle(self._services, left)
         if self.state.without_outcome is None:
             self._tidy_host()
-        self._wanted_machine().release(ran=self.state.without_outcome is None)
+        machine.release(ran=self.state.without_outcome is None)
 
     def _wait(self) -> NoReturn:
         """Raise what is to be said of a run whose results are on the disk of a machine that is off."""
-        last = next(e.data for e in reversed(self._active.journal.entries()) if e.kind == "stopped")
+        last = self._last_stopped()
         raise MachineStopped(
             str(last.get("reason")),
             how=str(last.get("how")),
@@ -298,7 +365,8 @@ class Driver:
             f" fcctl pull-results --wake {self.run_id}",
         )
 
-    def _stepped(self) -> list[wire.StepResult]:
+    def stepped(self) -> list[wire.StepResult]:
+        """The steps that ran on this computer."""
         return prewake.results(self._active.journal.entries())
 
     def _record(self) -> RunRecord:
@@ -306,12 +374,13 @@ class Driver:
         record = self._account()
         if self.machine is not None:
             record = self.machine.account(record)
-        return ending.with_steps_before(record, self._stepped())
+        record = ending.with_steps_before(record, self.stepped())
+        return ending.with_adopted(record, self.saved.plan) if self.saved.plan.resume_from else record
 
     def _account(self) -> RunRecord:
         now = self._services.clock.now()
         if self.ended_here:
-            return ending.ended_here(self.saved, self._stepped(), self.state.ended_as, self.state.reason, now)
+            return ending.ended_here(self.saved, self.stepped(), self.state.ended_as, self.state.reason, now)
         if self.state.without_outcome == "abandoned":
             status: RunStatus = "cancelled" if self.state.cancelled else "error"
             return ending.without_outcome(self.saved, status, self.state.reason or "never submitted", now)

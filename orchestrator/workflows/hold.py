@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from dataclasses import asdict, replace
 from typing import Any
 
+from fcctl_remote import wire
 from orchestrator.domain.acquire import Wish, deadline_of
 from orchestrator.domain.cloud import Endpoint, Machine, Power
 from orchestrator.domain.ending import stopped_under
-from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.endpoint import endpoint
 from orchestrator.domain.machine_cost import machine_cost, machine_record
 from orchestrator.domain.machine_spec import Purpose
 from orchestrator.domain.records import JournalEntry, RunRecord
@@ -28,6 +29,7 @@ from orchestrator.workflows.acquire import acquire
 from orchestrator.workflows.lease import Armed, Fence, arm_within, shorten
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import STOP_LIMIT_S, Log
+from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.ready import make_ready
 
 #: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
@@ -36,6 +38,8 @@ NEED_MARGIN_S = 5 * 60.0
 ASK_CLOUD_AFTER_S = 1.0
 #: How often the cloud is asked about a machine whose link is lost, seconds.
 DOUBT_EVERY_S = 5.0
+#: How long a machine that runs, and was reached before, is given to answer again, seconds.
+REVIVE_S = 30.0
 #: If a machine cannot be stopped through the cloud, it turns itself off after so long, seconds.
 LAST_RESORT_S = 120.0
 
@@ -204,8 +208,6 @@ class MachineHold:
 
     def _remember(self, machine: Machine) -> None:
         """Its address as it is now: a machine that was restarted has another one."""
-        from orchestrator.domain.endpoint import endpoint
-
         known = self._services.book.known(machine.project, machine.name)
         if known is None or known.instance_id != machine.id:
             return
@@ -219,7 +221,7 @@ class MachineHold:
         self._services.book.remember(way)
 
     def revive(self) -> None:
-        """After the link could not be opened: whatever it takes to open it, on a machine that runs.
+        """After the link could not be opened: whatever it takes to open it, if the machine runs.
 
         Raises:
             MachineStopped: it does not run.
@@ -228,10 +230,13 @@ class MachineHold:
         stopped = self.why_stopped()
         if stopped is not None:
             raise _error(stopped)
-        zone = str(self._acquired().get("zone") or self._zones()[0])
+        zones = [str(self._acquired()["zone"])] if self._acquired() else self._zones()
+        if not zones:
+            raise MachineStopped(f"{self._target.instance} was not woken yet", how="unknown", status="lost")
+        zone = zones[0]
         machine = self._services.clouds.open(self._target).machine(zone, self._target.instance)
         if machine is not None and machine.power is Power.RUNNING:
-            patient = self._target.model_copy(update={"wake_timeout_s": 60.0})
+            patient = self._target.model_copy(update={"wake_timeout_s": REVIVE_S})
             make_ready(self._services, patient, machine, self._link, self._log)
 
     # ------------------------------------------------------------------------------------------------------ release
@@ -254,6 +259,20 @@ class MachineHold:
         if policy == "keep" and self._keep():
             return
         self._stop("stop" if policy == "keep" else policy)
+
+    def turn_off_again(self) -> float | None:
+        """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
+
+        What cannot be stopped is written down, and has its fences.
+        """
+        if not (self._acquired() or self._zones()):
+            return None
+        try:
+            done = releasing.release(self._services, self._target, self._holds(), "stop", self._log)
+        except FcctlError as error:
+            self._owe(error)
+            return None
+        return next((r.stopped for r in done if r.stopped is not None), None)
 
     def _keep(self) -> bool:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
@@ -279,6 +298,7 @@ class MachineHold:
             self._link.close()
         off = next((r for r in done if r.how in ("stopped", "deleted")), done[0])
         self._log("released", **asdict(off))
+        self._services.store.paid(self.run_id)
 
     def _unreleased(self, error: FcctlError) -> None:
         """The cloud does not stop it: have it stop itself, and leave a note for whoever comes next."""
@@ -286,14 +306,15 @@ class MachineHold:
             until = shorten(self._link, LAST_RESORT_S, self._token(), "the cloud did not stop it")
         except FcctlError:
             until = None
-        itself = "; it turns itself off in two minutes" if until is not None else ""
-        self._services.observer.note(
-            f"{self._target.instance} could not be stopped: {error.message}"
-            f"{f' ({error.cause})' if error.cause else ''}{itself}. See to it: fcctl hosts audit"
-        )
+        self._owe(error, "; it turns itself off in two minutes" if until is not None else "")
+        self._log("unreleased", reason=error.message, cause=error.cause, until=until)
+
+    def _owe(self, error: FcctlError, itself: str = "") -> None:
+        cause = f" ({error.cause})" if error.cause else ""
+        what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
+        self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
         holds = [asdict(hold) for hold in self._holds()]
         self._services.store.owe(self.run_id, {"target": self._saved.target.model_dump(mode="json"), "holds": holds})
-        self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
     # -------------------------------------------------------------------------------------------------- the account
     def account(self, record: RunRecord) -> RunRecord:
@@ -308,54 +329,31 @@ class MachineHold:
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
 
     # ------------------------------------------------------------------------------------------------- other people
+    def left_behind(self) -> list[str]:
+        """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""
+        return [n.run_id for n in neighbours(self._services, self._target, self.run_id) if n.left_behind]
+
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""
-        for run_id, entries in self._live_others():
-            state = fold(entries)
-            if state.machine == "held" and state.stage < Stage.COLLECTED:
-                return run_id
+        for neighbour in neighbours(self._services, self._target, self.run_id):
+            if neighbour.uses_it:
+                return neighbour.run_id
         if not self._acquired():
             return None
         try:
-            from fcctl_remote import wire
-
             found = self._link.session().status(None)
-            return next((r.run_id for r in found if r.run_id != self.run_id and r.status not in wire.RUN_ENDINGS), None)
         except HostError:
             return None
+        return next((r.run_id for r in found if r.run_id != self.run_id and r.status not in wire.RUN_ENDINGS), None)
 
     def _let_others_stop_it(self) -> None:
         """A run that is just stopping the machine is waited for: to log in now would be to work on a dying one."""
         deadline = self._clock.monotonic() + STOP_LIMIT_S
         while self._clock.monotonic() < deadline:
-            states = [fold(entries) for _, entries in self._live_others()]
-            if not any(s.stage is Stage.COLLECTED and s.machine == "held" for s in states):
+            if not any(n.lets_go for n in neighbours(self._services, self._target, self.run_id)):
                 return
             self._services.observer.phase("wake", f"another run is letting {self._target.instance} go")
             self._clock.sleep(0.2)
-
-    def _live_others(self) -> list[tuple[str, list[JournalEntry]]]:
-        """The other runs of this workspace on the same machine that an fcctl is at work on, with their journals."""
-        store, found = self._services.store, []
-        for run_id in store.active():
-            if run_id == self.run_id or not self._is_on_it(store.plan_of(run_id)):
-                continue
-            try:
-                claimed = store.claim(run_id)
-            except FcctlError:
-                continue
-            if claimed is None:
-                found.append((run_id, store.journal_of(run_id)))
-            else:
-                claimed.release()
-        return found
-
-    def _is_on_it(self, plan: dict[str, Any] | None) -> bool:
-        target = (plan or {}).get("target", {})
-        if self._saved.target.kind == "sandbox":
-            return bool(target.get("kind") == "sandbox")
-        same = (target.get("project"), target.get("instance")) == (self._target.project, self._target.instance)
-        return same and target.get("kind") == "gcp"
 
     # --------------------------------------------------------------------------------------------------- the journal
     def _entries(self) -> list[JournalEntry]:

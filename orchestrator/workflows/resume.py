@@ -14,7 +14,7 @@ from orchestrator.domain.lifecycle import Move, decide
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import ConflictError, FcctlError, HostError, RunNotFound
+from orchestrator.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.ports import Services
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
@@ -29,7 +29,7 @@ class ActiveState:
     run_id: str
     job: str
     target: str
-    state: Literal["followed", "queued", "running", "ended", "interrupted", "unreachable", "broken"]
+    state: Literal["followed", "queued", "running", "ended", "interrupted", "unreachable", "waiting", "broken"]
     summary: wire.RunSummary | None = None
     detail: str | None = None
 
@@ -86,6 +86,10 @@ def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[Act
     started, nothing is waited for, and one unreachable host does not keep the others from being settled.
     """
     states = []
+    if services.store.owed():
+        from orchestrator.workflows.debts import pay
+
+        pay(services)
     for run_id in services.store.active() if run_ids is None else run_ids:
         state = _settle_one(services, run_id)
         if state is not None:
@@ -114,6 +118,8 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
         return ActiveState(run_id, job, target, "followed", _look(services, saved))
     except RunNotFound:
         return None  # another controller completed it meanwhile
+    except MachineStopped as e:
+        return ActiveState(run_id, job, target, "waiting", None, f"{e.status}: {e.message}")
     except HostError as e:
         return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
     except FcctlError as e:

@@ -47,11 +47,16 @@ def run(
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         driver = Driver(services, link, active, "launch", source, waking)
+        driver.begin()
     except BaseException:
         active.release()
         raise
+    return see_home(driver, link, active, detach=detach)
+
+
+def see_home(driver: Driver, link: Link, active: ActiveRun, *, detach: bool = False) -> Finished | None:
+    """The rest of :func:`run`, for a run that has begun; lets go of it in the end."""
     try:
-        driver.begin()
         _launch(driver)
         if detach and not driver.ended_here:
             active.journal.append("detached")

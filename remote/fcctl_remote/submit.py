@@ -5,7 +5,7 @@ import os
 import time
 from typing import List
 
-from fcctl_remote import adopt, environment, files, hostfacts, leash, lost, runs, tmux, wire
+from fcctl_remote import adopt, environment, files, hostfacts, inherit, leash, lost, runs, tmux, wire
 from fcctl_remote.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.refusal import Refusal
 
@@ -23,7 +23,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submit
         raise Refusal("no_bash", "bash is not installed on the host", "install it there: sudo apt-get install -y bash")
     os.makedirs(run.folder, exist_ok=True)
     with files.locked(run.submit_lock):
-        new = _claim(run, plan)
+        new = _claim(layout, run, plan)
         started = False
         if new or not (runs.has_begun(run) or runs.is_finished(run) or runs.supervisor_pid(run) is not None):
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
@@ -52,11 +52,12 @@ def _check(plan: wire.RunPlan) -> None:
     adopt.check(plan)
 
 
-def _claim(run: RunLayout, plan: wire.RunPlan) -> bool:
+def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     """Write plan.json if there is none. The link call decides who was first."""
     if os.path.exists(run.plan):
         _same_plan(run, plan)
         return False
+    inherit.inherit(layout, run, plan)
     if not os.path.isdir(run.source):
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
     submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": environment.of_submission()}

@@ -135,6 +135,8 @@ class RunPlan(Message):
     git_commit: Optional[str] = None
     #: Steps that need not be carried out, because they were already, somewhere: gates may look at them all the same.
     adopted: List["FinishedStep"] = field(default_factory=list)
+    #: A run of the same source on this host that was cut off: this one goes on in its working folder.
+    resume_from: Optional[str] = None
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION
