@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.domain.cloud import region_of
-from orchestrator.domain.list_prices import LIST_PRICES
-from orchestrator.domain.prices import Model, Price, PriceTable
 from orchestrator.domain.sandbox import as_machine
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
+    from orchestrator.domain.prices import Model, Price, PriceTable
 
 Usd = Annotated[float, Field(gt=0)]
 
@@ -57,16 +56,20 @@ def models(target: GcpTarget) -> tuple[Model, ...]:
     return order[target.provisioning]
 
 
-def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable = LIST_PRICES) -> Price:
+def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable | None = None) -> Price:
     """An hour of a gcp target's machine in one zone: the target's own price, else the budget's, else the list's.
 
     Raises:
         ConfigError: nobody knows it, so that no cap could hold.
     """
+    from orchestrator.domain.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+    from orchestrator.domain.prices import Price
+
     if target.usd_per_hour is not None:
         return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
     if budget.usd_per_hour is not None:
         return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
+    table = table or LIST_PRICES
     found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
     if found is None:
         raise ConfigError(
@@ -77,7 +80,7 @@ def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: 
     return found
 
 
-def usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> float:
+def usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
     """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
 
     A gcp target's is that of its first zone, in the price model tried first; the sandbox's, which nobody pays, that of
@@ -95,7 +98,7 @@ def usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES
     return 0.0
 
 
-def usd_by_place(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> dict[str, float]:
+def usd_by_place(target: Target, budget: Budget, table: PriceTable | None = None) -> dict[str, float]:
     """What an hour costs in each zone and price model that a start may end in, by ``zone/model``; empty if none may."""
     machine = as_gcp(target)
     if machine is None:
@@ -104,7 +107,7 @@ def usd_by_place(target: Target, budget: Budget, table: PriceTable = LIST_PRICES
     return {f"{zone}/{model}": price_in(machine, budget, zone, model, table).usd for zone, model in places}
 
 
-def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable = LIST_PRICES) -> float:
+def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
     """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
     machine = as_gcp(target)
     if machine is None:

@@ -32,9 +32,6 @@ GRACE_S = 2.0
 MAX_ADOPTED_BYTES = 4 * 1024 * 1024
 MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
-_OUTCOME = TypeAdapter(wire.Outcome)
-_STEPS = TypeAdapter(list[wire.StepResult])
-
 
 @dataclass(frozen=True)
 class Stepped:
@@ -82,7 +79,7 @@ def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
     """The steps that ended here, from the run's journal."""
     for entry in reversed(journal):
         if entry.kind == "stepped":
-            return _STEPS.validate_python(entry.data.get("steps", []))
+            return TypeAdapter(list[wire.StepResult]).validate_python(entry.data.get("steps", []))
     return []
 
 
@@ -144,6 +141,6 @@ def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
         raise HostFault("the steps on this computer left no account of themselves", hint="run it again")
     data = b"".join(piece for _, piece in session.fetch(run_id, [wire.FilePart(entry.path, 0, entry.size)]))
     try:
-        return _OUTCOME.validate_json(data)
+        return TypeAdapter(wire.Outcome).validate_json(data)
     except ValidationError as e:
         raise HostFault("the account of the steps on this computer cannot be read", cause=str(e)[:300]) from e
