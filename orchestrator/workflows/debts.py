@@ -18,7 +18,7 @@ _HOLDS = TypeAdapter(list[Hold])
 
 
 def pay(services: Services) -> None:
-    """Stop what was left on, unless another run is on it by now: then that run stops it."""
+    """Stop what was left on, unless another run is on it, or about to be: then it is asked again after that."""
     for run_id, debt in services.store.owed().items():
         try:
             if _is_paid(services, run_id, debt):
@@ -39,7 +39,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     if machine is None or not holds:
         return True
     if any(n.state.machine == "held" for n in neighbours(services, machine, None)):
-        return True
+        return False
     if others_on_host(services, machine, run_id) is not None:
         return False
     release(services, machine, holds, "stop", _unwritten)

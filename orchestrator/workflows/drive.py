@@ -335,6 +335,10 @@ class Driver:
         self.folder = self._active.complete(record)
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
             self._tidy_host()
+        if self.machine is not None and self._services.store.owed():
+            from orchestrator.workflows.debts import pay
+
+            pay(self._services)
         return record
 
     def _wanted_machine(self) -> MachineHold:

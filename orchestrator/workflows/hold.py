@@ -254,6 +254,8 @@ class MachineHold:
         user = self._user_of_it()
         if user is not None:
             self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
+            # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
+            self._leave_a_note()
             self._log("released", how="used", by=user)
             return
         if policy == "keep" and self._keep():
@@ -313,6 +315,10 @@ class MachineHold:
         cause = f" ({error.cause})" if error.cause else ""
         what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
         self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
+        self._leave_a_note()
+
+    def _leave_a_note(self) -> None:
+        """For whoever comes next: this machine was turned on for us, and is not known to be off."""
         holds = [asdict(hold) for hold in self._holds()]
         self._services.store.owe(self.run_id, {"target": self._saved.target.model_dump(mode="json"), "holds": holds})
 
