@@ -331,6 +331,9 @@ class Store(Protocol):
     def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
         """What complete runs measured, newest first, out of the index; no run's folder is opened."""
 
+    def benchmarks(self) -> list[tuple[str, str]]:
+        """(benchmark, variant) of all that complete runs measured, in order."""
+
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs, by name."""
 

@@ -9,6 +9,9 @@ import click
 
 from orchestrator.cli.context import Cli
 from orchestrator.cli.report import report
+from orchestrator.cli.results_compare import compare
+from orchestrator.cli.results_history import history
+from orchestrator.cli.results_tag import tag
 
 if TYPE_CHECKING:
     from orchestrator.workflows.results import Shown
@@ -19,7 +22,8 @@ def results() -> None:
     """List, show and export the runs that are home."""
 
 
-results.add_command(report)
+for _verb in (compare, history, report, tag):
+    results.add_command(_verb)
 
 
 @results.command()

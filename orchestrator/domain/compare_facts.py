@@ -6,7 +6,7 @@ Everything here came from a host: nothing need be there or have the right type.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,21 @@ _FLEETING = frozenset(
     | {"sm_mhz", "mem_mhz"}
 )
 _RESOURCES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "barriers")
-#: Counters that are rates or shares; others (bytes, instructions) may be any size.
 _MAX_FACTS, _MAX_KERNELS, _MAX_TEXT = 400, 500, 200
+_THERE, _STALL = "there", "stall "
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact that is not the same on both sides; None where a side does not have it."""
+    """One fact that is not the same on both sides; None where a side does not have it. ``fact`` says which of those of
+    ``name``, if that has several."""
 
     name: str
     old: Any
     new: Any
+    fact: str = ""
+    #: How much it matters that it moved, for putting it in order; 0 to 1.
+    weight: float = 0.0
 
     @property
     def change(self) -> float | None:
@@ -60,16 +64,16 @@ def environment(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any
 
 
 def resources(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Difference]:
-    """Registers, shared memory, stack and spills of each compiled kernel (``kernel [arch] registers``) that changed;
-    kernels that only one side has are named whole. Takes build documents."""
-    return _changed(_kernels(old, _resources_of), _kernels(new, _resources_of))
+    """Registers, shared memory, stack and spills of each compiled kernel that changed; kernels that only one side has
+    are named. Takes build documents."""
+    return _compared(_kernels(old, _resources_of), _kernels(new, _resources_of))
 
 
 def profile(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Difference]:
-    """Counters and stall reasons of each profiled kernel that changed, what moved furthest first. Takes profile
-    documents."""
-    found = _changed(_kernels(old, _counters_of), _kernels(new, _counters_of))
-    return sorted(found, key=lambda d: -abs(d.change or 0.0))
+    """Counters and stall reasons of each profiled kernel that changed, what moved furthest first: percentages by their
+    points, stalls by their share of all stalls, the rest by how far it moved as a share. Takes profile documents."""
+    found = _compared(_kernels(old, _counters_of), _kernels(new, _counters_of))
+    return sorted(found, key=lambda d: -d.weight)
 
 
 def metrics(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Difference]:
@@ -103,38 +107,81 @@ def _flat(value: Mapping[str, Any], above: str, depth: int = 0) -> Iterator[tupl
 
 
 # ------------------------------------------------------------------------------------------------ kernels
-def _kernels(documents: Iterable[Mapping[str, Any]], facts: Any) -> dict[str, Any]:
-    """``kernel fact`` -> value, over all documents; of kernels of one name the last counts."""
-    found: dict[str, Any] = {}
+@dataclass(frozen=True)
+class _Kernel:
+    name: str
+    label: str  # the variant it was built as
+    place: str  # the shape it was profiled on, or the architecture it was compiled for
+    facts: dict[str, float]
+
+    @property
+    def shown(self) -> str:
+        about = ", ".join(part for part in (self.label, self.place) if part)
+        return f"{self.name} [{about}]" if about else self.name
+
+
+def _kernels(
+    documents: Iterable[Mapping[str, Any]], facts: Callable[[Mapping[str, Any]], dict[str, float]]
+) -> dict[str, _Kernel]:
+    """All kernels by what they are shown as; of several launches the last counts."""
+    found: dict[str, _Kernel] = {}
     for document in documents:
-        label = document.get("label") or document.get("variant")
+        label = str(document.get("label") or document.get("variant") or "")[:60]
         shape = document.get("shape")
-        where = shape.get("name") if isinstance(shape, dict) else None
+        shape_name = shape.get("name") if isinstance(shape, dict) else None
         kernels = document.get("kernels")
         for kernel in kernels[:_MAX_KERNELS] if isinstance(kernels, list) else []:
             if isinstance(kernel, dict):
-                found.update(_named(kernel, [label, where], facts(kernel)))
+                name = str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT]
+                made = _Kernel(name, label, str(shape_name or kernel.get("arch") or "")[:60], facts(kernel))
+                found[made.shown] = made
     return found
 
 
-def _named(kernel: Mapping[str, Any], context: list[Any], facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    name = str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT]
-    about = [str(part)[:60] for part in (*context, kernel.get("arch")) if part]
-    shown = f"{name} [{', '.join(about)}]" if about else name
-    return ((f"{shown} {fact}", value) for fact, value in facts.items())
+def _compared(old: Mapping[str, _Kernel], new: Mapping[str, _Kernel]) -> list[Difference]:
+    """Facts of the kernels that both sides have; of a place with one kernel each, whatever they are called; and the
+    kernels that only one side has."""
+    pairs = [(name, old[name], new[name]) for name in old if name in new]
+    alone_old = [kernel for name, kernel in old.items() if name not in new]
+    alone_new = [kernel for name, kernel in new.items() if name not in old]
+    for kernel in list(alone_new):
+        here = [k for k in alone_new if k.place == kernel.place]
+        there = [k for k in alone_old if k.place == kernel.place]
+        if len(here) == len(there) == 1:
+            pairs.append((f"{there[0].name} -> {kernel.name} [{kernel.place}]", there[0], kernel))
+            alone_new.remove(kernel)
+            alone_old.remove(there[0])
+    found = [
+        Difference(name, d.old, d.new, d.name, _weight(d, one, other))
+        for name, one, other in pairs
+        for d in _changed(one.facts, other.facts)
+    ]
+    found += [Difference(k.shown, _THERE, None) for k in alone_old]
+    return found + [Difference(k.shown, None, _THERE) for k in alone_new]
 
 
-def _resources_of(kernel: Mapping[str, Any]) -> dict[str, Any]:
+def _weight(difference: Difference, old: _Kernel, new: _Kernel) -> float:
+    moved = abs((number(difference.new) or 0.0) - (number(difference.old) or 0.0))
+    if difference.name.endswith("_pct"):
+        return min(1.0, moved / 100)
+    if difference.name.startswith(_STALL):
+        totals = (sum(v for k, v in kernel.facts.items() if k.startswith(_STALL)) for kernel in (old, new))
+        return min(1.0, moved / (max(totals) or 1.0))
+    return abs(difference.change or 0.0)
+
+
+def _resources_of(kernel: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key in _RESOURCES if (value := number(kernel.get(key))) is not None}
 
 
-def _counters_of(kernel: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for group, prefix in (("metrics", ""), ("stalls", "stall ")):
+def _counters_of(kernel: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for group, prefix in (("metrics", ""), ("stalls", _STALL)):
         values = kernel.get(group)
         for key, value in list(values.items())[:200] if isinstance(values, dict) else []:
-            if number(value) is not None:
-                found[f"{prefix}{str(key)[:80]}"] = number(value)
+            figure = number(value)
+            if figure is not None:
+                found[f"{prefix}{str(key)[:80]}"] = figure
     return found
 
 

@@ -109,12 +109,18 @@ def changes(of: Series, *, alpha: float = ALPHA, worth: float = WORTH_TELLING) -
     return found
 
 
-def ladder(of: Series) -> list[Rung]:
-    """The records of the series, oldest first: its best so far, and by how much each beat the one before."""
+def best(of: Series) -> Measurement:
+    """The fastest, the oldest of equals."""
+    return min(of.points, key=lambda point: point.p50)
+
+
+def ladder(of: Series, *, worth: float = WORTH_TELLING) -> list[Rung]:
+    """The records of the series, oldest first, and by how much each beat the one before: at least by ``worth``, since
+    of equal runs every now and then one is the fastest so far."""
     best = math.inf
     rungs: list[Rung] = []
     for i, point in enumerate(of.points):
-        if point.p50 < best:
+        if point.p50 < best / (1 + worth):
             rungs.append(Rung(i, point, best / point.p50 if rungs else 1.0))
             best = point.p50
     return rungs
@@ -204,3 +210,6 @@ def _settled(data: np.ndarray, found: dict[int, float]) -> list[tuple[int, float
         heights = _heights(_ranks(data[start:end])[None, :])[0]
         places[i] = start + LEAST + int(np.argmax(heights)) if heights.size else at
     return list(zip(places, p_values, strict=True))
+
+
+__all__ = ["Change", "Measurement", "Rung", "Series", "best", "change_points", "changes", "ladder", "series"]

@@ -35,6 +35,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 _SETTLED_NS = 2_000_000_000
 #: Runs whose rows are held in memory at once while the index is built.
 _BATCH = 500
+_MAX_NAMES = 5000
 
 
 class Skipped(NamedTuple):
@@ -71,6 +72,21 @@ class Index:
 
         def read(db: sqlite3.Connection) -> list[Measurement]:
             return [_measurement(row) for row in db.execute(query, (*filters.values(), limit))]
+
+        return self._with(read)
+
+    def benchmarks(self) -> list[tuple[str, str]]:
+        """(benchmark, variant) of all that was ever measured, in order, at most :data:`_MAX_NAMES`."""
+
+        def read(db: sqlite3.Connection) -> list[tuple[str, str]]:
+            found: list[tuple[str, str]] = []
+            # From one pair to the next through the primary key: a DISTINCT would read a million rows for a few names.
+            row = db.execute(schema.FIRST_NAME).fetchone()
+            while row and len(found) < _MAX_NAMES:
+                at = (str(row[0]), str(row[1]))
+                found.append(at)
+                row = db.execute(schema.NEXT_NAME, at).fetchone()
+            return found
 
         return self._with(read)
 

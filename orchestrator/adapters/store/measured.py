@@ -9,7 +9,6 @@ from typing import Any
 
 from orchestrator.adapters.store import beneath
 from orchestrator.domain import paths
-from orchestrator.domain.history_rows import measurements
 from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import RunRecord, RunRow
 from orchestrator.errors import FcctlError
@@ -24,6 +23,8 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
     named = [d.path for step in record.steps for d in step.documents if d.kind == "benchmark"]
     if not named:
         return []
+    from orchestrator.domain.history_rows import measurements  # with it comes the statistics, for runs that timed
+
     gpu = record.host.get("gpu")
     driver = gpu.get("driver") if isinstance(gpu, dict) else None
     known = driver[:200] if isinstance(driver, str) else None

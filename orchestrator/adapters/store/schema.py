@@ -47,6 +47,10 @@ INSERT_MEASURED = (
     f"INSERT OR REPLACE INTO benchmarks ({', '.join((*MEASURED, 'place'))}) "  # noqa: S608
     f"VALUES ({', '.join('?' * (len(MEASURED) + 1))})"
 )
+FIRST_NAME = "SELECT benchmark, variant FROM benchmarks ORDER BY benchmark, variant LIMIT 1"
+NEXT_NAME = (
+    "SELECT benchmark, variant FROM benchmarks WHERE (benchmark, variant) > (?, ?) ORDER BY benchmark, variant LIMIT 1"
+)
 FILTERS = frozenset({"job", "target", "status", "gpu", "git_commit"})
 MEASURED_FILTERS = frozenset({"benchmark", "variant", "mode", "gpu", "job", "target", "run_id"})
 

@@ -189,6 +189,10 @@ class FileStore:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
         return self._index.measurements(limit, {name: value for name, value in filters.items() if value is not None})
 
+    def benchmarks(self) -> list[tuple[str, str]]:
+        """(benchmark, variant) of all that complete runs measured, in order."""
+        return self._index.benchmarks()
+
     # ------------------------------------------------------------------------------------------ names
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs.
