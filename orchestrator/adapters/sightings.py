@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from orchestrator.adapters.store.durable import disk_errors, write_all
-from orchestrator.domain.ledger import Sighting
+
+if TYPE_CHECKING:  # every run has this file at hand, few read it
+    from orchestrator.domain.ledger import Sighting
 
 NAME = "machines.jsonl"
 
@@ -41,6 +44,8 @@ class SightingFile:
 
 
 def _sighting(line: bytes) -> Sighting | None:
+    from orchestrator.domain.ledger import Sighting
+
     try:
         return Sighting.model_validate_json(line)
     except ValidationError:
