@@ -12,6 +12,8 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.adapters.workspace import Workspace
+    from orchestrator.domain.target import GcpTarget, SandboxTarget
+    from orchestrator.ports import Services
     from orchestrator.workflows.doctor import Finding
 
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
@@ -23,7 +25,9 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 def doctor(cli: Cli, target: str | None) -> int:
     """Check this machine, the workspace, its jobs and, with --on, the way to a target; each finding with one fix.
 
-    The GPU, CUDA and PyTorch of a target are what `fcctl preflight` checks. Exit code 10 if something is wrong.
+    A machine of a cloud is not woken for that: credentials, permissions, quotas and the way in are looked at, and the
+    machine if it is on. The GPU, CUDA and PyTorch of a target are what `fcctl preflight` checks. Exit code 10 if
+    something is wrong.
     """
     from orchestrator.errors import DoctorFailed
 
@@ -71,6 +75,38 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
         return
     yield from checks.check_known_hosts([target])
     with cli.services() as services:
+        if target.kind in ("gcp", "sandbox"):
+            yield from _cloud_machine(services, target)
+        else:
+            yield from checks.check_target(target, services.hosts, time.time)
+
+
+def _cloud_machine(services: Services, target: GcpTarget | SandboxTarget) -> Iterator[Finding]:
+    """Whether the machine could be woken; and the machine itself, if it is on."""
+    from orchestrator.domain.cloud import Power
+    from orchestrator.errors import FcctlError
+    from orchestrator.workflows import doctor as checks
+    from orchestrator.workflows import doctor_cloud
+
+    section = f"target {target.name}"
+    if target.kind == "sandbox":
+        yield from doctor_cloud.check_sandbox(target)
+    try:
+        machine = services.clouds.resolve(target)
+    except FcctlError as error:
+        yield checks.Finding(section, "cloud", "fail", error.message, error.hint)
+        return
+    checkup = doctor_cloud.CloudCheckup(machine, services.clouds, services.book)
+    yield from checkup.findings()
+    found = checkup.machine
+    if found is None:
+        return
+    if found.power is not Power.RUNNING:
+        yield checks.Finding(section, "reachable", "ok", f"{found.name} is off: nothing to log in to")
+    elif services.book.known(found.project, found.name) is None:
+        why = f"{found.name} is on, and nothing is known here of how to log in"
+        yield checks.Finding(section, "reachable", "warn", why, f"fcctl hosts up {target.name}")
+    else:
         yield from checks.check_target(target, services.hosts, time.time)
 
 
