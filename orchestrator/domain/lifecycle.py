@@ -80,8 +80,9 @@ class State:
     ended_as: RunStatus = "error"  # for a run that ended on this computer
     #: The steps on this computer that come first.
     before_wake: Literal["none", "due", "running", "done"] = "none"
-    #: The machine in a cloud: ``held`` from the moment it could be on because of this run, until it is let go.
-    machine: Literal["none", "due", "held", "released"] = "none"
+    #: The machine in a cloud: ``held`` from the moment it could be on because of this run; ``leaving`` while it is let
+    #: go.
+    machine: Literal["none", "due", "held", "leaving", "released"] = "none"
     #: Why the machine is off although the run is not home; None: it is not, as far as is known.
     stopped: str | None = None
     detached: bool = False
@@ -94,7 +95,7 @@ def advance(state: State, entry: JournalEntry) -> State:
     match entry.kind:
         case "begun" | "prewake" | "stepped":
             return _before_wake(state, entry)
-        case "acquire" | "stopped" | "released" | "unreleased":
+        case "acquire" | "stopped" | "release" | "released" | "unreleased":
             return _machine(state, entry)
         case "sync" | "submit" | "ended":
             return replace(state, stage=max(state.stage, _STAGES[entry.kind]))
@@ -135,7 +136,7 @@ def _machine(state: State, entry: JournalEntry) -> State:
         return replace(state, machine="held", stopped=None)
     if entry.kind == "stopped":
         return replace(state, machine="released", stopped=str(entry.data.get("how", "stopped")))
-    return replace(state, machine="released")
+    return replace(state, machine="leaving" if entry.kind == "release" else "released")
 
 
 def fold(entries: Iterable[JournalEntry]) -> State:
@@ -167,7 +168,7 @@ def decide(state: State, mode: Mode) -> Move:
         case Stage.ENDED:
             return Move.COMPLETE if state.without_outcome == "abandoned" else Move.COLLECT
         case Stage.COLLECTED:
-            return Move.RELEASE if state.machine == "held" else Move.COMPLETE
+            return Move.RELEASE if state.machine in ("held", "leaving") else Move.COMPLETE
 
 
 def _decide_begun(state: State, mode: Mode) -> Move:

@@ -38,7 +38,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     machine = in_cloud(services, target)
     if machine is None or not holds:
         return True
-    if any(n.state.machine == "held" for n in neighbours(services, machine, None)):
+    if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     if others_on_host(services, machine, run_id) is not None:
         return False

@@ -28,12 +28,12 @@ class Neighbour:
 
     @property
     def lets_go(self) -> bool:
-        return self.live and self.state.machine == "held" and self.state.stage is Stage.COLLECTED
+        return self.live and self.state.machine == "leaving"
 
     @property
     def left_behind(self) -> bool:
         """Nobody follows it, and its machine may be on for it."""
-        return not self.live and self.state.machine == "held"
+        return not self.live and self.state.machine in ("held", "leaving")
 
 
 def neighbours(services: Services, target: GcpTarget, own: str | None) -> list[Neighbour]:

@@ -1,0 +1,265 @@
+"""``fcctl run --on`` a machine of a cloud, from acquire to release, through the real library and the real command."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator, Scenario
+from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.waiting import wait_for
+
+Make = Callable[..., CloudWorkspace]
+HELLO = "steps:\n  - {id: say, run: 'echo hello', timeout: 60}\n"
+SLOW = """
+steps:
+  - id: one
+    timeout: 60
+    run: |
+      echo one >> "$HOME/count"
+      mkdir -p built && echo made > built/thing
+      echo '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
+  - id: two
+    timeout: 60
+    run: |
+      echo two >> "$HOME/count"
+      [ -e "$HOME/go" ] || sleep 60
+      cat built/thing
+    gates: [metrics.metrics.answer == 42]
+  - {id: three, timeout: 60, run: 'echo three >> "$HOME/count"'}
+"""
+
+
+def kinds(lines: list[dict[str, Any]]) -> list[str]:
+    return [f"cloud {x['data']['action']}" if x["kind"] == "cloud" else x["kind"] for x in lines]
+
+
+def running_step(workspace: CloudWorkspace, *argv: str, count: int = 2) -> Any:
+    """``fcctl run slow`` that has come to its step ``two``."""
+    process = workspace.start("run", "slow", "--on", "l4", *argv)
+    wait_for(lambda: counted(workspace)[count - 1 : count] == ["two"], 40)
+    return process
+
+
+def counted(workspace: CloudWorkspace) -> list[str]:
+    if not workspace.machines():
+        return []
+    path = workspace.cloud.home(workspace.instance) / "count"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_made_then_woken_and_stopped_each_time(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    first = workspace.fcctl("run", "hello", "--on", "l4")
+    assert "may cost $" in first.stderr
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    scheduling = workspace.machines()["us-west1-c"].resource["scheduling"]
+    assert scheduling["instanceTerminationAction"] == "STOP"
+    (run_id,) = workspace.runs()
+    assert kinds(workspace.journal(run_id)) == [
+        "begun", "acquire", "cloud create", "acquired", "arm", "armed", "sync", "submit", "submitted", "ended",
+        "collected", "release", "cloud stop", "released", "complete",
+    ]  # fmt: skip
+    record = workspace.only_run()
+    assert record["machine"]["released"] == "stopped"
+    assert record["cost"]["billed_s"] == pytest.approx(60, abs=0.01), "the least that is billed"
+    assert {line["activity"] for line in record["cost"]["breakdown"]} >= {"boot", "sync", "test", "stop", "minimum"}
+    workspace.fcctl("run", "hello", "--on", "l4")
+    assert workspace.operations("insert") == ["insert"]
+    assert workspace.operations("start") == ["start"]
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+
+
+def test_the_limit_is_set_before_the_start_and_the_timer_before_the_source(
+    shared_cloud: Emulator, workspace_on: Make
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    workspace.job("longer", HELLO.replace("60", "600"))
+    workspace.fcctl("run", "hello", "--on", "l4")
+    (first,) = workspace.runs()
+    workspace.fcctl("run", "longer", "--on", "l4")
+    (second,) = set(workspace.runs()) - {first}
+    lines = kinds(workspace.journal(second))
+    assert lines.index("cloud fence") < lines.index("cloud start") < lines.index("armed") < lines.index("sync")
+    limit = workspace.machines()["us-west1-c"].resource["scheduling"]["maxRunDuration"]["seconds"]
+    assert int(limit) == 600 + 600 + 900, "boot, steps, transfers"
+
+
+def test_nothing_is_started_without_a_yes(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud, cap=None)
+    workspace.job("hello", HELLO)
+    done = workspace.fcctl("run", "hello", "--on", "l4", check=2)
+    assert "--yes" in done.stderr
+    assert workspace.machines() == {}
+    assert workspace.active() == []
+    workspace.fcctl("--yes", "run", "hello", "--on", "l4")
+    assert workspace.only_run()["status"] == "passed"
+
+
+def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("slow", SLOW)
+    process = running_step(workspace)
+    shared_cloud.preempt(workspace.instance)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 100, err
+    assert "preempted" in err
+    (state,) = workspace.json("ps")["runs"]
+    assert state["state"] == "waiting"
+    told = workspace.fcctl("pull-results", check=100).stderr
+    assert "--wake" in told
+    assert "$" in told
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "looking costs nothing"
+    (workspace.cloud.home(workspace.instance) / "go").touch()
+    workspace.fcctl("run", "--resume", state["run_id"])
+    records = workspace.runs()
+    old = records.pop(state["run_id"])
+    (new,) = records.values()
+    assert (old["status"], new["status"]) == ("preempted", "passed")
+    assert [s["status"] for s in old["steps"]][:1] == ["passed"]
+    assert [s["id"] for s in new["steps"]] == ["one", "two", "three"]
+    assert [g["verdict"] for g in new["steps"][1]["gates"]] == ["pass"], "the finished step's document is known"
+    assert counted(workspace) == ["one", "two", "two", "three"], "no finished step ran twice"
+    assert workspace.active() == []
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert workspace.operations("insert") == ["insert"]
+
+
+def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("slow", SLOW)
+    process = running_step(workspace)
+    shared_cloud.preempt(workspace.instance)
+    process.communicate(timeout=60)
+    run_id = workspace.active()[0]
+    done = workspace.fcctl("pull-results", "--wake", run_id, check=2)
+    assert "--yes" in done.stderr
+    workspace.fcctl("--yes", "pull-results", "--wake", run_id)
+    assert workspace.only_run()["status"] == "preempted"
+    assert (workspace.only_folder() / "steps/one/out/m.json").exists()
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "word"),
+    [
+        ("deferredStop", "over_budget", "time limit"),
+        ("hostError", "lost", "failed"),
+        ("guestTerminate", "lost", "inside"),
+    ],
+)
+def test_stopped_under_a_run_for_another_reason(
+    shared_cloud: Emulator, workspace_on: Make, what: str, status: str, word: str
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("slow", SLOW)
+    process = running_step(workspace)
+    shared_cloud.control.happen(workspace.instance, what)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 100
+    assert word in err
+    workspace.fcctl("--yes", "pull-results", "--wake")
+    assert workspace.only_run()["status"] == status
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+
+
+def test_deleted_under_a_run(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("slow", SLOW)
+    process = running_step(workspace)
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    client = compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": shared_cloud.url}
+    )
+    client.delete_unary(project="test-project", zone="us-west1-c", instance=workspace.instance)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 100, err
+    assert "deleted" in out
+    assert workspace.only_run()["status"] == "lost"
+    assert workspace.active() == []
+
+
+def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud, release="keep", keep_minutes=10)
+    workspace.job("hello", HELLO)
+    workspace.fcctl("run", "hello", "--on", "l4")
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    (first,) = workspace.runs()
+    shared_cloud.faults.add(path=f"*{workspace.instance}*", do={"http": 503})
+    workspace.fcctl("run", "hello", "--on", "l4")
+    (second,) = set(workspace.runs()) - {first}
+    assert [x for x in kinds(workspace.journal(second)) if x.startswith("cloud")] == []
+    assert workspace.runs()[second]["machine"]["released"] == "kept"
+    timers = workspace.machines()["us-west1-c"].timers
+    assert len(timers) == 1, "it stops itself"
+    assert 0 < next(iter(timers.values())) - shared_cloud.clock.now() <= 601
+
+
+def test_deleted_afterwards_if_the_target_says_so(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud, release="delete")
+    workspace.job("hello", HELLO)
+    workspace.fcctl("run", "hello", "--on", "l4")
+    assert workspace.machines() == {}
+
+
+def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
+    from orchestrator.emulator import Latency
+
+    workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
+    workspace.job("hello", HELLO)
+    process = workspace.start("run", "hello", "--on", "l4")
+    wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert workspace.only_run()["status"] == "cancelled"
+
+
+def test_cancelled_and_stopped(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("slow", SLOW)
+    workspace.fcctl("run", "slow", "--on", "l4", "-d")
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    workspace.fcctl("cancel", "--all", "--grace", "0")
+    assert workspace.only_run()["status"] == "cancelled"
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+
+
+def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    shared_cloud.faults.add(
+        action="instances.stop", path=f"*{workspace.instance}*",
+        do={"http": {"status": 403, "reason": "forbidden", "message": "Required 'compute.instances.stop' permission"}},
+    )  # fmt: skip
+    done = workspace.fcctl("run", "hello", "--on", "l4")
+    assert "could not be stopped" in done.stderr
+    assert workspace.only_run()["status"] == "passed", "the results are here all the same"
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    assert len(workspace.machines()["us-west1-c"].timers) == 1
+    assert "still not stopped" in workspace.fcctl("ps").stderr
+    shared_cloud.faults.clear()
+    assert "is off now" in workspace.fcctl("ps").stderr
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert workspace.fcctl("ps").stderr == ""
+
+
+def test_two_at_once_share_the_machine_and_the_last_one_stops_it(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("nap", "steps:\n  - {id: nap, run: 'sleep 2', timeout: 60}\n")
+    both = [workspace.start("run", "nap", "--on", "l4") for _ in range(2)]
+    for process in both:
+        _, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err
+    assert workspace.operations("insert") == ["insert"]
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
