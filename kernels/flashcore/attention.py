@@ -120,7 +120,7 @@ def _operator(
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     kernel = _kernel() if plain and not wanted and _fits(query, key, value, is_causal, gqa) else None
     if kernel is not None and _short_way() is not _operator:
-        kernel.remember(_short_way(), (query, key, value, is_causal, scale, None), out)
+        kernel.teach(_short_way(), (query, key, value, is_causal, scale, None), out)
     return out
 
 

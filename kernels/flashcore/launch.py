@@ -8,6 +8,7 @@ or, where that is not to be had, costs a dictionary lookup and 4 addresses.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,11 @@ class Kernel:
         Unavailable: a CUDA variant where torch sees no GPU, or a library that does not load.
     """
 
+    def __new__(cls, _built: Built) -> Kernel:
+        module, _ = dispatch.load()
+        made: Kernel = object.__new__(cls) if module is None else module.Launcher.__new__(_in_c(cls, module.Launcher))
+        return made
+
     def __init__(self, built: Built) -> None:
         self.variant: Variant = built.variant
         self.built = built
@@ -79,11 +85,11 @@ class Kernel:
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if cuda else _no_stream  # noqa: SLF001
         self._many_devices = cuda and torch.cuda.device_count() > 1
         self._alignment = self.variant.alignment
-        #: Empty if calls are made in C; else why they are not.
-        self.dispatch_missing = ""
         self._workspace_bytes = _workspace(library)
-        self._launcher = self.launcher(self._call_from_python) if self._workspace_bytes is None else None
-        self._call = self._launcher or self._call_from_python
+        #: Empty if calls are made in C; else why they are not.
+        _, self.dispatch_missing = dispatch.load()
+        if not self.dispatch_missing:
+            self._configure(self, self._call_from_python)
 
     @property
     def label(self) -> str:
@@ -114,23 +120,28 @@ class Kernel:
             Unsupported: before anything runs, if the kernel does not take these inputs.
             LaunchFailed: the library returned an error code.
         """
-        return self._call(q, k, v, causal, scale, out)
+        return self._call_from_python(q, k, v, causal, scale, out)
 
     def launcher(self, slow: Slow) -> Any:
-        """Calls ``(q, k, v, causal, scale, out)`` in C for layouts that :meth:`remember` told it, and ``slow`` with the
-        same arguments for all else; None where calls cannot be made in C (:attr:`dispatch_missing` says why)."""
-        module, self.dispatch_missing = dispatch.load()
+        """Calls this kernel in C for layouts that :meth:`teach` told it, and ``slow`` with (q, k, v, causal, scale,
+        out) for all else; None where calls cannot be made in C (:attr:`dispatch_missing` says why)."""
+        module, _ = dispatch.load()
         if module is None:
             return None
+        made = module.Launcher()
+        self._configure(made, slow)
+        return made
+
+    def _configure(self, launcher: Any, slow: Slow) -> None:
         device = self.variant.device
         allocate, by_layout = dispatch.allocator(device)
         current_device = torch._C._cuda_getDevice if self._many_devices else None  # noqa: SLF001
-        return module.Launcher(
+        launcher.configure(
             ctypes.cast(self._forward, ctypes.c_void_p).value, dispatch.DEVICE_TYPES[device], self._alignment,
             device == "cpu", by_layout, torch.Tensor, slow, self._failed, allocate, current_device,
         )  # fmt: skip
 
-    def remember(self, launcher: Any, call: Call, out: torch.Tensor) -> None:
+    def teach(self, launcher: Any, call: Call, out: torch.Tensor) -> None:
         """Tell ``launcher`` what this kernel does for ``call``, which gave ``out``.
 
         Raises:
@@ -138,7 +149,7 @@ class Kernel:
         """
         q, k, v, causal, scale, _ = call
         template = self._template(q, k, v, out, causal, scale)
-        launcher.remember(call, bytes(template), tuple(out.shape), out.stride(), out.dtype)
+        _tell(launcher, call, template, out)
 
     def _call_from_python(
         self,
@@ -167,8 +178,8 @@ class Kernel:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(q, k, v, out, causal, scale)
-        if self._launcher is not None:
-            self._launcher.remember(asked, bytes(template), tuple(out.shape), out.stride(), out.dtype)
+        if not self.dispatch_missing and self._workspace_bytes is None:
+            _tell(self, asked, template, out)
         if self._workspace_bytes is not None:  # freed at the end of this call, for who comes later on this stream
             size = self._workspace_bytes(template)
             workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
@@ -228,6 +239,16 @@ class Kernel:
         args.H_kv = k.shape[1]
         args.dtype = DTYPES.index(q.dtype)
         return args
+
+
+@functools.cache
+def _in_c(cls: type[Kernel], launcher: Any) -> Any:
+    """``cls`` whose calls are the Launcher's: no Python function stands between a call and the kernel."""
+    return type(cls.__name__, (cls, launcher), {"__call__": launcher.__call__, "__doc__": cls.__doc__})
+
+
+def _tell(launcher: Any, call: Call, template: Args, out: torch.Tensor) -> None:
+    launcher.remember(call, bytes(template), tuple(out.shape), out.stride(), out.dtype)
 
 
 def _load(built: Built, loader: Callable[[str], Any]) -> Any:

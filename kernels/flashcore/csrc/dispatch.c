@@ -83,7 +83,7 @@ typedef struct {
   Entry entries[SLOTS];
 } Launcher;
 
-static PyObject *requires_grad;  // the string, interned
+static PyObject *requires_grad, *names_of[3];  // strings, interned: an attribute; causal, scale, out
 
 static uint64_t hash_of(const Key *key) {
   const uint64_t *words = (const uint64_t *)key;
@@ -154,10 +154,36 @@ static PyObject *allocate(Launcher *self, const Entry *entry, PyObject *q) {
   return out;
 }
 
-static PyObject *launch(PyObject *object, PyObject *const *arguments, size_t flags, PyObject *names) {
+// Arguments as Python passes them, in the order q, k, v, causal, scale, out; the last three have defaults.
+static int arrange(PyObject *const *given, Py_ssize_t count, PyObject *names, PyObject *(*arguments)[6]) {
+  PyObject *defaults[6] = {NULL, NULL, NULL, Py_False, Py_None, Py_None};
+  const Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+  if (count < 3 || count > 6) {
+    PyErr_SetString(PyExc_TypeError, "a kernel takes q, k, v and causal, scale, out");
+    return -1;
+  }
+  for (int i = 0; i < 6; ++i) (*arguments)[i] = i < count ? given[i] : defaults[i];
+  for (Py_ssize_t n = 0; n < named; ++n) {
+    PyObject *name = PyTuple_GET_ITEM(names, n);
+    int at = 0;
+    while (at < 3 && name != names_of[at]) ++at;  // names in calls are interned, nearly always
+    for (int i = 0; at == 3 && i < 3; ++i)
+      if (PyUnicode_Compare(name, names_of[i]) == 0) at = i;
+    if (at == 3 || 3 + at < count) {
+      PyErr_Format(PyExc_TypeError, at == 3 ? "a kernel has no argument %R" : "argument %R is given twice", name);
+      return -1;
+    }
+    (*arguments)[3 + at] = given[count + n];
+  }
+  return 0;
+}
+
+static PyObject *launch(PyObject *object, PyObject *const *given, size_t flags, PyObject *names) {
   Launcher *self = (Launcher *)object;
-  if (PyVectorcall_NARGS(flags) != 6 || names != NULL) {
-    PyErr_SetString(PyExc_TypeError, "a Launcher takes q, k, v, causal, scale, out");
+  PyObject *arguments[6];
+  if (arrange(given, PyVectorcall_NARGS(flags), names, &arguments) != 0) return NULL;
+  if (self->slow == NULL) {
+    PyErr_SetString(PyExc_TypeError, "configure() was not called");
     return NULL;
   }
   Key key;
@@ -245,15 +271,12 @@ static PyObject *remember(PyObject *object, PyObject *arguments) {
   return remembered;
 }
 
-// Launcher(forward, device_type, alignment, release, by_layout, tensor, slow, failed, allocate, current_device)
-static PyObject *create(PyTypeObject *type, PyObject *arguments, PyObject *names) {
+// configure(forward, device_type, alignment, release, by_layout, tensor, slow, failed, allocate, current_device): once.
+static PyObject *configure(PyObject *object, PyObject *arguments) {
+  Launcher *self = (Launcher *)object;
   unsigned long long forward;
   int device_type, alignment, release, by_layout;
   PyObject *tensor, *slow, *failed, *allocator, *current_device;
-  if (names != NULL && PyDict_GET_SIZE(names) != 0) {
-    PyErr_SetString(PyExc_TypeError, "Launcher() takes no keywords");
-    return NULL;
-  }
   if (!PyArg_ParseTuple(arguments, "KiippOOOOO", &forward, &device_type, &alignment, &release, &by_layout, &tensor,
                         &slow, &failed, &allocator, &current_device)) {
     return NULL;
@@ -263,13 +286,11 @@ static PyObject *create(PyTypeObject *type, PyObject *arguments, PyObject *names
   const Exchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_DECREF(capsule);  // the table is static in torch
   if (exchange == NULL) return NULL;
-  if (exchange->version.major != 1 || exchange->borrow == NULL || alignment <= 0) {
-    PyErr_Format(PyExc_ValueError, "DLPack %u.%u is not known here", exchange->version.major, exchange->version.minor);
+  if (self->slow != NULL || exchange->version.major != 1 || exchange->borrow == NULL || alignment <= 0) {
+    PyErr_Format(PyExc_ValueError, "configured twice, or DLPack %u.%u, which is not known here",
+                 exchange->version.major, exchange->version.minor);
     return NULL;
   }
-  Launcher *self = (Launcher *)type->tp_alloc(type, 0);
-  if (self == NULL) return NULL;
-  self->call = launch;
   self->forward = (int (*)(const flashcore_args *))(uintptr_t)forward;
   self->exchange = exchange;
   self->alignment = (uintptr_t)alignment, self->device_type = device_type;
@@ -278,6 +299,12 @@ static PyObject *create(PyTypeObject *type, PyObject *arguments, PyObject *names
   self->current_device = current_device;
   PyObject *held[5] = {tensor, slow, failed, allocator, current_device};
   for (int i = 0; i < 5; ++i) Py_INCREF(held[i]);
+  Py_RETURN_NONE;
+}
+
+static PyObject *create(PyTypeObject *type, PyObject *Py_UNUSED(arguments), PyObject *Py_UNUSED(names)) {
+  Launcher *self = (Launcher *)type->tp_alloc(type, 0);
+  if (self != NULL) self->call = launch;
   return (PyObject *)self;
 }
 
@@ -308,13 +335,15 @@ static int clear(PyObject *object) {
   return 0;
 }
 
-static void destroy(PyObject *object) {
+static void destroy(PyObject *object) {  // of a Launcher itself; subclasses written in Python end here, too
   PyObject_GC_UnTrack(object);
   clear(object);
   Py_TYPE(object)->tp_free(object);
 }
 
 static PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS, "configure(forward, device_type, alignment, release, by_layout, tensor, "
+                                           "slow, failed, allocate, current_device)"},
     {"remember", remember, METH_VARARGS, "remember((q, k, v, causal, scale, out), args, size, stride, dtype) -> bool"},
     {NULL, NULL, 0, NULL},
 };
@@ -322,8 +351,8 @@ static PyMethodDef methods[] = {
 static PyTypeObject launcher_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flashcore_dispatch.Launcher",
     .tp_basicsize = sizeof(Launcher),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "launcher(q, k, v, causal, scale, out) -> out",
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "launcher(q, k, v, causal=False, scale=None, out=None) -> out",
     .tp_new = create,
     .tp_dealloc = destroy,
     .tp_traverse = traverse,
@@ -339,6 +368,9 @@ static struct PyModuleDef module = {
 };
 
 PyMODINIT_FUNC PyInit_flashcore_dispatch(void) {
+  const char *words[3] = {"causal", "scale", "out"};
+  for (int i = 0; i < 3; ++i)
+    if ((names_of[i] = PyUnicode_InternFromString(words[i])) == NULL) return NULL;
   requires_grad = PyUnicode_InternFromString("requires_grad");
   if (requires_grad == NULL || PyType_Ready(&launcher_type) < 0) return NULL;
   PyObject *made = PyModule_Create(&module);

@@ -1,0 +1,218 @@
+"""Calls made in C are the calls made from Python: same results, same refusals, whatever comes in between."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcore import dispatch, launch, registry
+from flashcore.build import build
+from flashcore.errors import LaunchFailed, Unsupported
+
+#: Adds up what it was told, so that the output says what arrived.
+ECHO = """
+#include "flashcore.h"
+FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
+  if (a->scale == 7.f) return 700;
+  _Float16 *o = (_Float16 *)a->o;
+  o[0] = ((const _Float16 *)a->q)[0], o[1] = ((const _Float16 *)a->k)[0], o[2] = ((const _Float16 *)a->v)[0];
+  o[3] = a->scale, o[4] = a->causal, o[5] = a->S_kv, o[6] = a->q_stride.row, o[7] = a->H_kv;
+  return 0;
+}
+FLASHCORE_API const char *flashcore_error(int) { return "made up"; }
+FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args); }
+"""
+
+missing = dispatch.load()[1]
+pytestmark = pytest.mark.skipif(bool(missing), reason=f"calls cannot be made in C here: {missing}")
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
+    folder = tmp_path_factory.mktemp("echo")
+    (folder / "echo.cpp").write_text(ECHO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
+        variant = registry.Variant("echo", "cpu", folder / "echo.cpp", "", grouped_heads=True, alignment=4)
+        return launch.Kernel(build(variant))
+
+
+def tensors(*shape: int, keys: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    B, H, S, D = shape or (1, 2, 5, 64)
+    return torch.randn(B, H, S, D).half(), torch.randn(B, H, keys, D).half(), torch.randn(B, H, keys, D).half()
+
+
+def heard(out: torch.Tensor) -> list[float]:
+    return [float(x) for x in out.as_strided((8,), (1,))]
+
+
+def slow_calls(kernel: launch.Kernel, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keeps calls that go through Python from now on."""
+    seen: list[Any] = []
+    real = launch.Kernel._template
+    monkeypatch.setattr(launch.Kernel, "_template", lambda *a: (seen.append(a), real(*a))[1])
+    kernel._templates.clear()
+    return seen
+
+
+def test_a_layout_met_before_is_called_in_c(echo: launch.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = slow_calls(echo, monkeypatch)
+    for number in range(4):
+        q, k, v = tensors(1, 2, 6, 64)
+        out = echo(q, k, v, causal=True, scale=0.5)
+        assert heard(out) == [float(x.flatten()[0]) for x in (q, k, v)] + [0.5, 1, 9, 64, 2], number
+    assert len(seen) == 1
+    assert out.stride() == torch.empty_like(q).stride()
+
+
+def test_every_difference_of_a_call_counts(echo: launch.Kernel) -> None:
+    q, k, v = tensors()
+    base = heard(echo(q, k, v))
+    assert base[3:6] == [0.125, 0, 9]
+    assert heard(echo(q, k, v, causal=True))[4] == 1
+    assert heard(echo(q, k, v, scale=2.0))[3] == 2
+    assert heard(echo(q, k, v, scale=2))[3] == 2  # an int
+    assert heard(echo(q, k[:, :, :4], v[:, :, :4]))[5] == 4
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    assert heard(echo(turned, k, v))[6] == 128
+    assert echo(turned, k, v).stride() == turned.stride()
+    assert heard(echo(q, k[:, :1], v[:, :1]))[7] == 1
+    assert heard(echo(q, k, v)) == base
+
+
+def test_a_given_output_is_written_and_returned(echo: launch.Kernel) -> None:
+    q, k, v = tensors()
+    for _ in range(3):
+        out = torch.zeros_like(q)
+        assert echo(q, k, v, out=out) is out
+        assert heard(out)[0] == float(q.flatten()[0])
+    with pytest.raises(Unsupported, match="do not fit"):
+        echo(q, k, v, out=torch.empty(1, 2, 4, 64).half())
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_refusals_are_the_same_before_and_after_a_layout_is_known(echo: launch.Kernel, times: int) -> None:
+    q, k, v = tensors(1, 2, 7, 64)
+    for _ in range(times):
+        echo(q, k, v)
+    with pytest.raises(Unsupported, match="no backward"):
+        echo(q.requires_grad_(), k, v)
+    q = q.detach()
+    with pytest.raises(Unsupported, match="start at a multiple of 4 bytes"):
+        echo(torch.empty(q.numel() + 1).half()[1:].view(q.shape), k, v)
+    with pytest.raises(Unsupported, match="is on meta"):
+        echo(q.to("meta"), k, v)
+    with pytest.raises(Unsupported, match="float32"):
+        echo(q.float(), k.float(), v.float())
+    with pytest.raises(LaunchFailed, match=r"made up \(700\)"):
+        echo(q, k, v, scale=7.0)
+    with pytest.raises(TypeError, match="'caussal'"):
+        echo(q, k, v, caussal=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        echo(q, k)  # type: ignore[call-arg]
+    with pytest.raises((TypeError, AttributeError)):
+        echo(q, k, None)  # type: ignore[arg-type]
+    with pytest.raises((TypeError, AttributeError)):
+        echo(1, 2, 3)  # type: ignore[arg-type]
+
+
+def test_subclasses_of_tensors_go_through_python(echo: launch.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(1, 2, 8, 64)
+    echo(q, k, v)
+    seen = slow_calls(echo, monkeypatch)
+    parameter = torch.nn.Parameter(q, requires_grad=False)
+    assert heard(echo(parameter, k, v))[0] == float(q.flatten()[0])
+    assert len(seen) == 1
+
+
+def test_more_layouts_than_there_is_room_for(echo: launch.Kernel) -> None:
+    for _ in range(2):
+        for rows in range(1, 700):
+            q, k, v = tensors(1, 1, rows, 64, keys=2)
+            out = echo(q, k, v)
+            assert heard(out)[:3] == [float(x.flatten()[0]) for x in (q, k, v)]
+            assert out.shape == q.shape
+
+
+def test_threads_do_not_mix_up_their_calls(echo: launch.Kernel) -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        q, k, v = tensors(1, 2, 5 + number, 64)
+        right = [float(x.flatten()[0]) for x in (q, k, v)]
+        for step in range(400):
+            if heard(echo(q, k, v, scale=float(number + 1 + step % 3) / 16))[:3] != right:
+                wrong.append(number)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+
+
+def test_nothing_is_kept_alive_and_nothing_leaks(echo: launch.Kernel) -> None:
+    q, k, v = tensors()
+    held = [weakref.ref(x) for x in (q, k, v)]
+    counts = [sys.getrefcount(x) for x in (q, None, True, torch.float16)]
+    for _ in range(50):
+        out = echo(q, k, v)
+    assert sys.getrefcount(out) == 2
+    again = [sys.getrefcount(x) for x in (q, None, True, torch.float16)]
+    assert all(abs(b - a) < 40 for a, b in zip(counts, again, strict=True))
+    assert again[0] == counts[0]
+    del q, k, v
+    assert [ref() for ref in held] == [None, None, None]
+    other = launch.Kernel(echo.built)
+    other(*tensors())
+    gone = weakref.ref(other)
+    del other
+    gc.collect()
+    assert gone() is None
+
+
+def test_without_a_compiler_calls_go_through_python(monkeypatch: pytest.MonkeyPatch, echo: launch.Kernel) -> None:
+    monkeypatch.setattr(dispatch, "load", lambda: (None, "no compiler"))
+    plain = launch.Kernel(echo.built)
+    assert plain.dispatch_missing == "no compiler"
+    assert plain.launcher(lambda *_: None) is None  # type: ignore[arg-type, return-value]
+    q, k, v = tensors()
+    assert heard(plain(q, k, v)) == heard(echo(q, k, v))
+
+
+@pytest.mark.parametrize("without", ["compiler", "headers", "torch"])
+def test_why_it_cannot_be_had_is_said(without: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    said = {"compiler": "did not compile", "headers": "python3-dev", "torch": "__dlpack_c_exchange_api__"}[without]
+    if without == "compiler":
+        monkeypatch.setattr(dispatch, "FLAGS", ("--no-such-flag",))
+    elif without == "headers":
+        monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
+    else:
+        monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    module, reason = dispatch.load.__wrapped__()
+    assert module is None
+    assert said in reason
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+def test_the_extension_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    first = dispatch._compiled()
+    stamp = first.stat().st_mtime_ns
+    assert dispatch._compiled() == first
+    assert first.stat().st_mtime_ns == stamp
+    assert [p.name for p in tmp_path.iterdir()] == [first.parent.name]
