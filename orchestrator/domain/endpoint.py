@@ -144,7 +144,7 @@ def iap_command(name: str, zone: str, project: str) -> tuple[str, ...]:
     """The tunnel through Identity-Aware Proxy: its standard input and output are the connection."""
     return (
         "gcloud", "compute", "start-iap-tunnel", name, str(SSH_PORT), "--listen-on-stdin",
-        f"--project={project}", f"--zone={zone}", "--verbosity=warning",
+        f"--project={project}", f"--zone={zone}", "--verbosity=error",
     )  # fmt: skip
 
 

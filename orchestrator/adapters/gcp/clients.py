@@ -41,8 +41,11 @@ class Clients:
 
     def _make(self, service: str) -> Any:
         options = {"api_endpoint": self._endpoint} if self._endpoint else None
-        made = getattr(self.types(), f"{service}Client")
-        return made(credentials=self._found_credentials(), client_options=options)
+        kind = getattr(self.types(), f"{service}Client")
+        made = kind(credentials=self._found_credentials(), client_options=options)
+        if self._endpoint:  # a proxy for the way to the world (HTTP_PROXY) is not for this computer's own emulator
+            made.transport._session.trust_env = False  # noqa: SLF001 - the library has no other way to say so
+        return made
 
     def _found_credentials(self) -> Any:
         if self._credentials is None:

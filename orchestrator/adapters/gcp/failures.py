@@ -67,8 +67,8 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
         answer = _answer(error)
         check_rights(answer, project)
         return answer
-    if isinstance(error, auth.TransportError):
-        return NoAnswer(_text(error), unreached=True)
+    if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
+        return NoAnswer(_text(error), unreached=True)  # no token to be had at the moment, so nothing was asked
     if isinstance(error, auth.GoogleAuthError):
         raise _credentials(error, project) from None
     if isinstance(error, http.SSLError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +59,26 @@ def test_logging_in_asks_no_cloud_and_reads_no_file_of_the_user_s(here: World, p
     finally:
         session.close()
     assert [path.name for path in ssh.iterdir()] == ["config"]
+
+
+def test_a_warm_start_does_not_wait_for_google_s_library(here: World) -> None:
+    """Importing it takes longer than logging in and running a short job."""
+    text = (
+        "import sys\n"
+        "from orchestrator.app import clouds, connector, services\n"
+        "from orchestrator.domain.target import GcpTarget\n"
+        f"target = GcpTarget.model_validate_json({here.target.model_dump_json()!r})\n"
+        "known = clouds()\n"
+        "connector(known).connect(target).close()\n"
+        "known.open(target)\n"
+        "assert known.login(target).user\n"
+        "print([name for name in sys.modules if name.startswith(('google', 'requests', 'sqlite3'))])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_machine_nobody_has_started_from_here(world: Worlds) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,6 +232,29 @@ def test_an_answer_that_makes_no_sense(says: Callable[..., str], status: int, bo
         cloud.machine(ZONE, "vm")
     assert "<html" not in str(error.value.cause)
     assert error.value.cause
+
+
+def test_a_proxy_is_not_for_this_computer_s_own_emulator(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert world().cloud.machine(ZONE, "vm") is None
+
+
+def test_a_token_that_cannot_be_had_for_a_moment_is_waited_for(
+    bare: Path, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from google.auth import _exponential_backoff
+    from google.oauth2 import credentials
+
+    monkeypatch.setattr(_exponential_backoff, "time", SimpleNamespace(sleep=lambda seconds: None))
+    url = says(503, {"error": "internal_failure", "error_description": "try again"})
+    monkeypatch.setattr(credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{url}/token")
+    adc(bare, {"type": "authorized_user", "refresh_token": "r", "client_id": "c", "client_secret": "s"})
+    error = asked()
+    assert isinstance(error, CloudError)
+    assert "internal_failure" in str(error.cause)
 
 
 def test_nobody_there_is_told_soon() -> None:

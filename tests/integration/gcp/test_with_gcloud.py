@@ -1,0 +1,111 @@
+"""What is left to gcloud: the real one takes our arguments, and its answers are understood."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.gcp import os_login
+from orchestrator.adapters.gcp.clouds import GcpClouds
+from orchestrator.app import SystemClock
+from orchestrator.domain.endpoint import iap_command
+from orchestrator.domain.target import GcpTarget
+from orchestrator.errors import AuthError, ConfigError
+from tests.integration.gcp.conftest import World
+from tests.integration.gcp.test_doctor_cloud import findings
+from tests.integration.gcp.test_gcp_rights import says
+
+__all__ = ["says"]
+GCLOUD = shutil.which("gcloud")
+needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5"
+ACCOUNTS = [
+    {"username": "other_example_com", "primary": False},
+    {"username": "ann_example_com", "primary": True, "homeDirectory": "/home/ann_example_com"},
+]
+
+
+@pytest.fixture
+def alone(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcloud with a configuration of its own, and no credentials."""
+    settings = {
+        "CLOUDSDK_CONFIG": str(private_home / "gcloud"), "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true", "CLOUDSDK_CORE_ACCOUNT": "ann@example.com",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_os_login_names_the_user(alone: None, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = says(200, {"loginProfile": {"name": "1", "posixAccounts": ACCOUNTS, "sshPublicKeys": {}}})
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
+    assert os_login.register(KEY, "proj-one") == "ann_example_com"
+    target = GcpTarget(name="l4", project="proj-one", instance="vm", zones=["us-west1-c"], login="os_login")
+    assert GcpClouds(SystemClock()).login(target).user == "ann_example_com"
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_os_login_that_refuses(alone: None, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = says(403, {"error": {"code": 403, "message": "not yours", "status": "PERMISSION_DENIED"}})
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
+    with pytest.raises(AuthError, match="does not take the key") as error:
+        os_login.register(KEY, "proj-one")
+    assert "not yours" in str(error.value.cause)
+    assert 'login = "metadata"' in str(error.value.hint)
+
+
+def test_os_login_without_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as path:
+        path.setenv("PATH", str(tmp_path))
+        with pytest.raises(ConfigError, match="needs gcloud"):
+            os_login.register(KEY, "proj-one")
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "[]", "null", "{}", '{"loginProfile": null}', '{"loginProfile": {"posixAccounts": [{"username": "-x"}, 5]}}'],
+)
+def test_os_login_that_names_nobody(said: str) -> None:
+    with pytest.raises(AuthError, match="names no user"):
+        os_login.user_of(said)
+
+
+def test_a_profile_by_itself() -> None:
+    assert os_login.user_of(json.dumps({"posixAccounts": ACCOUNTS})) == "ann_example_com"
+
+
+def refusal(argv: list[str]) -> str:
+    """What gcloud says; 2 is its exit code for arguments it does not know."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode != 2, done.stderr
+    return done.stderr
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_the_tunnel_s_arguments_are_gcloud_s(alone: None) -> None:
+    """It goes as far as asking for a token, which there is none of here."""
+    assert "Authorization" in refusal(list(iap_command("vm", "us-west1-c", "proj-one")))
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_the_fixes_of_doctor_are_commands_that_gcloud_knows(
+    world: Callable[..., World], alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world(iap_firewall=False)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{here.emulator.url}/compute/v1/")
+    found: dict[str, Any] = findings(here, iap=True)
+    assert "was not found on this server" in refusal(shlex.split(str(found["firewall"].fix)))
+    assert found["gcloud"].fix == "gcloud auth login"
