@@ -27,6 +27,7 @@ class GcpClouds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: dict[tuple[str, str | None], GcpCloud] = {}
+        self._os_login_users: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
@@ -66,10 +67,16 @@ class GcpClouds:
         path = keys.chosen_key(target.identity_file) if target.identity_file else keys.own_key()
         public = keys.public_key(path)
         if target.login == "os_login" and not on_loopback(target.api_endpoint):
-            from orchestrator.adapters.gcp.os_login import register
-
-            return Login(target.user or register(public, target.project), path, public)
+            return Login(target.user or self._os_login_user(public, target.project), path, public)
         return Login(_user(target), path, public)
+
+    def _os_login_user(self, public_key: str, project: str) -> str:
+        """Asked for once: each time takes gcloud a second or two."""
+        from orchestrator.adapters.gcp.os_login import register
+
+        if (public_key, project) not in self._os_login_users:
+            self._os_login_users[public_key, project] = register(public_key, project)
+        return self._os_login_users[public_key, project]
 
 
 def check_endpoint(target: GcpTarget) -> None:

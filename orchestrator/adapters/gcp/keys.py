@@ -72,7 +72,7 @@ def chosen_key(identity_file: str) -> Path:
     Raises:
         ConfigError: it is missing or unreadable.
     """
-    path = Path(os.path.expandvars(identity_file)).expanduser()
+    path = Path(os.path.expandvars(identity_file)).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(
             f"the identity file {path} is not there",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from orchestrator.adapters.gcp.cloud import GcpCloud
 from orchestrator.domain.cloud import Power, Quota, Remedy
 from orchestrator.domain.endpoint import HOST_KEYS_PATH, parse_host_keys
 from orchestrator.emulator import Latency
@@ -78,6 +80,17 @@ def test_all_machines_of_all_zones_page_by_page(world: Worlds, page_size: int) -
     assert [one.name for one in here.cloud.machines({"fcctl": "c"})[0]] == ["c"]
     assert [one.name for one in here.cloud.machines({"fcctl": None, "other": None})[0]] == []
     assert len(here.cloud.machines({})[0]) == 5
+
+
+def test_threads_share_it(world: Worlds) -> None:
+    here = world()
+    made = here.made()
+    fresh = GcpCloud(PROJECT, here.emulator.url, here.clock)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(fresh.machine, ZONE, "vm") for _ in range(16)]
+        asked += [pool.submit(fresh.operations, ZONE, "vm") for _ in range(4)]  # type: ignore[arg-type]
+        answers = [one.result(60) for one in asked]
+    assert answers[:16] == [made] * 16
 
 
 def test_zones_that_could_not_be_asked_are_named(world: Worlds) -> None:
