@@ -286,6 +286,21 @@ class ActiveRun(Protocol):
         """Remove an active run that has no plan: it was killed while being made, and never was."""
 
 
+class IncomingRun(Protocol):
+    """A run that is written from an archive; it is none of the store's until :meth:`finish`."""
+
+    run_id: str
+
+    def write(self, path: str, offset: int, data: bytes) -> None: ...
+
+    def check(self) -> None:
+        """Raises: FcctlError, if what was written is no complete run."""
+
+    def finish(self) -> Path: ...
+
+    def discard(self) -> None: ...
+
+
 class Store(Protocol):
     def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun: ...
 
@@ -333,6 +348,20 @@ class Store(Protocol):
 
     def benchmarks(self) -> list[tuple[str, str]]:
         """(benchmark, variant) of all that complete runs measured, in order."""
+
+    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+        """Columns, rows and whether there are more, of a SELECT on the index of the runs."""
+
+    def incoming(self, run_id: str) -> IncomingRun: ...
+
+    def best(self, count: int) -> set[str]:
+        """The runs that hold one of the ``count`` best times of any benchmark of ours."""
+
+    def size(self, run_id: str) -> int:
+        """Bytes of a complete run on the disk."""
+
+    def delete(self, run_ids_gone: Sequence[str]) -> None:
+        """Delete complete runs for good."""
 
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs, by name."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import IO, TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.context import Cli
 from orchestrator.cli.report import report
 from orchestrator.cli.results_compare import compare
+from orchestrator.cli.results_export import export
 from orchestrator.cli.results_history import history
+from orchestrator.cli.results_import import take_in
+from orchestrator.cli.results_prune import prune
+from orchestrator.cli.results_sql import sql
 from orchestrator.cli.results_tag import tag
-
-if TYPE_CHECKING:
-    from orchestrator.workflows.results import Shown
 
 
 @click.group()
@@ -22,7 +22,7 @@ def results() -> None:
     """List, show and export the runs that are home."""
 
 
-for _verb in (compare, history, report, tag):
+for _verb in (compare, history, report, tag, export, take_in, sql, prune):
     results.add_command(_verb)
 
 
@@ -89,72 +89,6 @@ def reindex(cli: Cli) -> None:
     for run_id, reason in skipped:
         cli.note(f"skipped {clean(run_id, 80)}: {clean(reason, 300)}")
     click.echo(f"{count} runs indexed in {seconds:.1f} s" + (f", {len(skipped)} folders skipped" if skipped else ""))
-
-
-@results.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="Write to this file."
-)
-@click.option(
-    "--format", "form", type=click.Choice(["json", "tar.gz", "flashcore"]), help="By the file's ending; else json."
-)
-@click.pass_obj
-def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
-    """Export RUNs for other programs.
-
-    json: run.json with all documents, one object a run and line. flashcore: the p50, p90, p99 and speedup of the
-    benchmark, as `.results.mission.flashcore.p50`. tar.gz: the whole folders, byte for byte reproducible.
-    """
-    from orchestrator.workflows.results import show as look_up
-
-    chosen = form or ("tar.gz" if output.endswith((".tar.gz", ".tgz")) else "json")
-    with cli.services() as services:
-        shown = [look_up(services.store, run) for run in runs]
-    if output == "-":
-        if chosen == "tar.gz" and (cli.json or sys.stdout.isatty()):
-            where = "among the JSON" if cli.json else "to the terminal"
-            raise click.UsageError(f"an archive would go {where}: name a file with -o")
-        _write(shown, chosen, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    else:
-        _write_file(shown, chosen, output)
-        if cli.json:
-            cli.emit({"written": output, "format": chosen, "runs": [one.record.run_id for one in shown]})
-        cli.note(f"wrote {output}")
-
-
-def _write_file(shown: list[Shown], form: str, output: str) -> None:
-    """Replace the file whole, or leave what was there."""
-    from pathlib import Path
-
-    from orchestrator.errors import FcctlError
-
-    path = Path(output)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as stream:
-            _write(shown, form, stream)
-        unfinished.replace(path)
-    except OSError as exc:
-        raise FcctlError(
-            f"could not write {output}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
-        ) from exc
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _write(shown: list[Shown], form: str, stream: IO[bytes]) -> None:
-    import json
-
-    from orchestrator.workflows import export as exporting
-
-    if form == "tar.gz":
-        exporting.archive(shown, stream)
-        return
-    convert = exporting.flashcore if form == "flashcore" else exporting.whole
-    for one in shown:
-        stream.write(json.dumps(convert(one), allow_nan=False).encode() + b"\n")
 
 
 def _check_status(status: str | None) -> None:

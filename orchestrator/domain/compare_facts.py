@@ -148,7 +148,7 @@ def _compared(old: Mapping[str, _Kernel], new: Mapping[str, _Kernel]) -> list[Di
         here = [k for k in alone_new if k.place == kernel.place]
         there = [k for k in alone_old if k.place == kernel.place]
         if len(here) == len(there) == 1:
-            pairs.append((f"{there[0].name} -> {kernel.name} [{kernel.place}]", there[0], kernel))
+            pairs.append((f"{kernel.place}: {_short(there[0].name)} -> {_short(kernel.name)}", there[0], kernel))
             alone_new.remove(kernel)
             alone_old.remove(there[0])
     found = [
@@ -158,6 +158,11 @@ def _compared(old: Mapping[str, _Kernel], new: Mapping[str, _Kernel]) -> list[Di
     ]
     found += [Difference(k.shown, _THERE, None) for k in alone_old]
     return found + [Difference(k.shown, None, _THERE) for k in alone_new]
+
+
+def _short(name: str) -> str:
+    """Without the arguments of a template."""
+    return name.partition("<")[0]
 
 
 def _weight(difference: Difference, old: _Kernel, new: _Kernel) -> float:

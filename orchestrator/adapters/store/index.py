@@ -90,6 +90,25 @@ class Index:
 
         return self._with(read)
 
+    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+        """The answer to a user's query on an index that is up to date; see :func:`query.run`."""
+        from orchestrator.adapters.store import query
+
+        self._with(lambda _: None)
+        return query.run(self._path, sql, limit_s, max_rows)
+
+    def best(self, count: int) -> set[str]:
+        """The runs that hold one of the ``count`` best times of any benchmark of ours."""
+        return self._with(lambda db: {str(row[0]) for row in db.execute(schema.BEST, (count,))})
+
+    def remove(self, run_ids_gone: list[str]) -> None:
+        """Forget runs whose folders are gone. Never fails: the next reader notices by itself."""
+        try:
+            with self._connection() as db, _writing(db):
+                _drop(db, run_ids_gone)
+        except (sqlite3.Error, OSError) as exc:
+            self._note(f"the index still lists runs that are gone ({exc}); the next listing drops them")
+
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Newest first, at most ``limit``."""
         return self._ids("run_id >= ? AND run_id < ?", (text, text + "\U0010ffff"), limit)

@@ -51,6 +51,13 @@ FIRST_NAME = "SELECT benchmark, variant FROM benchmarks ORDER BY benchmark, vari
 NEXT_NAME = (
     "SELECT benchmark, variant FROM benchmarks WHERE (benchmark, variant) > (?, ?) ORDER BY benchmark, variant LIMIT 1"
 )
+BEST = """
+    SELECT DISTINCT run_id FROM (
+        SELECT run_id, row_number() OVER (
+            PARTITION BY benchmark, variant, mode, unit, shape, method, gpu ORDER BY p50, created
+        ) AS place FROM benchmarks WHERE NOT reference
+    ) WHERE place <= ?
+"""
 FILTERS = frozenset({"job", "target", "status", "gpu", "git_commit"})
 MEASURED_FILTERS = frozenset({"benchmark", "variant", "mode", "gpu", "job", "target", "run_id"})
 

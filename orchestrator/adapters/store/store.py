@@ -7,13 +7,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from orchestrator.adapters.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan
 from orchestrator.adapters.store.durable import disk_errors, sync_folder, write_atomic
+from orchestrator.adapters.store.incoming import PREFIX, IncomingRun
 from orchestrator.adapters.store.index import Index, Skipped
 from orchestrator.adapters.store.intake import Limits
 from orchestrator.adapters.store.journal import FileJournal
@@ -31,6 +32,8 @@ from orchestrator.ports import Clock
 
 #: An active folder that is being made; without its final name it is no run.
 NEW = ".new-"
+#: A complete run that is being deleted; and how long an import may stand still before it counts as dead, seconds.
+PRUNED, IMPORT_S = ".pruned-", 86_400.0
 #: Notes about machines that are not known to be off; see :meth:`FileStore.owe`.
 OWED = "owed"
 
@@ -193,6 +196,53 @@ class FileStore:
         """(benchmark, variant) of all that complete runs measured, in order."""
         return self._index.benchmarks()
 
+    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+        """Columns, rows and whether there are more, of a SELECT on the index (tables ``runs``, ``benchmarks``).
+
+        Raises:
+            UsageError: it is none, or takes longer than ``limit_s``.
+        """
+        return self._index.query(sql, limit_s, max_rows)
+
+    # ------------------------------------------------------------------------------------------ coming and going
+    def incoming(self, run_id: str) -> IncomingRun:
+        """A run that is about to be written from an archive.
+
+        Raises:
+            RunNotFound: ``run_id`` is none.
+            ConflictError: a run of that id is active here.
+        """
+        places = self._places(run_id)
+        if places.active.exists():
+            raise ConflictError(f"run {run_id} is active here", hint=f"fcctl pull-results {run_id} completes it")
+        return IncomingRun(self.root, places.run_id, self._limits, self._index.insert)
+
+    def best(self, count: int) -> set[str]:
+        """The runs that hold one of the ``count`` best times of any benchmark of ours."""
+        return self._index.best(count)
+
+    def size(self, run_id: str) -> int:
+        """Bytes of a complete run's files on the disk."""
+        total = 0
+        for top, _folders, names in os.walk(self._places(run_id).final):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    total += (Path(top) / name).lstat().st_blocks * 512
+        return total
+
+    def delete(self, run_ids_gone: Sequence[str]) -> None:
+        """Delete complete runs for good. Each is renamed first, so that none is ever half there."""
+        runs = self.root / "runs"
+        with disk_errors("delete runs", runs):
+            for run_id in run_ids_gone:
+                doomed = runs / f"{PRUNED}{run_id}"
+                with suppress(FileNotFoundError):
+                    os.rename(self._places(run_id).final, doomed)  # noqa: PTH104
+            self._index.remove(list(run_ids_gone))
+            for folder in runs.iterdir():
+                if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
     # ------------------------------------------------------------------------------------------ names
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs.
@@ -287,10 +337,10 @@ def _not_active(run_id: str) -> RunNotFound:
     )
 
 
-def _is_old(folder: Path) -> bool:
+def _is_old(folder: Path, seconds: float = 60) -> bool:
     """Whether whoever was making it is not about to lock it. Real time: the file system's."""
     try:
-        return time.time() - folder.stat().st_mtime > 60
+        return time.time() - folder.stat().st_mtime > seconds
     except FileNotFoundError:
         return False
 

@@ -1,0 +1,97 @@
+"""``fcctl results export``: runs for other programs and other machines."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.workflows.results import Shown
+
+FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "tar.zst", "tar.gz")
+BINARY = ("parquet", "tar.zst", "tar.gz")
+_ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
+            ".parquet": "parquet"}  # fmt: skip
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="Write to this file."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="By the file's ending; else json.")
+@click.pass_obj
+def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
+    """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
+
+    json: run.json with all documents, one object a run and line. csv, jsonl, parquet: a row for each benchmark.
+    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. tar.zst: the whole
+    folders with the sha256 of every file, for `fcctl results import` on another machine. tar.gz: the folders alone.
+    Archives are byte for byte reproducible.
+    """
+    chosen = form or next((f for ending, f in _ENDINGS.items() if output.endswith(ending)), "json")
+    with cli.services() as services:
+        from orchestrator.workflows.results import show
+        from orchestrator.workflows.tags import named
+
+        store = services.store
+        everything = "all" in runs
+        ids = [r.run_id for r in store.rows()] if everything else [i for word in runs for i in named(store, word)]
+        shown = [show(store, run_id) for run_id in dict.fromkeys(ids)]
+    if output == "-":
+        if chosen in BINARY and (cli.json or sys.stdout.isatty()):
+            where = "among the JSON" if cli.json else "to the terminal"
+            what = "an archive" if chosen.startswith("tar") else "Parquet"
+            raise click.UsageError(f"{what} would go {where}: name a file with -o")
+        _write(shown, chosen, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    else:
+        _write_file(shown, chosen, output)
+        if cli.json:
+            cli.emit({"written": output, "format": chosen, "runs": [one.record.run_id for one in shown]})
+        cli.note(f"wrote {output}")
+
+
+def _write_file(shown: list[Shown], form: str, output: str) -> None:
+    """Replace the file whole, or leave what was there."""
+    from pathlib import Path
+
+    from orchestrator.errors import FcctlError
+
+    path = Path(output)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as stream:
+            _write(shown, form, stream)
+        unfinished.replace(path)
+    except OSError as exc:
+        raise FcctlError(
+            f"could not write {output}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
+        ) from exc
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write(shown: list[Shown], form: str, stream: IO[bytes]) -> None:
+    import json
+
+    from orchestrator.workflows import archive, export_rows
+    from orchestrator.workflows import export as exporting
+
+    writers = {
+        "tar.gz": exporting.archive,
+        "tar.zst": archive.write,
+        "csv": export_rows.write_csv,
+        "jsonl": export_rows.write_jsonl,
+        "parquet": export_rows.write_parquet,
+    }
+    if form in writers:
+        writers[form](shown, stream)
+        return
+    convert = exporting.flashcore if form == "flashcore" else exporting.whole
+    for one in shown:
+        stream.write(json.dumps(convert(one), allow_nan=False).encode() + b"\n")
