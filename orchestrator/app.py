@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from orchestrator.adapters.machine_book import FileMachineBook
     from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
+    from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
     from orchestrator.ports import Clouds, Observer, Services, SourceHistory
+    from orchestrator.web.backend import Backend
+    from orchestrator.web.server import Server
     from orchestrator.workflows.link import Link
 
 
@@ -285,3 +289,39 @@ def stop_sandbox() -> bool:
     from orchestrator.adapters.sandbox import Sandbox
 
     return Sandbox().stop()
+
+
+def dashboard(cli: Cli, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
+    """The dashboard's server, bound to its port but not yet answering, and what its pages may use.
+
+    Raises:
+        FcctlError: what it needs is not installed, or the port is taken.
+    """
+    from orchestrator.adapters.store import FileStore
+    from orchestrator.cli.main import version
+    from orchestrator.reports import live
+    from orchestrator.web.backend import Backend
+    from orchestrator.web.server import bind
+
+    server = bind(port, announce)
+    workspace, made = cli.workspace(), services(cli, live.Silent())
+    store = FileStore(workspace.results_dir, made.clock, note=live.Silent().note)
+    argv = (sys.executable, "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
+    shown = dataclasses.replace(made, store=store)
+    return server, Backend(workspace.root, workspace.config, shown, store.measurements, argv, version())
+
+
+def price_table(*, refresh: bool = False) -> PriceTable:
+    """The price list in force; with ``refresh``, Google's of today, which is kept.
+
+    Raises:
+        FcctlError: it cannot be fetched or kept.
+    """
+    from orchestrator.adapters import price_file
+    from orchestrator.domain.list_prices import LIST_PRICES
+
+    if refresh:
+        from orchestrator.adapters.gcp.price_catalogue import fetch
+
+        price_file.write(fetch(LIST_PRICES))
+    return price_file.read() or LIST_PRICES

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.adapters import price_file
 from orchestrator.domain import config
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import Target
@@ -108,7 +109,17 @@ def find_workspace(
     files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
     targets = {*config.BUILT_IN_TARGETS, *(name for layer in files for name in config.target_names(layer))}
     layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
-    return Workspace(root, config.combine(layers, default_name=slug(root.name)[:48].strip("-")))
+    loaded = config.combine(layers, default_name=slug(root.name)[:48].strip("-"))
+    return Workspace(root, _with_prices(loaded))
+
+
+def _with_prices(loaded: config.Loaded) -> config.Loaded:
+    """The same, reckoning with the price list that the user fetched, if there is one."""
+    table = price_file.read()
+    if table is None:
+        return loaded
+    budget = loaded.config.budget.with_prices(table)
+    return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
 
 
 def user_config_file(environ: Mapping[str, str]) -> Path:

@@ -45,19 +45,22 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None)
 
 @cost.command()
 @click.option("--region", metavar="REGION", help="Only this region; else all.")
+@click.option("--refresh", is_flag=True, help="First fetch today's from Google's price catalogue, and keep them.")
 @click.pass_obj
-def prices(cli: Cli, region: str | None) -> None:
+def prices(cli: Cli, region: str | None, refresh: bool) -> None:
     """The prices that costs are reckoned with, their date and their source.
 
-    A target's or the budget's own usd_per_hour is stronger than the table.
+    A target's or the budget's own usd_per_hour is stronger than the table. --refresh needs google-cloud-billing and
+    Application Default Credentials; no permission on any project.
     """
-    from orchestrator.domain.list_prices import LIST_PRICES
+    from orchestrator import app
     from orchestrator.errors import NotFoundError, did_you_mean
 
-    table = LIST_PRICES
-    if region is not None and region not in table.regions:
-        raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, table.regions))
-    regions = [region] if region else sorted(table.regions)
+    table = app.price_table(refresh=refresh)
+    known = table.region_names()
+    if region is not None and region not in known:
+        raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, known))
+    regions = [region] if region else known
     if cli.json:
         cli.emit(_as_json(table, regions))
         return

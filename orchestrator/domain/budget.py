@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from orchestrator.domain.cloud import region_of
 from orchestrator.domain.sandbox import as_machine
@@ -37,6 +37,21 @@ class Budget(BaseModel):
     project_usd: Usd | None = None
     #: Price of an hour on a billed machine whose target names none.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    #: A price list that is newer than the one of this version.
+    _prices: PriceTable | None = PrivateAttr(default=None)
+
+    def with_prices(self, table: PriceTable) -> Budget:
+        """The same caps, reckoned with another price list."""
+        made = self.model_copy()
+        made._prices = table  # noqa: SLF001 - the copy's, that nobody else has yet
+        return made
+
+    @property
+    def prices(self) -> PriceTable:
+        """The price list in force."""
+        from orchestrator.domain.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+
+        return LIST_PRICES if self._prices is None else self._prices
 
     @property
     def holds_over_runs(self) -> bool:
@@ -62,14 +77,13 @@ def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: 
     Raises:
         ConfigError: nobody knows it, so that no cap could hold.
     """
-    from orchestrator.domain.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
     from orchestrator.domain.prices import Price
 
     if target.usd_per_hour is not None:
         return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
     if budget.usd_per_hour is not None:
         return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
-    table = table or LIST_PRICES
+    table = table or budget.prices
     found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
     if found is None:
         raise ConfigError(

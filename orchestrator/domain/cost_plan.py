@@ -11,7 +11,6 @@ from fcctl_remote import wire
 from orchestrator.domain import budget as reckoning
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.domain.cloud import region_of
-from orchestrator.domain.list_prices import LIST_PRICES
 from orchestrator.domain.prices import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, Model, Price, PriceTable
 from orchestrator.domain.target import GcpTarget, Target
 
@@ -111,7 +110,7 @@ def cost_plan(
     max_minutes: float | None,
     job_cap_usd: float | None = None,
     past: Sequence[Past] = (),
-    table: PriceTable = LIST_PRICES,
+    table: PriceTable | None = None,
 ) -> CostPlan:
     """The plan of one run.
 
@@ -123,7 +122,7 @@ def cost_plan(
     Raises:
         ConfigError: no price is known, or the steps do not fit into what the target allows.
     """
-    machine = reckoning.as_gcp(target)
+    machine, table = reckoning.as_gcp(target), table or budget.prices
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]
     expected_s, worst_s = (sum(expected) if past else None), sum(line.worst_s for line in lines)

@@ -28,6 +28,8 @@ G2: dict[str, tuple[int, int]] = {
     "g2-standard-48": (48, 4),
     "g2-standard-96": (96, 8),
 }
+#: Disks with a price for the GiB alone; a hyperdisk's parts are priced apart.
+DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
 #: The sizes whose own price the source lists.
 _READ = frozenset({"g2-standard-4", "g2-standard-32"})
 
@@ -40,11 +42,12 @@ class Rates:
     l4: float
     spot_vcpu: float
     spot_l4: float
-    pd_balanced: float
-    pd_ssd: float
-    pd_standard: float
-    snapshot: float
-    address_unused: float  # a reserved static address that no machine has, an hour
+    # None: the source does not say.
+    pd_balanced: float | None = None
+    pd_ssd: float | None = None
+    pd_standard: float | None = None
+    snapshot: float | None = None
+    address_unused: float | None = None  # a reserved static address that no machine has, an hour
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,18 @@ class Price:
 
 @dataclass(frozen=True)
 class PriceTable:
-    """Prices of one source and one day."""
+    """Prices of one source and one day, and an older table for what it does not say."""
 
     source: str
     date: str
     regions: Mapping[str, Rates]
+    older: PriceTable | None = None
 
     def machine(self, machine_type: str, region: str, model: Model = "on_demand") -> Price | None:
         """An hour of a machine while it is on; None where the table has none."""
         rates, shape = self.regions.get(region), G2.get(machine_type)
         if rates is None or shape is None:
-            return None
+            return None if self.older is None else self.older.machine(machine_type, region, model)
         vcpus, gpus = shape
         vcpu, l4 = (rates.vcpu, rates.l4) if model == "on_demand" else (rates.spot_vcpu, rates.spot_l4)
         how: Literal["list", "derived"] = "list" if machine_type in _READ else "derived"
@@ -78,20 +82,26 @@ class PriceTable:
 
     def disk(self, disk_type: str, region: str) -> Price | None:
         """A GiB of a disk for a month, whether or not its machine runs; None where the table has none."""
-        return self._of_region(region, disk_type.replace("-", "_") if disk_type.startswith("pd-") else None)
+        return self._of_region(region, disk_type.replace("-", "_"), "GiB-month") if disk_type in DISKS else None
 
     def snapshot(self, region: str) -> Price | None:
         """A GiB stored in a snapshot for a month."""
-        return self._of_region(region, "snapshot")
+        return self._of_region(region, "snapshot", "GiB-month")
 
     def unused_address(self, region: str) -> Price | None:
         """An hour of a static address that no machine has."""
-        rates = self.regions.get(region)
-        return None if rates is None else Price(rates.address_unused, "hour", "list", self.source, self.date)
+        return self._of_region(region, "address_unused", "hour")
 
-    def _of_region(self, region: str, name: str | None) -> Price | None:
-        usd = getattr(self.regions.get(region), name, None) if name else None
-        return None if usd is None else Price(usd, "GiB-month", "list", self.source, self.date)
+    def _of_region(self, region: str, name: str, unit: Literal["hour", "GiB-month"]) -> Price | None:
+        for table in (self, self.older):
+            usd = getattr(table.regions.get(region), name, None) if table is not None else None
+            if table is not None and usd is not None:
+                return Price(usd, unit, "list", table.source, table.date)
+        return None
+
+    def region_names(self) -> list[str]:
+        """All that this table or the older one knows."""
+        return sorted({*self.regions, *(self.older.regions if self.older else ())})
 
     def machines(self, region: str) -> Iterator[tuple[str, Price, Price]]:
         """(machine type, on demand, spot) of all that the region has."""

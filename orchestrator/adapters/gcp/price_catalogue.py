@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -27,14 +28,14 @@ def fetch(older: PriceTable, api_endpoint: str | None = None) -> PriceTable:
         CloudError: no answer, or none that makes sense.
     """
     try:
-        from google.cloud import billing_v1  # type: ignore[attr-defined, unused-ignore]  # an extra
+        billing = importlib.import_module("google.cloud.billing_v1")
     except ImportError:
         raise ConfigError(
             "Google's client for prices is not installed",
             hint="pip install google-cloud-billing  (in the environment that fcctl runs in)",
         ) from None
     try:
-        skus = list(_skus(billing_v1, api_endpoint))
+        skus = list(_skus(billing, api_endpoint))
     except Exception as error:  # the library's, its HTTP client's, its credentials': told apart in one place
         raise _understood(error) from error
     try:
