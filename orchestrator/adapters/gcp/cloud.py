@@ -56,7 +56,9 @@ class GcpCloud:
         return sorted(found, key=lambda one: (one.name, one.zone)), sorted(unreachable)
 
     def operations(self, zone: str, name: str) -> list[Operation]:
-        rows = map(messages.operation, self._history(zone, name))
+        # A boot disk has its machine's name, and a history of its own.
+        mine = [raw for raw in self._history(zone, name) if raw.target_link.endswith(f"/instances/{name}")]
+        rows = map(messages.operation, mine)
         return sorted(rows, key=lambda row: row.started or 0.0, reverse=True)
 
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
@@ -276,20 +278,27 @@ class GcpCloud:
     ) -> Operation:  # fmt: skip
         """Ask for a change: its operation, or one that says why there is none."""
         request = self._api.message(request_name, request_id=str(uuid.UUID(request_id)), **fields)
+        sent = 0
+
+        def send() -> Any:
+            nonlocal sent
+            sent += 1
+            return self._api.send(service, method or f"{kind}_unary", request)
+
         try:
-            raw = self._api.ask(service, method or f"{kind}_unary", request, f"{kind} of {target}")
+            raw = self._api.calls(f"{kind} of {target}", send)
         except Refused as refused:
-            if refused.answer.status == 409 and (before := self._taken_before(zone, target, request.request_id)):
+            asked_before = sent > 1 or refused.answer.status == 409
+            if asked_before and (before := self._taken_before(zone, target, request.request_id)):
                 return before
-            refusal = refused.answer.refusal(creating=kind == "insert")
-            return Operation("", zone, kind, target, "DONE", refusal, finished=self._clock.now())
+            return Operation("", zone, kind, target, "DONE", refused.answer.refusal(creating=kind == "insert"))
         return messages.operation(raw)
 
     def _taken_before(self, zone: str, target: str, request_id: str) -> Operation | None:
         """The operation of an earlier request with this id whose reply was lost.
 
-        A service may answer the second one with a conflict (the id was used, or the machine is there by now) where it
-        could have repeated its first answer.
+        A service may refuse the second one, for the id was used or the world has changed by the first (the machine is
+        there, is gone, has another fingerprint), where it could have repeated its first answer.
         """
         for raw in self._history(zone, target):
             if raw.client_operation_id.lower() == request_id.lower():

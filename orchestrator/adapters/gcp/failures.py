@@ -10,7 +10,7 @@ from orchestrator.domain.cloud import Refusal
 from orchestrator.errors import AuthError, CloudError, FcctlError
 
 _LOGIN = "gcloud auth application-default login"
-_NO_SUCH_PROJECT = re.compile(r"resource 'projects/[^/']+' was not found", re.IGNORECASE)
+_NO_SUCH_PROJECT = re.compile(r"resource 'projects/([^/']+)' was not found", re.IGNORECASE)
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
 #: urllib3's, whose package is not ours to import.
 _NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError")
@@ -104,7 +104,8 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
             f"the Compute Engine API is not enabled in project {project}",
             f"gcloud services enable compute.googleapis.com --project={project}",
         )
-    if answer.status == 404 and _NO_SUCH_PROJECT.search(text):
+    missing = _NO_SUCH_PROJECT.search(text)
+    if answer.status == 404 and missing and (missing[1] == project or missing[1].isdecimal()):
         return _no_project(project)
     if answer.status != 403 or answer.reason in ("quotaExceeded", "rateLimitExceeded"):
         return None

@@ -66,6 +66,12 @@ TROUBLE: dict[str, list[dict[str, Any]]] = {
     "replies lost, and then the id is refused": [
         {"nth": "1-2", "do": {"drop": "after"}}, {"nth": 3, "do": {"http": {"status": 409, "reason": "conflict"}}},
     ],
+    "reply lost, and then the machine is gone": [
+        {"nth": 1, "do": {"drop": "after"}}, {"nth": 2, "do": {"http": 404}},
+    ],
+    "reply lost, and then the fingerprint is another": [
+        {"nth": 1, "do": {"drop": "after"}}, {"nth": 2, "do": {"http": 412}},
+    ],
     "a storm": [
         {"nth": 1, "do": {"http": 429}}, {"nth": 2, "do": {"http": {"status": 403, "reason": "rateLimitExceeded"}}},
         {"nth": 3, "do": {"http": 503}}, {"nth": 4, "do": {"http": 500}}, {"nth": 5, "do": {"http": 502}},

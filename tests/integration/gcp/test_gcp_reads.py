@@ -272,6 +272,8 @@ def test_the_history_of_a_machine_newest_first(world: Worlds, page_size: int) ->
     kinds = [operation.type for operation in here.cloud.operations(ZONE, "vm")]
     assert kinds == ["compute.instances.guestTerminate", "start", "compute.instances.preempted", "insert"]
     assert here.cloud.operations(OTHER, "vm") == []
+    here.ok(here.cloud.snapshot(here.get(), "snap", rid()))
+    assert [operation.type for operation in here.cloud.operations(ZONE, "vm")] == kinds
 
 
 def test_host_keys_come_from_the_guest_through_the_cloud(world: Worlds) -> None:
