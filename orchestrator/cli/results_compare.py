@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,8 @@ import click
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
+    from orchestrator.domain.compare_fail import FailOn
+    from orchestrator.domain.records import RunRecord
     from orchestrator.ports import Services
     from orchestrator.workflows.compare import Report
 
@@ -84,29 +87,58 @@ def compare(
     fail(report)
 
 
-def after_run(cli: Cli, services: Services, against: str, run_id: str, fail_on: tuple[str, ...]) -> None:
-    """The same at the end of ``fcctl run``, the new side being the run.
+@dataclass(frozen=True)
+class Comparing:
+    """What the run of ``fcctl run --compare`` is compared with. The runs are chosen before it starts: `last` is the
+    one before it, and a baseline that is not there is told before anything is paid for."""
 
-    Raises:
-        RegressionFound: as ``fail_on`` says.
-    """
-    from orchestrator import app
-    from orchestrator.domain.compare import Options
-    from orchestrator.domain.compare_fail import parse
-    from orchestrator.workflows.compare import compare_runs, with_margin
+    name: str
+    runs: tuple[str, ...]
+    fail_on: tuple[FailOn, ...]
 
-    conditions = [parse(text) for text in fail_on]
-    report = compare_runs(
-        services.store,
-        against,
-        run_id,
-        options=with_margin(Options(), conditions),
-        fail_on=conditions,
-        history=app.source_history(),
-        root=cli.workspace().root,
-    )
-    show(cli, report)
-    fail(report)
+    @classmethod
+    def of(cls, services: Services, against: str, fail_on: tuple[str, ...]) -> Comparing:
+        """
+        Raises:
+            RunNotFound: there is no such run.
+            UsageError: ``fail_on`` is no condition.
+        """
+        from orchestrator.domain.compare_fail import parse
+        from orchestrator.workflows.tags import named
+
+        runs = tuple(named(services.store, against))
+        for run_id in runs:
+            services.store.get(run_id)
+        return cls(against, runs, tuple(parse(text) for text in fail_on))
+
+    def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
+        """Print the run and the comparison, with --json as one document.
+
+        Raises:
+            RegressionFound: as ``fail_on`` says.
+        """
+        from orchestrator import app
+        from orchestrator.cli.run import report as print_run
+        from orchestrator.domain.compare import Options
+        from orchestrator.workflows.compare import compare_runs, with_margin
+
+        if not cli.json:
+            print_run(cli, record, services.store.folder(record.run_id))
+        found = compare_runs(
+            services.store,
+            ",".join(self.runs),
+            record.run_id,
+            options=with_margin(Options(), self.fail_on),
+            fail_on=self.fail_on,
+            history=app.source_history(),
+            root=cli.workspace().root,
+        )
+        if cli.json:
+            cli.emit({**record.model_dump(mode="json"), "comparison": found.as_json()})
+        else:
+            click.echo()
+            show(cli, found)
+        fail(found)
 
 
 def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from orchestrator.cli.context import Cli
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.cli.results_compare import Comparing
     from orchestrator.domain.records import RunRecord
     from orchestrator.domain.saved_plan import SavedPlan
     from orchestrator.domain.target import Target
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the job's env.")
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
+@click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on slower:3%, inconclusive, ...")
 @click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, whose machine was stopped under it.")
 @click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew.")
 @click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit.")
@@ -41,6 +45,8 @@ def run(
     dry_run: bool,
     settings: tuple[str, ...],
     steps: str | None,
+    against: str | None,
+    fail_on: tuple[str, ...],
     cut_off: str | None,
     restart: bool,
     allow_unfenced: bool,
@@ -49,13 +55,14 @@ def run(
 
     A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
     a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
-    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed.
+    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 9 if it passed and --fail-on
+    found something.
 
     With `--resume` the first unfinished step of a run that was cut off is the first one, on the same machine, with the
     same source: what was built there is there, and gates see the finished steps' documents.
     """
     if cut_off is not None:
-        if job is not None or target is not None or dry_run or settings or steps:
+        if job is not None or target is not None or dry_run or settings or steps or against or fail_on:
             raise click.UsageError(
                 "--resume goes on with a run as it is: it takes neither JOB nor another option of it"
             )
@@ -63,6 +70,10 @@ def run(
         return
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
+    if detach and against:
+        raise click.UsageError("--compare needs the run's end, and --detach does not wait for it")
+    if fail_on and not against:
+        raise click.UsageError("--fail-on fails a comparison: add --compare RUN")
     from orchestrator import app
     from orchestrator.workflows.waking import Waking
 
@@ -74,6 +85,7 @@ def run(
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()
         services = app.services(cli, observer, hosts)
+        comparing = _comparing(services, against, fail_on) if against else None
         prepared = _prepare(cli, services, on, job, settings, steps)
         if dry_run:
             observer.close()
@@ -82,7 +94,14 @@ def run(
         with observer.aside():
             caps = (workspace.config.budget.per_run_usd, prepared.job_cap_usd)
             _agree(cli, prepared.saved, capped=any(cap is not None for cap in caps))
-        _launch(cli, services, link, prepared, Waking(restart, allow_unfenced), detach=detach)
+        _launch(cli, services, link, prepared, Waking(restart, allow_unfenced), comparing, detach=detach)
+
+
+def _comparing(services: Services, against: str, fail_on: tuple[str, ...]) -> Comparing:
+    """What to compare with, known to be there before anything is sent or paid for."""
+    from orchestrator.cli.results_compare import Comparing
+
+    return Comparing.of(services, against, fail_on)
 
 
 def _prepare(
@@ -124,7 +143,16 @@ def _agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
         cli.confirm(text)
 
 
-def _launch(cli: Cli, services: Services, link: Link, prepared: Prepared, waking: Waking, *, detach: bool) -> None:
+def _launch(
+    cli: Cli,
+    services: Services,
+    link: Link,
+    prepared: Prepared,
+    waking: Waking,
+    comparing: Comparing | None,
+    *,
+    detach: bool,
+) -> None:
     from orchestrator.workflows.resume import remind
     from orchestrator.workflows.run import run
 
@@ -132,11 +160,16 @@ def _launch(cli: Cli, services: Services, link: Link, prepared: Prepared, waking
     if not cli.quiet:
         services.observer.note(f"run {prepared.saved.plan.run_id}")
     saved, source = prepared.saved, prepared.source
-    _see_home(cli, services, lambda: run(services, link, saved, source, detach=detach, waking=waking), saved)
+    goes = partial(run, services, link, saved, source, detach=detach, waking=waking)
+    _see_home(cli, services, goes, saved, comparing)
 
 
 def _see_home(
-    cli: Cli, services: Services, goes: Callable[[], Finished | None], saved: SavedPlan | None = None
+    cli: Cli,
+    services: Services,
+    goes: Callable[[], Finished | None],
+    saved: SavedPlan | None = None,
+    comparing: Comparing | None = None,
 ) -> None:
     """Print how the run ended, or that it goes on without this terminal."""
     from orchestrator.workflows.run import Detached
@@ -149,6 +182,8 @@ def _see_home(
     services.observer.close()
     if finished is None:
         _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
+    elif comparing is not None and finished.record.exit_code == 0:
+        comparing.report(cli, services, finished.record)
     else:
         report(cli, finished.record, services.store.folder(finished.record.run_id))
 

@@ -186,8 +186,9 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> Busy:
 
 # ------------------------------------------------------------------------------------------------ inside
 def _machines(of: Side) -> list[dict[str, Any]]:
-    """Environment documents where there are any, else what the records say of the hosts."""
-    return of.of("environment") or [run.host for run in of.runs]
+    """Environment documents where there are any, else what the records say of the hosts; and the runs' settings."""
+    machines = of.of("environment") or [run.host for run in of.runs]
+    return [*machines, *({"job": run.job, "settings": dict(run.settings)} for run in of.runs)]
 
 
 def _source(old: Side, new: Side, history: SourceHistory | None, root: Path | None) -> Source:
