@@ -102,7 +102,7 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
-    "STAGGERED": 0, "TENSOR_SUMS": 0, "HEAD_DIM": 64,
+    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64,
 }  # fmt: skip
 
 
@@ -237,21 +237,23 @@ VARIANTS: dict[str, Variant] = {
                 ),
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
+                Parameter("SHARED_Q", (0, 1), 0, "1: queries are read from shared memory in each step"),
                 Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
                 Parameter("SLACK", (0, 8), 0, "growth of a maximum, in powers of 2, that calls for no rescaling"),
+                Parameter("SWIZZLE", (0, 1), 1, "0: chunks of a row in order, to see what bank conflicts cost"),
             ),
             constraints=(
                 Constraint(
                     "TILE_M=0 chooses the other parameters itself: leave them alone",
-                    lambda c: c["TILE_M"] > 0 or c == {**_CHOSEN_BY_SHAPE, "SLACK": c["SLACK"]},
+                    lambda c: c["TILE_M"] > 0 or c == {**c, **_CHOSEN_BY_SHAPE},
                 ),
                 Constraint(
                     "a block has whole warps: TILE_M >= WARP_ROWS",
                     lambda c: c["TILE_M"] == 0 or c["TILE_M"] >= c["WARP_ROWS"],
                 ),
                 Constraint(
-                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048, half of it if pipelined",
-                    lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> c["PIPELINED"],
+                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048, 1024 if pipelined with 16 rows",
+                    lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(
                     "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",

@@ -11,6 +11,7 @@
 // - PIPELINED: tensor instructions of the next tile's Q K^T alternate with the exponentials of this one, so that both
 //   units work at the same time within one warp.
 // - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
+// - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
@@ -47,6 +48,9 @@
 #endif
 #ifndef TENSOR_SUMS
 #define TENSOR_SUMS 0
+#endif
+#ifndef SHARED_Q
+#define SHARED_Q 0
 #endif
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
@@ -199,7 +203,8 @@ int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT],
 template <Type T, int D>
 int choose(const flashcore_args &args) {
   static thread_local Choice last;
-  using C = Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS>;
+  using C = Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS,
+                   SHARED_Q>;
   static constexpr Candidate candidates[] = {candidate<C>()};
   return start_best(args, candidates, last);
 }

@@ -7,6 +7,9 @@
 #ifndef SLACK
 #define SLACK 0
 #endif
+#ifndef SWIZZLE  // 0, to see what bank conflicts cost
+#define SWIZZLE 1
+#endif
 
 namespace flashcore {
 
@@ -39,12 +42,12 @@ __device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, 
 }
 
 template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
-          bool LATE_HALF = false, bool ONES = false>
+          bool LATE_HALF = false, bool ONES = false, bool READ_Q = false>
 struct Tiling {
   static constexpr Type kType = TYPE;
   static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
-  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES;
+  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES, kSharedQ = READ_Q;
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
   static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
@@ -62,7 +65,9 @@ struct Tiling {
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
   static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
-  static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its keys were");
+  // Where its keys and values were, if it does not fit where its keys were.
+  static constexpr bool kFitsKeys = kTileM * kDim * 4 <= kStages * kTileBytes;
+  static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its tiles were");
 };
 
 // A number as an argument whose value the compiler knows.
@@ -73,7 +78,7 @@ struct Number {
 
 template <typename C>
 __device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
-  return row * C::kRow + ((chunk ^ row % 8) << 4);
+  return row * C::kRow + ((SWIZZLE ? chunk ^ row % 8 : chunk) << 4);
 }
 
 // Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read.
@@ -90,10 +95,24 @@ __device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head
   }
 }
 
+// A warp's queries: rows `first` on of a tile in shared memory; `flip` is the sign of the scale.
+struct Queries {
+  uint32_t tile;
+  int first;
+  uint32_t flip;
+};
+
+template <typename C>
+__device__ __forceinline__ void read_q(uint32_t (&q)[4], const Queries &queries, int i, int k, int lane) {
+  ldmatrix_x4(q, queries.tile + place_of<C>(queries.first + 16 * i + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+  for (uint32_t &pair : q) pair ^= queries.flip;
+}
+
 // What a warp carries from step to step. Index [i][h]: row g + 8 * h of row tile i, g = lane / 4.
 template <typename C>
 struct State {
-  uint32_t q[C::kRowTiles][C::kDepthTiles][4];
+  uint32_t q[C::kRowTiles][C::kDepthTiles][4];  // unless they are read again in each step
   float out[C::kRowTiles][C::kOutTiles][4];
   float maximum[C::kRowTiles][2];  // what exponents are relative to: the largest score so far, less any slack
   float base[C::kRowTiles][2];     // maximum * factor, finite
@@ -120,33 +139,46 @@ __device__ __forceinline__ void clear(State<C> &state) {
 }
 
 template <typename C>
-__device__ __forceinline__ void read_q(State<C> &state, uint32_t tile, int first, uint32_t flip, int lane) {
+__device__ __forceinline__ void keep_q(State<C> &state, const Queries &queries, int lane) {
+  if (C::kSharedQ) return;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
-    for (int k = 0; k < C::kDepthTiles; ++k) {
-      ldmatrix_x4(state.q[i][k], tile + place_of<C>(first + 16 * i + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-      for (uint32_t &pair : state.q[i][k]) pair ^= flip;
-    }
+    for (int k = 0; k < C::kDepthTiles; ++k) read_q<C>(state.q[i][k], queries, i, k, lane);
 }
 
 // Scores of key tiles n .. n + COUNT - 1 of a K tile in shared memory.
 template <typename C, int COUNT>
-__device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, uint32_t k_tile, int from, int lane) {
+__device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, const Queries &queries, uint32_t k_tile,
+                                       int from, int lane) {
+  constexpr int kAtOnce = C::kSharedQ ? 2 : C::kDepthTiles;  // fewer reads ahead where registers are scarce
 #pragma unroll
-  for (int k = 0; k < C::kDepthTiles; ++k)
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int n = from; n < from + COUNT; ++n) zero(s[i][n]);
+#pragma unroll kAtOnce
+  for (int k = 0; k < C::kDepthTiles; ++k) {
+    uint32_t q[C::kRowTiles][4];
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i) {
+      if (C::kSharedQ) {
+        read_q<C>(q[i], queries, i, k, lane);
+      } else {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) q[i][r] = state.q[i][k][r];
+      }
+    }
 #pragma unroll
     for (int n = from; n < from + COUNT; n += 2) {
       uint32_t b[4];  // keys 8n.. with dimensions 16k.., 16k+8..; keys 8n+8.. with the same
       ldmatrix_x4(b, k_tile + place_of<C>(8 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int i = 0; i < C::kRowTiles; ++i) {
-        if (k == 0) zero(s[i][n]), zero(s[i][n + 1]);
-        mma<C::kType>(s[i][n], state.q[i][k], b[0], b[1]);
-        mma<C::kType>(s[i][n + 1], state.q[i][k], b[2], b[3]);
+        mma<C::kType>(s[i][n], q[i], b[0], b[1]);
+        mma<C::kType>(s[i][n + 1], q[i], b[2], b[3]);
       }
     }
+  }
 }
 
 // -inf for keys that do not exist, or that causal rows must not see. `key` and `row` are those of the tile's corner.
@@ -257,8 +289,9 @@ __device__ __forceinline__ void write(const float (&out)[TILES][4], const float 
   }
 }
 
-// All groups' results for the same rows become one. Each group leaves its output where its keys were; after one barrier
-// each warp adds up some of the columns of its rows and writes them.
+// All groups' results for the same rows become one. Each group leaves its output where its keys were, which nobody reads
+// any more once the last step has begun; after one barrier each warp adds up some of the columns of its rows and writes
+// them.
 template <typename C>
 __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, float2 *row_states, int group, int warp_row,
                                       float factor, uint16_t *o, int64_t stride, int count, int lane) {
@@ -281,6 +314,10 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
       *box(group, i, n) = make_float4(c[0], c[1], c[2], c[3]);
     }
   }
+  // The second barrier is compute-sanitizer's: with one, its racecheck reports writes before and reads behind it as a
+  // race, on some warps of nearly every run. There is none: delaying any group before it changes no bit of the results
+  // (leaving it out does, in every launch). With two it is silent, and they cost 0.1 % (docs/flagship-notes.md).
+  __syncthreads();
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i) {
@@ -333,6 +370,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   unsigned char *const memory = dynamic_shared();
   unsigned char *const rings = memory + C::kQBytes + C::kRowStateBytes;
   const uint32_t q_tile = shared_address(memory);
+  const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
   const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
@@ -410,7 +448,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       cp_async_commit();
     }
     first_here(Number<2 * kStages - 1>{});
-    read_q(state, q_tile, warp_row, task.flip, lane);
+    keep_q(state, queries, lane);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       if (step > 0) {
@@ -421,7 +459,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       }
       const bool needed = !(task.causal && key_of(step) > first_row + C::kWarpRows - 1);
       if (needed) {
-        scores<C, C::kKeyTiles>(s, state, k_ring + slot(step), 0, lane);
+        scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
         masked(s, step);
         follow(state, s, factor, step == 0);
       }
@@ -444,9 +482,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll
     for (int step = 0; step < kStages - 1; ++step) load_pair(step);
     first_here(Number<kStages - 1>{});
-    read_q(state, q_tile, warp_row, task.flip, lane);
+    keep_q(state, queries, lane);
     if (steps > 0) {
-      scores<C, C::kKeyTiles>(s, state, k_ring, 0, lane);
+      scores<C, C::kKeyTiles>(s, state, queries, k_ring, 0, lane);
       masked(s, 0);
     }
 #pragma unroll 1
@@ -459,7 +497,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       Tile<C> next;
 #pragma unroll
       for (int n = 0; n < C::kKeyTiles; n += kCount) {
-        scores<C, kCount>(next, state, k_ring + slot(step + 1), n, lane);
+        scores<C, kCount>(next, state, queries, k_ring + slot(step + 1), n, lane);
 #pragma unroll
         for (int m = n; m < n + kCount; m += 2) weigh(state, s, v_ring + slot(step), m, factor, lane);
       }
@@ -482,8 +520,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
-    cp_async_wait<0>();  // a group without keys still has the queries' copies, empty ones, in flight
-    meet();              // all have left this group's keys and values
+    if (!C::kFitsKeys) meet();  // all have left this group's values
     auto *row_states = reinterpret_cast<float2 *>(memory + C::kQBytes);
     merge(state, rings, row_states, group, warp_row, factor, o, task.o_stride.row, task.S_q - tile_row, lane);
   } else {
