@@ -98,6 +98,11 @@ class Driver:
         """Whether what the run has is on the disk of a machine that is off, as far as the journal knows."""
         return decide(self.state, self._mode) is Move.WAIT
 
+    def join(self) -> None:
+        """If the machine that the run waits for was turned on by somebody else: go on there."""
+        if self.waits:
+            self._wanted_machine().join()
+
     def wake(self, seconds: int) -> None:
         """Turn the machine on again, with a limit of ``seconds``, for what is on its disk; then :meth:`finish`.
 

@@ -95,6 +95,18 @@ class MachineHold:
         """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
         self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False))
 
+    def join(self) -> bool:
+        """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""
+        known = self._services.book.known(self._target.project, self._target.instance)
+        if known is None or known.instance_id != self._last_known().get("instance_id"):
+            return False
+        warm = self._warm(Wish(max_run_s=0, need_s=60.0))
+        if warm is None:
+            return False
+        self._log("acquire", joins=True)
+        self._log("acquired", **_facts(warm), warm=True, turned_on=False, joins=True, spot=self._was_spot())
+        return True
+
     def _acquire(self, wish: Wish) -> None:
         self._log("acquire", max_run_s=wish.max_run_s)
         self._let_others_stop_it()
@@ -194,7 +206,7 @@ class MachineHold:
         Raises:
             CloudError, AuthError: the cloud does not say.
         """
-        acquired = self._acquired()
+        acquired = self._last_known()
         if not acquired:
             return None
         cloud = self._services.clouds.open(self._target)
@@ -230,7 +242,7 @@ class MachineHold:
         stopped = self.why_stopped()
         if stopped is not None:
             raise _error(stopped)
-        zones = [str(self._acquired()["zone"])] if self._acquired() else self._zones()
+        zones = [str(self._last_known()["zone"])] if self._last_known() else self._zones()
         if not zones:
             raise MachineStopped(f"{self._target.instance} was not woken yet", how="unknown", status="lost")
         zone = zones[0]
@@ -250,6 +262,9 @@ class MachineHold:
         self._log("release", policy=policy)
         if not (self._acquired() or self._zones()):
             self._log("released", how="untouched")
+            return
+        if self._acquired().get("joins"):
+            self._log("released", how="used", by="whoever turned it on")
             return
         user = self._user_of_it()
         if user is not None:
@@ -373,6 +388,10 @@ class MachineHold:
             if entry.kind == "acquire":
                 break
         return {}
+
+    def _last_known(self) -> dict[str, Any]:
+        """The machine that the run was on; empty: it never was on one."""
+        return next((e.data for e in reversed(self._entries()) if e.kind == "acquired"), {})
 
     def _zones(self) -> list[str]:
         """Where the cloud was asked to turn a machine on since then, the last place first."""

@@ -107,7 +107,8 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
     job, target = saved.plan.job, saved.target.name
     try:
         with resumed(services, run_id, patience_s=0.0) as driver:
-            if decide(driver.state, "resume") is not Move.FOLLOW:
+            driver.join()
+            if decide(driver.state, "resume") not in (Move.FOLLOW, Move.WAIT):
                 services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
             if driver.finish(wait=False) is not None:
                 return None
