@@ -29,6 +29,8 @@ VERBS: dict[str, Verb] = {
     "pull-results": Verb("orchestrator.cli.pull_results", "pull_results", "Bring home results that are not here yet."),
     "results": Verb("orchestrator.cli.results", "results", "Look at the runs that are home."),
     "hosts": Verb("orchestrator.cli.hosts", "hosts", "List, wake, stop and audit the targets' machines."),
+    "top": Verb("orchestrator.cli.top", "top", "Watch runs, GPUs and spending in the terminal."),
+    "ui": Verb("orchestrator.cli.ui", "ui", "Watch runs in the browser: live, history, compare, reports."),
     "jobs": Verb("orchestrator.cli.jobs", "jobs", "List, show and check jobs."),
     "config": Verb("orchestrator.cli.config", "config", "Show the configuration and where it comes from."),
     "cost": Verb("orchestrator.cli.cost", "cost", "Say what a run would cost, and by which prices."),

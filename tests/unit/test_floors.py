@@ -28,6 +28,11 @@ ALLOWED = {
         "orchestrator.ports", "orchestrator.reports", "orchestrator.workflows",
     ),
     "app": ("fcctl_remote", "orchestrator"),
+    # It shows what reports show; whatever spends or takes memory, it has a child process do.
+    "web": (
+        "fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports", "orchestrator.reports",
+        "orchestrator.workflows",
+    ),
     # A cloud of its own: nothing that drives clouds may reach into it, nor it into them.
     "emulator": ("orchestrator.errors",),
 }  # fmt: skip

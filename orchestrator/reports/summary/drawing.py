@@ -53,6 +53,7 @@ def inline_svg(spec: Spec) -> str:
     root = ET.fromstring(_svg(_coloured(spec, lambda role: f"var(--{role})")))  # noqa: S314  vl-convert's own
     _plain(root)
     root.set("viewBox", root.get("viewBox") or f"0 0 {root.get('width')} {root.get('height')}")
+    root.set("aria-hidden", "true")  # the words beside it are for those who do not see it
     ET.register_namespace("", _SVG)
     return ET.tostring(root, encoding="unicode")
 

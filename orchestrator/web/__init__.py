@@ -1,0 +1,1 @@
+"""``fcctl ui``: runs in the browser of the same machine."""

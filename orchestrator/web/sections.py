@@ -1,0 +1,36 @@
+"""The dashboard's navigation. A section is one line here: it plugs in its routes, and shows where it has data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from orchestrator.web.pages import compare, history, hosts, runs
+
+if TYPE_CHECKING:
+    from orchestrator.web.site import Site
+
+
+def _always(_: Site) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Section:
+    """``path`` is where the navigation leads; ``routes`` are all of the section's."""
+
+    path: str
+    title: str
+    routes: Callable[[Site], Sequence[Route]]
+    is_there: Callable[[Site], bool] = _always
+
+
+SECTIONS = (
+    Section("/", "Runs", runs.routes),
+    Section("/history", "History", history.routes),
+    Section("/compare", "Compare", compare.routes),
+    Section("/hosts", "Hosts", hosts.routes),
+)

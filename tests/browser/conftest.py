@@ -1,0 +1,126 @@
+"""A real headless Chromium. Without one these tests are skipped, and say why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters import chromium
+from tests.conftest import home_of_its_own
+from tests.support import reference_run
+from tests.support.dashboard import Dashboard, dashboard
+from tests.support.workspace import Workspace
+
+JOBS = {
+    "quick": "steps:\n  - id: only\n    run: echo done\n",
+    "talk": (
+        "steps:\n  - id: build\n    run: echo compiling; sleep 1\n    activity: build\n  - id: talk\n    run: |\n"
+        "      for i in 1 2 3 4 5 6; do echo \"line $i <img src=x onerror='window.hacked=1'>\"; sleep 0.5; done\n"
+        "      until [ -e \"$HOME/go\" ]; do sleep 0.1; done\n      echo '<script>window.hacked=1</script> the end'\n"
+    ),
+    "endless": "steps:\n  - id: wait\n    run: echo waiting; sleep 600\n",
+}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    program = chromium.find()
+    if program is None:
+        pytest.skip("there is no Chromium on PATH: apt install chromium, then make browser")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    args = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, args=args)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """With two runs of an H200, one of them slower, and jobs to start."""
+    with pytest.MonkeyPatch.context() as patch, home_of_its_own(patch) as home:
+        made = Workspace(tmp_path_factory.mktemp("browser") / "ws", home)
+        reference_run.install(made.root / "results")
+        slower(reference_run.install(made.root / "results", OLDER))
+        for name, text in JOBS.items():
+            made.job(name, text)
+        yield made
+
+
+OLDER = "20261121t080000z-evidence-gpu-host-0ddba1"
+
+
+def slower(folder: Path) -> None:
+    """The run in ``folder`` with the flagship taking a quarter longer, in every sample."""
+    import json
+
+    path = folder / "steps/bench/out/benchmark-flagship.json"
+    document = json.loads(path.read_text())
+    for entry in document["benchmarks"]:
+        if entry["variant"] == "flagship":
+            entry["samples"] = [1.25 * sample for sample in entry["samples"]]
+            entry["stats"] = {k: v if k == "n" else 1.25 * v for k, v in entry["stats"].items()}
+    path.write_text(json.dumps(document))
+
+
+@pytest.fixture(scope="module")
+def opened(workspace: Workspace, browser: Any) -> Iterator[Dashboard]:
+    with dashboard(workspace) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def state(opened: Dashboard, browser: Any) -> Any:
+    """The cookie, got as a person gets it: by opening the link."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(opened.link)
+    assert page.url == f"{opened.base}/"
+    found = context.storage_state()
+    context.close()
+    return found
+
+
+@pytest.fixture
+def page(browser: Any, opened: Dashboard, state: Any) -> Iterator[Any]:
+    """A page of the dashboard that fails the test if anything is said on the console, or asked for elsewhere."""
+    with tab(browser, opened, state) as made:
+        yield made
+
+
+@pytest.fixture
+def phone(browser: Any, opened: Dashboard, state: Any) -> Iterator[Any]:
+    """The same, 360 pixels wide and dark."""
+    with tab(browser, opened, state, viewport={"width": 360, "height": 740}, color_scheme="dark") as made:
+        yield made
+
+
+class tab:
+    def __init__(self, browser: Any, opened: Dashboard, state: Any, **options: Any) -> None:
+        self._context = browser.new_context(storage_state=state, base_url=opened.base, **options)
+        self._base = opened.base
+        self.complaints: list[str] = []
+
+    def __enter__(self) -> Any:
+        page = self._context.new_page()
+        page.set_default_timeout(30_000)
+        listen(page, self.complaints, self._base)
+        return page
+
+    def __exit__(self, *error: object) -> None:
+        self._context.close()
+        if error[0] is None:
+            assert self.complaints == []
+
+
+def listen(page: Any, complaints: list[str], base: str) -> None:
+    said: Callable[[Any], None] = lambda m: complaints.append(f"{m.type}: {m.text}") if m.type != "debug" else None  # noqa: E731
+    page.on("console", said)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss())
+    page.on("request", lambda r: r.url.startswith((base, "data:", "file:")) or complaints.append(f"asked for {r.url}"))
+    page.on("requestfailed", lambda r: r.url.endswith("/live") or complaints.append(f"failed: {r.url} {r.failure}"))

@@ -1,0 +1,151 @@
+"""The dashboard in a real browser: every page, at a desk's width and at a phone's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import OLDER
+from tests.support.dashboard import Dashboard
+from tests.support.reference_run import H200
+from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
+
+RUN = H200.name
+PAGES = {
+    "/": "Runs",
+    "/history": "History",
+    "/history?job=evidence&status=passed": "History",
+    "/history/trend": "A benchmark over the runs",
+    "/compare": "Compare",
+    "/hosts": "Hosts",
+    f"/runs/{RUN}": "evidence on gpu-host",
+    f"/runs/{RUN}/report": "evidence on NVIDIA H200",
+}
+
+
+def overflow(page: Any) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_whole_at_both_widths(page: Any, phone: Any, path: str) -> None:
+    for one in (page, phone):
+        assert one.goto(path).status == 200
+        assert one.locator("h1").inner_text() == PAGES[path]
+        assert overflow(one) <= 0, "the page scrolls sideways"
+        assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
+    light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in (page, phone))
+    assert light == "rgb(255, 255, 255)"
+    assert dark == "rgb(18, 23, 29)"
+
+
+def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.get_by_role("navigation").get_by_role("link", name="Compare").click()
+    assert page.get_by_role("navigation").locator("[aria-current=page]").inner_text() == "Compare"
+
+
+def test_two_runs_are_compared(page: Any) -> None:
+    page.goto("/compare")
+    page.get_by_label("before").fill(OLDER)
+    page.get_by_label("after").fill("last:evidence")
+    page.get_by_role("button", name="Compare").click()
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mission", exact=True)).filter(
+        has_text="flagship"
+    )  # fmt: skip
+    assert "faster" in row.inner_text()
+    assert "0.8" in row.inner_text()
+    same = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mission", exact=True)).filter(
+        has_text="stage5"
+    )  # fmt: skip
+    assert "same" in same.inner_text()
+    assert overflow(page) <= 0
+
+
+def test_a_benchmark_over_the_runs(page: Any) -> None:
+    page.goto("/history/trend?benchmark=mission&variant=flagship")
+    assert page.locator("figure svg").count() == 1
+    assert "the best 4.51 µs" in page.locator("figcaption").inner_text()
+
+
+def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:
+    context = browser.new_context(storage_state=state, base_url=opened.base)
+    page = context.new_page()
+    assert page.goto("/compare?old=nope&new=last").status == 404
+    assert "no run is called 'nope'" in page.locator("h1").inner_text()
+    assert page.goto("/runs/nope").status == 404
+    context.close()
+
+
+def test_nobody_gets_in_without_the_link(browser: Any, opened: Dashboard) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    assert page.goto(opened.base).status == 401
+    assert page.goto(opened.link).status == 403, "it was used already"
+    context.close()
+
+
+def test_a_run_is_watched_from_start_to_end(page: Any, workspace: Workspace) -> None:
+    page.goto("/")
+    assert "Nothing goes on" in page.locator("#live").inner_text()
+    workspace.fcctl("run", "talk", "--on", "here", "-d")
+    page.get_by_role("link", name="talk on here").first.click()
+    page.wait_for_url("**/runs/*talk*")
+    page.locator("#link", has_text="live").wait_for()
+    page.locator("#log", has_text="line 2 ").wait_for()
+    page.locator(".steps [aria-current=step]", has_text="talk").wait_for()
+    page.locator("#log", has_text="line 5 ").wait_for()
+    assert "<img src=x" in page.locator("#log").inner_text(), "what a host writes is shown as it is"
+    assert page.locator("#log img").count() == 0
+    page.locator("#state .spark").wait_for()
+    (workspace.home / "go").touch()
+    page.get_by_role("heading", name="Steps").wait_for()
+    assert page.get_by_role("row", name="talk passed").count() == 1
+    page.get_by_role("link", name="Log of talk").click()
+    assert "<script>window.hacked=1</script> the end" in page.locator("pre").inner_text()
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_run_is_cancelled(page: Any, workspace: Workspace) -> None:
+    workspace.fcctl("run", "endless", "--on", "here", "-d")
+    (run_id,) = workspace.active()
+    page.goto(f"/runs/{run_id}")
+    page.locator("#log", has_text="waiting").wait_for()
+    page.get_by_text("Cancel this run").click()
+    page.get_by_role("button", name="Yes, cancel it").click()
+    page.get_by_role("heading", name="Steps").wait_for()
+    assert workspace.runs()[run_id]["status"] == "cancelled"
+    assert page.locator("main .word").first.inner_text() == "cancelled"
+
+
+def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:
+    workspace.fcctl("run", "quick", "--on", "here")
+    page.goto("/")
+    page.get_by_role("link", name="quick on here").first.click()
+    page.get_by_role("link", name="Run again …").click()
+    assert "Run quick again on here?" in page.locator("h1").inner_text()
+    page.get_by_role("button", name="Start it").click()
+    page.wait_for_url("**/runs/*quick*")
+    runs = lambda: [r for r in workspace.runs().values() if r["job"] == "quick"]  # noqa: E731
+    wait_for(lambda: len(runs()) == 2, 60)
+    assert {r["status"] for r in runs()} == {"passed"}
+
+
+def test_a_lost_server_is_said(page: Any, browser: Any, workspace: Workspace) -> None:
+    from tests.support.dashboard import dashboard
+
+    with dashboard(workspace) as own:
+        context = browser.new_context()
+        tab = context.new_page()
+        tab.goto(own.link)
+        workspace.fcctl("run", "endless", "--on", "here", "-d")
+        (run_id,) = workspace.active()
+        tab.goto(f"{own.base}/runs/{run_id}")
+        tab.locator("#link", has_text="live").wait_for()
+    tab.locator("#link", has_text="connection lost").wait_for()
+    context.close()
+    workspace.fcctl("cancel", run_id)
