@@ -3,7 +3,7 @@ PY := .venv/bin/python
 TORCH_INDEX ?=
 SHELL := /bin/bash
 
-.PHONY: setup demo test lint bench clean help
+.PHONY: setup demo test simulate lint bench clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, bui
 
 test: setup      ## all tests
 	$(PY) -m pytest -n 2 --dist loadgroup -q
+
+simulate: setup  ## N random schedules of faults against the true workflows, from SEED; prints the shortest failure
+	$(PY) -m tests.simulation -n $(or $(N),10000) --seed $(or $(SEED),0)
 
 lint: setup      ## ruff, formatting, mypy
 	.venv/bin/ruff check .

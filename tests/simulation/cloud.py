@@ -1,0 +1,368 @@
+"""A cloud with one project: its operations take time, its machines cost money, its fence holds (up to 30 s late)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.domain.cloud import Disk, Endpoint, Machine, MachineSpec, Operation, Power, Quota, Refusal, Remedy
+from orchestrator.domain.target import GcpTarget, SandboxTarget
+from orchestrator.ports import Login
+from tests.simulation.world import Actor, Violation, World
+
+BOOT_S = 25.0
+LATENESS_S = 30.0
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3pPfbhJ7qjWtT0bBkTLLNwZ0oDDvVDyzYn8WrRmgfh"
+
+
+@dataclass
+class Instance:
+    """One machine's truth."""
+
+    view: Machine
+    #: Whether the guest's system is up; it dies with the power.
+    up: bool = False
+    boots: int = 0
+    #: (from RUNNING, to TERMINATED), epoch seconds.
+    billed: list[tuple[float, float | None]] = field(default_factory=list)
+    on_power: Callable[[bool], None] = lambda on: None
+
+    def cost(self, usd_per_hour: float, now: float) -> float:
+        """Dollars, with the one-minute minimum of each start."""
+        spans = [(end if end is not None else now) - start for start, end in self.billed]
+        return sum(max(60.0, span) for span in spans) * usd_per_hour / 3600
+
+
+class SimulatedCloud:
+    """The truth. What a controller sees of it is :class:`CloudPort`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.instances: dict[tuple[str, str], Instance] = {}
+        self.operations: dict[str, Operation] = {}
+        self.requests: dict[str, Operation] = {}
+        self.history: list[Operation] = []
+        self.snapshots: set[str] = set()
+        self.starts: list[str] = []  # who asked for each start: fcctl, console
+        self._numbers = iter(range(1, 10**9))
+        world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
+        world.on["console"] = lambda: self._all_running(self._console)
+
+    # --------------------------------------------------------------------------------------------------- what happens
+    def add_stopped(self, project: str, zone: str, name: str) -> Instance:
+        view = Machine(
+            project, zone, name, str(next(self._numbers)), "TERMINATED", "g2-standard-4",
+            metadata={"enable-guest-attributes": "TRUE"},
+            labels={"fcctl": "sim"},
+            disks=(Disk(name, "d", True, 100, False),), created=self.world.now - 86400, stopped=self.world.now - 3600,
+        )  # fmt: skip
+        found = self.instances[zone, name] = Instance(view)
+        return found
+
+    def request(self, request_id: str, make: Callable[[], Operation]) -> Operation:
+        """The same request id is one change."""
+        if request_id not in self.requests:
+            operation = make()
+            self.requests[request_id] = operation
+        return self.operations[self.requests[request_id].name]
+
+    def operation(
+        self, kind: str, zone: str | None, target: str, seconds: float, then: Callable[[], None]
+    ) -> Operation:
+        """One that ends by itself."""
+        now = self.world.now
+        op = Operation(f"op-{next(self._numbers)}", zone, kind, target, "RUNNING", started=now)
+        self.operations[op.name] = op
+
+        def finish() -> None:
+            then()
+            self.operations[op.name] = replace(op, state="DONE", finished=self.world.now)
+
+        self.history.append(op)
+        self.world.at(now + seconds, finish)
+        return op
+
+    def refused(self, kind: str, zone: str, target: str, code: str, remedy: Remedy) -> Operation:
+        op = Operation(
+            f"op-{next(self._numbers)}", zone, kind, target, "DONE",
+            Refusal(code, f"{code} (simulated)", remedy), started=self.world.now, finished=self.world.now,
+        )  # fmt: skip
+        self.operations[op.name] = op
+        return op
+
+    def change(self, instance: Instance, **values: object) -> None:
+        instance.view = replace(instance.view, **values)  # type: ignore[arg-type]
+
+    def power_on(self, instance: Instance, who: str) -> None:
+        """Into RUNNING; the fence counts from here."""
+        if instance.view.max_run_s is None or instance.view.termination_action != "STOP":
+            raise Violation(f"{instance.view.name} was started ({who}) without a time limit of the cloud's")
+        now = self.world.now
+        deadline = now + instance.view.max_run_s
+        self.change(instance, status="RUNNING", started=now, deadline=deadline, external_ip="127.0.0.1")
+        instance.billed.append((now, None))
+        self.starts.append(who)
+        late = self.world.rng.uniform(0, LATENESS_S)
+        boot = len(instance.billed)
+        self.world.at(deadline + late, lambda: self._fence(instance, boot))
+        self.world.at(now + BOOT_S, lambda: self._booted(instance, boot))
+
+    def _booted(self, instance: Instance, boot: int) -> None:
+        if instance.view.status == "RUNNING" and len(instance.billed) == boot and not instance.up:
+            instance.up = True
+            instance.boots += 1
+            instance.on_power(True)
+
+    def _fence(self, instance: Instance, boot: int) -> None:
+        if instance.view.power is Power.RUNNING and len(instance.billed) == boot:
+            self._power_off(instance, "compute.instances.deferredStop")
+
+    def _power_off(self, instance: Instance, kind: str) -> None:
+        self.history.append(
+            Operation(f"op-{next(self._numbers)}", instance.view.zone, kind, instance.view.name, "DONE",
+                      started=self.world.now, finished=self.world.now)
+        )  # fmt: skip
+        self.go_down(instance)
+        self.off(instance)
+
+    def go_down(self, instance: Instance) -> None:
+        """The system dies; the power is still on."""
+        if instance.up:
+            instance.up = False
+            instance.on_power(False)
+        self.change(instance, status="STOPPING")
+
+    def off(self, instance: Instance) -> None:
+        if instance.view.status == "TERMINATED":
+            return
+        if instance.billed and instance.billed[-1][1] is None:
+            instance.billed[-1] = (instance.billed[-1][0], self.world.now)
+        self.change(instance, status="TERMINATED", stopped=self.world.now, deadline=None, external_ip=None)
+
+    def guest_shutdown(self, instance: Instance) -> None:
+        if instance.view.status == "RUNNING":
+            self._power_off(instance, "compute.instances.guestTerminate")
+
+    def crash(self, instance: Instance) -> None:
+        """The guest's system dies and boots again by itself; nothing of the cloud's changes."""
+        if instance.up:
+            instance.up = False
+            instance.on_power(False)
+            boot = len(instance.billed)
+            self.world.at(self.world.now + BOOT_S, lambda: self._booted(instance, boot))
+
+    def _console(self, instance: Instance) -> None:
+        self._power_off(instance, "stop")
+        if instance.view.max_run_s is not None:
+            self.power_on(instance, "console")
+
+    def _all_running(self, action: Callable[[Instance], None]) -> None:
+        for instance in list(self.instances.values()):
+            if instance.view.status == "RUNNING":
+                action(instance)
+
+    def running(self) -> list[Instance]:
+        return [i for i in self.instances.values() if i.view.billed]
+
+    def spent(self, usd_per_hour: float) -> float:
+        return sum(i.cost(usd_per_hour, self.world.now) for i in self.instances.values())
+
+
+class CloudPort:
+    """:class:`orchestrator.ports.Cloud` for one controller."""
+
+    def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
+        self._truth = truth
+        self._world = truth.world
+        self._actor = actor
+
+    def _do(self, name: str, action: Callable[[], object]) -> object:
+        return self._world.effect(self._actor, f"cloud.{name}", action, via="cloud")
+
+    def machine(self, zone: str, name: str) -> Machine | None:
+        found = self._do("machine", lambda: self._truth.instances.get((zone, name)))
+        return found.view if isinstance(found, Instance) else None
+
+    def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
+        def find() -> list[Machine]:
+            return [
+                i.view
+                for i in self._truth.instances.values()
+                if all(k in i.view.labels and v in (None, i.view.labels[k]) for k, v in labels.items())
+            ]
+
+        return self._do("machines", find), []  # type: ignore[return-value]
+
+    def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
+        return self._request("create", request_id, lambda: self._create(zone, spec))
+
+    def _create(self, zone: str, spec: MachineSpec) -> Operation:
+        truth, world = self._truth, self._world
+        if (zone, spec.name) in truth.instances:
+            return truth.refused("insert", zone, spec.name, "RESOURCE_ALREADY_EXISTS", Remedy.LOOK_AGAIN)
+        if world.now < world.no_stock_until:
+            return truth.refused("insert", zone, spec.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE)
+        if any(name == spec.name for _, name in truth.instances):
+            raise Violation(f"a second {spec.name} is being created, in {zone}")
+        view = Machine(
+            "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.machine_type,
+            labels=dict(spec.labels), metadata=dict(spec.metadata), spot=spec.spot, created=world.now,
+            max_run_s=spec.max_run_s, termination_action="STOP",
+            disks=(Disk(spec.name, "d", True, spec.disk_gb, True),),
+        )  # fmt: skip
+        instance = truth.instances[zone, spec.name] = Instance(view)
+        world.on["made"]()
+        return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"))
+
+    def start(self, machine: Machine, request_id: str) -> Operation:
+        def make() -> Operation:
+            instance, truth, world = self._of(machine), self._truth, self._world
+            if instance.view.power is not Power.STOPPED:
+                return truth.refused("start", machine.zone, machine.name, "resourceNotReady", Remedy.NOT_READY)
+            if world.now < world.no_stock_until:
+                return truth.refused(
+                    "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
+                )
+            truth.change(instance, status="STAGING")
+            return truth.operation("start", machine.zone, machine.name, 8.0, lambda: truth.power_on(instance, "fcctl"))
+
+        return self._request("start", request_id, make)
+
+    def resume(self, machine: Machine, request_id: str) -> Operation:
+        return self._request(
+            "resume", request_id,
+            lambda: self._truth.refused("resume", machine.zone, machine.name, "invalid", Remedy.FATAL),
+        )  # fmt: skip
+
+    def stop(self, machine: Machine, request_id: str) -> Operation:
+        def make() -> Operation:
+            instance, truth = self._of(machine), self._truth
+            if instance.view.power is Power.STOPPED:
+                return truth.operation("stop", machine.zone, machine.name, 0.5, lambda: None)
+            truth.go_down(instance)
+            return truth.operation(
+                "stop", machine.zone, machine.name, self._world.stop_seconds, lambda: truth.off(instance)
+            )
+
+        return self._request("stop", request_id, make)
+
+    def delete(self, machine: Machine, request_id: str) -> Operation:
+        def make() -> Operation:
+            if (machine.zone, machine.name) not in self._truth.instances:
+                return self._truth.refused("delete", machine.zone, machine.name, "notFound", Remedy.FATAL)
+            instance, truth = self._of(machine), self._truth
+            truth.go_down(instance)
+
+            def gone() -> None:
+                truth.off(instance)
+                truth.instances.pop((machine.zone, machine.name), None)
+
+            return truth.operation("delete", machine.zone, machine.name, 15.0, gone)
+
+        return self._request("delete", request_id, make)
+
+    def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
+        def make() -> Operation:
+            instance, truth = self._of(machine), self._truth
+            if instance.view.power is not Power.STOPPED:
+                return truth.refused("setScheduling", machine.zone, machine.name, "invalid", Remedy.FATAL)
+            truth.change(instance, max_run_s=seconds, termination_action="STOP")
+            return truth.operation("setScheduling", machine.zone, machine.name, 0.5, lambda: None)
+
+        return self._request("set_max_run", request_id, make)
+
+    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
+        return self._merge("set_labels", machine, "labels", labels, request_id)
+
+    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
+        return self._merge("set_metadata", machine, "metadata", items, request_id)
+
+    def _merge(self, name: str, machine: Machine, key: str, items: Mapping[str, str], request_id: str) -> Operation:
+        def make() -> Operation:
+            instance, truth = self._of(machine), self._truth
+            truth.change(instance, **{key: {**getattr(instance.view, key), **items}})
+            return truth.operation(name, machine.zone, machine.name, 0.5, lambda: None)
+
+        return self._request(name, request_id, make)
+
+    def wait(self, operation: Operation, timeout_s: float) -> Operation:
+        def look() -> Operation:
+            until = self._world.now + min(timeout_s, 110.0)
+            while not self._truth.operations[operation.name].done and self._world.now < until:
+                self._world.advance(1.0)
+            return self._truth.operations[operation.name]
+
+        return self._do("wait", look)  # type: ignore[return-value]
+
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        def find() -> list[Operation]:
+            return [self._truth.operations.get(o.name, o) for o in reversed(self._truth.history) if o.target == name]
+
+        return self._do("operations", find)  # type: ignore[return-value]
+
+    def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
+        kind, key = HOST_KEY.split()
+        return self._do("guest_attributes", lambda: {kind: key} if self._of(machine).boots else {})  # type: ignore[return-value]
+
+    def serial_output(self, machine: Machine) -> str:
+        return ""
+
+    def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
+        return self._request(
+            "snapshot", request_id,
+            lambda: self._truth.operation("snapshot", None, name, 30.0, lambda: self._truth.snapshots.add(name)),
+        )  # fmt: skip
+
+    def has_snapshot(self, name: str) -> bool:
+        return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
+
+    def quotas(self, region: str) -> list[Quota]:
+        return []
+
+    def firewall_allows_iap(self, network: str) -> bool | None:
+        return None
+
+    def _request(self, name: str, request_id: str, make: Callable[[], Operation]) -> Operation:
+        return self._do(name, lambda: self._truth.request(request_id, make))  # type: ignore[return-value]
+
+    def _of(self, machine: Machine) -> Instance:
+        return self._truth.instances[machine.zone, machine.name]
+
+
+class CloudsPort:
+    """:class:`orchestrator.ports.Clouds`."""
+
+    def __init__(self, truth: SimulatedCloud, actor: Actor, identity: Login) -> None:
+        self._truth, self._actor, self._identity = truth, actor, identity
+
+    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
+        assert isinstance(target, GcpTarget)
+        return target
+
+    def open(self, target: GcpTarget) -> CloudPort:
+        return CloudPort(self._truth, self._actor)
+
+    def login(self, target: GcpTarget) -> Login:
+        return self._identity
+
+
+class Book:
+    """:class:`orchestrator.ports.MachineBook`: a file of this computer's, so a killed process leaves it whole."""
+
+    def __init__(self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint]) -> None:
+        self._world, self._actor, self._pages = world, actor, pages
+
+    def known(self, project: str, name: str) -> Endpoint | None:
+        return self._pages.get((project, name))
+
+    def remember(self, endpoint: Endpoint) -> None:
+        self._world.effect(
+            self._actor, "book.remember",
+            lambda: self._pages.__setitem__((endpoint.project, endpoint.name), endpoint), via="disk",
+        )  # fmt: skip
+
+    def forget(self, project: str, name: str) -> None:
+        self._world.effect(self._actor, "book.forget", lambda: self._pages.pop((project, name), None), via="disk")
+
+    def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
+        return ()

@@ -1,0 +1,437 @@
+"""One episode: a few commands of fcctl on a virtual laptop, with a schedule of faults, and what must hold throughout.
+
+The workflows, the store and the decisions are the real ones; the cloud, the machine, the link and the clock are not.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fcctl_remote import wire
+from orchestrator.adapters.store import FileStore
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.cloud import Endpoint
+from orchestrator.domain.job import Job, Step
+from orchestrator.domain.target import GcpTarget
+from orchestrator.errors import FcctlError, LinkLost
+from orchestrator.ports import ActiveRun, Login, Services, Source
+from orchestrator.workflows import hold
+from orchestrator.workflows import link as links
+from orchestrator.workflows.prepare import Prepared, Wanted, prepare
+from orchestrator.workflows.resume import new_link, settle
+from orchestrator.workflows.run import Detached, run
+from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
+from tests.simulation.host import Guest, Hosts
+from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
+
+RATE = 0.72
+ZONES = ["us-west1-c", "us-west1-a", "us-central1-a"]
+#: A command that ended leaves nothing on; how long it may still take for what it asked for to come true.
+SETTLED_S = 30.0
+
+KINDS: tuple[Kind, ...] = (
+    "kill", "kill", "kill_after", "kill_after", "interrupt", "sleep", "cut", "lost_reply", "lost_reply", "cloud_down",
+    "stockout", "preempt", "crash", "console", "slow_stop", "skew", "full", "other",
+)  # fmt: skip
+AMOUNTS: dict[str, tuple[float, float]] = {
+    "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
+    "slow_stop": (60, 500), "skew": (-1800, 1800), "full": (60, 3000),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that makes an episode what it is: replayed, it happens again."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    #: What the user types, one after another; ``never`` ends it: nobody comes back.
+    commands: tuple[Literal["run", "ps", "never"], ...]
+    release: Literal["stop", "keep", "delete"] = "stop"
+    exists: bool = True
+
+    def __str__(self) -> str:
+        faults = " ".join(map(str, self.faults)) or "-"
+        return (
+            f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists} faults: {faults}"
+        )
+
+
+def draw(seed: int) -> Schedule:
+    """A random schedule; the same for the same seed."""
+    rng = random.Random(seed)
+    count = rng.choice((1, 1, 2, 2, 3, 4, 6))
+    faults = []
+    for _ in range(count):
+        kind = rng.choice(KINDS)
+        low, high = AMOUNTS.get(kind, (0.0, 0.0))
+        amount = round(rng.uniform(low, high)) if kind in AMOUNTS else 0.0
+        faults.append(Fault(min(rng.randint(1, 60), rng.randint(1, 120)), kind, amount))
+    commands: list[Literal["run", "ps", "never"]] = ["run"]
+    for _ in range(rng.randint(0, 2)):
+        commands.append(rng.choice(("run", "ps", "ps")))
+    commands.append(rng.choice(("ps", "ps", "never")))
+    release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
+    return Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
+
+
+class VirtualClock:
+    """The laptop's clock: the world's, give or take its skew."""
+
+    def __init__(self, world: World, actor: Actor) -> None:
+        self._world, self._actor = world, actor
+
+    def now(self) -> float:
+        return self._world.now + self._world.skew
+
+    def monotonic(self) -> float:
+        return self._world.now
+
+    def sleep(self, seconds: float) -> None:
+        if not self._actor.alive:
+            raise Killed
+        self._world.advance(max(0.0, seconds))
+
+
+class Silent:
+    """An observer that hears everything and shows nothing."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+
+    def event(self, event: wire.Event) -> None: ...
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+    def close(self) -> None: ...
+
+
+class Files:
+    """A source of one file."""
+
+    def read(self, root: Path) -> Source:
+        entry = wire.TreeEntry("a.cu", "0" * 64, 10)
+        return Source(root, (entry,), "1" * 64, None, False)
+
+
+class Nobody:
+    """A notifier and a book of sightings in one: neither has an effect on the machines."""
+
+    def send(self, notice: object) -> list[str]:
+        return []
+
+    def note(self, sighting: object) -> None: ...
+
+    def all(self) -> list[Any]:
+        return []
+
+
+class CountedStore(FileStore):
+    """The real store; what it writes are effects, at which a controller may be killed, and its runs die with it."""
+
+    def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
+        super().__init__(root, clock)
+        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+
+    def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
+        made = super().begin
+        return self._world.effect(self._actor, "store.begin", lambda: self._counted(made(run_id, plan)), via="disk")
+
+    def claim(self, run_id: str) -> ActiveRun | None:
+        claimed = super().claim(run_id)
+        return self._counted(claimed) if claimed is not None else None
+
+    def _counted(self, active: ActiveRun) -> ActiveRun:
+        self.held.append(active)
+        world, actor = self._world, self._actor
+        append, complete = active.journal.append, active.complete
+
+        def counted_append(kind: str, **data: Any) -> None:
+            world.effect(actor, f"journal {kind}", lambda: append(kind, **data), via="disk")
+
+        def counted_complete(record: Any) -> Path:
+            return world.effect(actor, f"complete {record.status}", lambda: complete(record), via="disk")
+
+        active.journal.append = counted_append  # type: ignore[method-assign]
+        active.complete = counted_complete  # type: ignore[method-assign]
+        return active
+
+
+class Inline:
+    """A thread that does its work when it is started: one world, one order of events."""
+
+    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
+        self._target, self._args = target, args
+
+    def start(self) -> None:
+        self._target(*self._args)
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """The workflows' background threads, made part of the one order of events."""
+
+    class Threading:
+        Thread = Inline
+
+    before = (links.threading, hold.threading)
+    links.threading = hold.threading = Threading  # type: ignore[attr-defined, assignment]
+    try:
+        yield
+    finally:
+        links.threading, hold.threading = before  # type: ignore[attr-defined]
+
+
+@dataclass
+class Episode:
+    """The stage, and the people on it."""
+
+    schedule: Schedule
+    root: Path
+    world: World = field(init=False)
+    cloud: SimulatedCloud = field(init=False)
+    guests: dict[str, Guest] = field(default_factory=dict)
+    pages: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
+    #: The most that all commands together were allowed to spend, dollars.
+    allowed: float = 0.0
+    runs: list[str] = field(default_factory=list)
+    _depth: int = 0
+
+    def __post_init__(self) -> None:
+        faults: dict[int, list[Fault]] = {}
+        for fault in self.schedule.faults:
+            faults.setdefault(fault.at, []).append(fault)
+        self.world = World(faults, random.Random(self.schedule.seed))
+        self.cloud = SimulatedCloud(self.world)
+        self.world.on["made"] = self._furnish
+        self.world.on["crash"] = self._crash
+        self.world.on["other"] = self._other
+        self.target = GcpTarget(
+            name="l4", project="sim-project", instance="vm", zones=ZONES, release=self.schedule.release,
+            usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
+        )  # fmt: skip
+        self.key = self.root / "key"
+        self.key.write_text("a key\n")
+        if self.schedule.exists:
+            self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
+        self._furnish()
+
+    def _furnish(self) -> None:
+        for instance in self.cloud.instances.values():
+            if instance.view.id not in self.guests:
+                self.guests[instance.view.id] = Guest(self.world, self.cloud, instance)
+
+    def _crash(self) -> None:
+        for instance in self.cloud.instances.values():
+            self.cloud.crash(instance)
+
+    # --------------------------------------------------------------------------------------------------- one command
+    def services(self, actor: Actor) -> Services:
+        clock = VirtualClock(self.world, actor)
+        book = Book(self.world, actor, self.pages)
+        store = CountedStore(self.root / "results", clock, self.world, actor)
+        quiet = Nobody()
+        return Services(
+            clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
+            observer=Silent(), clouds=CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA")),
+            book=book, notifier=quiet, sightings=quiet,
+        )  # fmt: skip
+
+    def command(self, what: str, name: str) -> str:
+        """One command of one process, from its start to its end, however it ends; how that was."""
+        actor = Actor(name)
+        services = self.services(actor)
+        try:
+            if what == "run":
+                self._run(services)
+            else:
+                settle(services)
+        except Killed:
+            ending = "killed"
+        except (Detached, KeyboardInterrupt):
+            ending = "detached"
+        except LinkLost:
+            ending = "link lost"
+        except FcctlError as e:
+            ending = f"refused: {e.message}"
+        else:
+            ending = "ended"
+        finally:
+            actor.alive = False
+            for active in services.store.held:  # type: ignore[attr-defined]
+                active.release()
+        self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {name}: {what} {ending}")
+        self.check(services)
+        return ending
+
+    def _run(self, services: Services) -> None:
+        prepared = self._prepared(services)
+        self.allowed += prepared.saved.worst_case_usd
+        self.runs.append(prepared.saved.plan.run_id)
+        link = new_link(services, self.target)
+        if services.book.known("sim-project", "vm") is not None:
+            link.open_soon()
+        run(services, link, prepared.saved, prepared.source)
+
+    def _prepared(self, services: Services) -> Prepared:
+        steps = [
+            Step(id="build", run="x", timeout="3m", activity="build"),
+            Step(id="test", run="x", timeout="4m"),
+            Step(id="bench", run="x", timeout="8m", activity="bench"),
+        ]
+        job = Job(job="bench", steps=steps)
+        self.world.advance(0.01)  # an attempt is known by the moment it was planned
+        return prepare(services, self.root, "sim", Budget(), Wanted(job, self.target, {}))
+
+    def _other(self) -> None:
+        """Another fcctl on this laptop, while the first is in the middle of something."""
+        if self._depth:
+            return
+        self._depth += 1
+        try:
+            self.command(self.world.rng.choice(("ps", "run")), "other")
+        finally:
+            self._depth -= 1
+
+    # -------------------------------------------------------------------------------------------------------- it all
+    def play(self) -> None:
+        """The commands, with time in between, then a long time; every invariant is looked at on the way."""
+        rng = self.world.rng
+        with no_threads():
+            for number, what in enumerate(self.schedule.commands):
+                if what == "never":
+                    break
+                ending = self.command(what, f"fcctl-{number}")
+                self._after(ending)
+                self.world.advance(rng.choice((5.0, 120.0, 1800.0, 9000.0)))
+            self.world.faults.clear()
+            self.world.link_down_until = self.world.cloud_down_until = self.world.no_stock_until = 0.0
+            if "never" in self.schedule.commands:
+                self.world.advance(8 * 3600)
+            else:
+                for number in range(2):
+                    self.world.advance(3 * 3600)
+                    self.command("ps", f"last-{number}")
+            self.converged()
+
+    # -------------------------------------------------------------------------------------------------- what must hold
+    def check(self, services: Services) -> None:
+        """After every command: money, results."""
+        spent = self.cloud.spent(RATE)
+        # A system that is slow to go down is on for so long past its fence; nobody can shorten that.
+        going_down = self.world.stop_seconds * len(self.cloud.starts) * RATE / 3600
+        limit = self.allowed + self._by_console() + going_down
+        if spent > limit + 1e-6:
+            raise Violation(f"${spent:.4f} spent, ${limit:.4f} allowed")
+        for guest in self.guests.values():
+            for run_id, found in guest.runs.items():
+                self._results(services, guest, run_id, found.ended)
+
+    def _by_console(self) -> float:
+        """What a person's own starts may cost: fcctl set their limit, and has no say in how many there are."""
+        longest = max((i.view.max_run_s or 0 for i in self.cloud.instances.values()), default=0)
+        return self.cloud.starts.count("console") * (longest + 90) * RATE / 3600
+
+    def _results(self, services: Services, guest: Guest, run_id: str, ended: bool) -> None:
+        """A step that finished has its result here, or still there and a run here that will ask for it."""
+        store = services.store
+        there = guest.files(guest.runs[run_id])
+        if not store.is_complete(run_id):
+            if run_id not in store.active():
+                raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
+            return
+        record = store.get(run_id)
+        if record.status == "lost" and "is gone" in (record.message or ""):
+            return
+        for path, content in there.items():
+            here = store.folder(run_id) / path
+            if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
+                raise Violation(f"{run_id} is complete as {record.status}, and {path} stayed behind")
+        if not ended:
+            raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")
+
+    def _after(self, ending: str) -> None:
+        """A run that was seen to its end, or refused, leaves no machine on behind it."""
+        if self.schedule.release == "keep" or not ending.startswith(("ended", "refused")) or self._live():
+            return
+        self.world.advance(SETTLED_S + self.world.stop_seconds)
+        for instance in self.cloud.running():
+            if not self._excused(instance):
+                raise Violation(f"{instance.view.name} is {instance.view.status} after a command that {ending}")
+
+    def _live(self) -> bool:
+        return any((self.root / "results" / "active").glob("2*"))
+
+    def _excused(self, instance: Instance) -> bool:
+        """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
+        owed = any((self.root / "results" / "owed").glob("*.json"))
+        return self.cloud.starts[-1:] == ["console"] or owed
+
+    def converged(self) -> None:
+        """Long after: everything is off, nothing is left to be done."""
+        for instance in self.cloud.running():
+            raise Violation(f"{instance.view.name} is still {instance.view.status}, hours later")
+        services = self.services(Actor("judge"))
+        self.check(services)
+        if "never" in self.schedule.commands:
+            return
+        if services.store.owed():
+            raise Violation(f"still to be stopped, hours later: {services.store.owed()}")
+        for run_id in services.store.active():
+            kinds = [entry.kind for entry in services.store.journal_of(run_id)]
+            if "stopped" not in kinds:
+                raise Violation(f"{run_id} is still not complete, hours later: {kinds}")
+
+
+def play(schedule: Schedule) -> str | None:
+    """Play one schedule; None, or what was violated."""
+    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=_memory()))
+    episode = Episode(schedule, root)
+    try:
+        episode.play()
+    except Violation as e:
+        return f"{e}\n  " + "\n  ".join(episode.world.trace[-60:])
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return None
+
+
+def _memory() -> str | None:
+    """A folder in memory, where there is one: nobody's disk has to survive this."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def shrink(schedule: Schedule, failing: Callable[[Schedule], bool]) -> Schedule:
+    """The shortest schedule that still fails: fewer faults, fewer commands, smaller amounts."""
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(schedule):
+            if failing(smaller):
+                schedule, changed = smaller, True
+                break
+    return schedule
+
+
+def _smaller(schedule: Schedule) -> Iterator[Schedule]:
+    faults: Sequence[Fault] = schedule.faults
+    for i in range(len(faults)):
+        yield replace(schedule, faults=(*faults[:i], *faults[i + 1 :]))
+    for i in range(len(schedule.commands) - 1, 0, -1):
+        yield replace(schedule, commands=(*schedule.commands[:i], *schedule.commands[i + 1 :]))
+    for i, fault in enumerate(faults):
+        if fault.amount > 60:
+            less = replace(fault, amount=float(round(fault.amount / 2)))
+            yield replace(schedule, faults=(*faults[:i], less, *faults[i + 1 :]))

@@ -1,0 +1,18 @@
+"""Playing one schedule to its verdict, here or in another process."""
+
+from __future__ import annotations
+
+from tests.simulation.episode import Schedule, draw, play
+
+
+def outcome(schedule: Schedule) -> str | None:
+    """What went wrong: a violation, or an exception that no user should see; None if nothing did."""
+    try:
+        return play(schedule)
+    except Exception as e:  # whatever it is, it is the finding
+        return f"{type(e).__name__}: {e}"
+
+
+def attempt(seed: int) -> tuple[int, str | None]:
+    """A seed and its :func:`outcome`."""
+    return seed, outcome(draw(seed))

@@ -1,0 +1,101 @@
+"""Planted bugs, one for each invariant: a simulation that does not find them proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.domain import acquire as decision
+from orchestrator.workflows import drive, hold
+from orchestrator.workflows.collect import Collection
+from orchestrator.workflows.machines import Changes
+from tests.simulation import episode
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+    #: How the violation begins.
+    says: str
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """A machine is started without its time limit."""
+    patch.setattr(decision, "_fence", lambda *_: None)
+
+
+def longer_fence(patch: pytest.MonkeyPatch) -> None:
+    """The limit that is set is not the one that was reckoned with."""
+    wish = hold.Wish
+    patch.setattr(hold, "Wish", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
+
+
+def nothing_fetched(patch: pytest.MonkeyPatch) -> None:
+    """Results are called collected and were not."""
+    patch.setattr(drive, "collect", lambda *_, **__: Collection(0, 0, []))
+
+
+def journal_too_late(patch: pytest.MonkeyPatch) -> None:
+    """The cloud is asked first, and the journal told afterwards."""
+    make = Changes.make
+
+    def late(self: Changes, action: str, zone: str, change: Callable[[str], Any], limit_s: float) -> Any:
+        lines: list[tuple[str, dict[str, object]]] = []
+        hasty = replace(self, log=lambda kind, **data: lines.append((kind, data)))
+        try:
+            return make(hasty, action, zone, change, limit_s)
+        finally:
+            for kind, data in lines:
+                self.log(kind, **data)
+
+    patch.setattr(Changes, "make", late)
+
+
+def never_let_go(patch: pytest.MonkeyPatch) -> None:
+    """The run is over and the machine goes on."""
+
+    def release(self: Any, *, ran: bool) -> None:
+        self._log("release", policy="stop")
+        self._log("released", how="untouched")
+
+    patch.setattr(hold.MachineHold, "release", release)
+
+
+def no_note_left(patch: pytest.MonkeyPatch) -> None:
+    """What could not be stopped, or was handed on to another run, is not written down."""
+    patch.setattr(hold.MachineHold, "_leave_a_note", lambda self: None)
+
+
+def submitted_again(patch: pytest.MonkeyPatch) -> None:
+    """A run that is found on the machine is submitted once more."""
+    look = drive.Driver._ask
+
+    def ask(self: Any) -> None:
+        look(self)
+        if self.ask() is None:
+            return
+        plan = replace(self.saved.plan, run_id=f"{self.run_id[:-1]}z")
+        self._link.call(lambda s: s.submit(plan))
+
+    patch.setattr(drive.Driver, "_ask", ask)
+
+
+def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
+    """What a dead controller left is left for good."""
+    patch.setattr(episode, "settle", lambda services: [])
+
+
+MUTANTS = [
+    Mutant("no fence", no_fence, "vm was started"),
+    Mutant("a longer fence", longer_fence, "$"),
+    Mutant("nothing fetched", nothing_fetched, "20270115"),
+    Mutant("journal too late", journal_too_late, "vm is "),
+    Mutant("never let go", never_let_go, "vm is "),
+    Mutant("no note left", no_note_left, "vm is "),
+    Mutant("submitted again", submitted_again, "step "),
+    Mutant("nobody picks up", nobody_picks_up, "20270115"),
+]

@@ -1,0 +1,67 @@
+"""Random schedules of faults against the true workflows; and bugs planted to see that they are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.episode import Episode, Schedule, draw, play, shrink
+from tests.simulation.judge import outcome
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.world import Fault
+
+#: In CI; `make simulate` plays ten times as many, or as many as you like.
+SCHEDULES = 1000
+CHUNK = 125
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_whatever_goes_wrong_the_invariants_hold(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        failure = outcome(draw(seed))
+        assert failure is None, f"make simulate N=1 SEED={seed}\n{draw(seed)}\n{failure}"
+
+
+#: Schedules that found something once. What it was, and what it is now.
+ONCE_FOUND = [
+    # A run left the machine to another that was just waking it; that one was refused, and nobody stopped it.
+    Schedule(6399, (Fault(8, "other"),), ("run",)),
+    Schedule(6606, (Fault(9, "kill_after"), Fault(9, "other")), ("run", "ps"), release="delete"),
+]
+
+
+@pytest.mark.parametrize("schedule", ONCE_FOUND, ids=str)
+def test_what_was_found_once_stays_mended(schedule: Schedule) -> None:
+    assert outcome(schedule) is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    found = next((failure for seed in range(600) if (failure := _first_line(seed)) is not None), None)
+    assert found is not None, f"600 schedules did not find: {mutant.name}"
+    assert found.startswith(mutant.says)
+
+
+def _first_line(seed: int) -> str | None:
+    failure = outcome(draw(seed))
+    return failure.splitlines()[0] if failure else None
+
+
+def test_a_failure_is_made_as_short_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    next(m for m in MUTANTS if m.name == "no fence").plant(monkeypatch)
+    long = Schedule(1, (Fault(3, "skew", 900), Fault(70, "cut", 600), Fault(90, "kill")), ("run", "ps", "ps"))
+    assert play(long) is not None
+    short = shrink(long, lambda s: outcome(s) is not None)
+    assert (short.faults, short.commands) == ((), ("run",))
+
+
+def test_a_schedule_replays_exactly(tmp_path: Path) -> None:
+    traces = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        played = Episode(draw(17), tmp_path / name)
+        played.play()
+        traces.append([line.split("bench-l4-")[0] for line in played.world.trace])  # the rest is a run's random id
+    assert traces[0] == traces[1]

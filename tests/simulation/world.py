@@ -1,0 +1,167 @@
+"""Virtual time, and a list of what goes wrong when: the stage on which the true workflows play.
+
+Everything a controller does to the world goes through :meth:`World.effect`, which counts. A schedule of faults names
+counts: at the 17th effect the controller is killed, at the 23rd the laptop sleeps for two hours. So a schedule replays
+exactly, and can be made shorter until nothing of it can be left out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from orchestrator.errors import CloudError, HostUnreachable, LinkLost
+
+T = TypeVar("T")
+
+Kind = Literal[
+    "kill",  # the controller dies before the effect
+    "kill_after",  # the controller dies after it
+    "interrupt",  # Ctrl-C
+    "sleep",  # the laptop sleeps for `amount` seconds
+    "cut",  # the link is down for `amount` seconds
+    "lost_reply",  # the effect happens, its answer does not arrive
+    "cloud_down",  # the cloud's interface does not answer for `amount` seconds
+    "stockout",  # no zone has stock for `amount` seconds
+    "preempt",  # the machine is taken away
+    "crash",  # the machine's system dies and boots again
+    "console",  # a person stops the machine and starts it again
+    "slow_stop",  # from now on a stop takes `amount` seconds
+    "skew",  # the laptop's clock jumps by `amount` seconds
+    "full",  # the machine's disk is full for `amount` seconds
+    "other",  # another fcctl does its whole work in between
+]
+
+EPOCH = 1_800_000_000.0
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """At the ``at``-th effect. ``amount`` is in seconds where it means anything."""
+
+    at: int
+    kind: Kind
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at}:{self.kind}" + (f"({self.amount:g})" if self.amount else "")
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing the controller does from here on has an effect."""
+
+
+class Violation(AssertionError):
+    """The world saw something that must never happen."""
+
+
+@dataclass
+class Actor:
+    """One process of fcctl."""
+
+    name: str
+    alive: bool = True
+
+
+@dataclass
+class World:
+    faults: dict[int, list[Fault]]
+    rng: random.Random
+    now: float = EPOCH
+    effects: int = 0
+    skew: float = 0.0
+    link_down_until: float = 0.0
+    cloud_down_until: float = 0.0
+    no_stock_until: float = 0.0
+    disk_full_until: float = 0.0
+    stop_seconds: float = 20.0
+    trace: list[str] = field(default_factory=list)
+    #: What happens to machines; the cloud and the host hang themselves in.
+    on: dict[str, Callable[[], None]] = field(default_factory=dict)
+    _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: itertools.count[int] = field(default_factory=itertools.count)
+
+    # ---------------------------------------------------------------------------------------------------------- time
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """``action`` at ``when`` (epoch seconds of the true time)."""
+        heapq.heappush(self._timers, (when, next(self._order), action))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and everything that is due happen in its order."""
+        until = self.now + seconds
+        while self._timers and self._timers[0][0] <= until:
+            when, _, action = heapq.heappop(self._timers)
+            self.now = max(self.now, when)
+            action()
+        self.now = max(self.now, until)
+
+    # ------------------------------------------------------------------------------------------------------- effects
+    def effect(self, actor: Actor, name: str, action: Callable[[], T], *, via: Literal["disk", "cloud", "host"]) -> T:
+        """One effect of ``actor``, with what the schedule has in store for it.
+
+        Raises:
+            Killed: the actor is dead, or dies of this.
+            LinkLost, CloudError, HostUnreachable: as the ports say.
+        """
+        if not actor.alive:
+            raise Killed
+        self.effects += 1
+        struck = self.faults.get(self.effects, []) if actor.name != "other" else []
+        self.trace.append(
+            f"{self.now - EPOCH:9.1f} {self.effects:4d} {actor.name}: {name} " + " ".join(map(str, struck))
+        )
+        for fault in struck:
+            self._before(actor, fault)
+        self._reachable(via)
+        result = action()
+        self.advance({"disk": 0.01, "host": 0.2, "cloud": 0.4}[via])
+        for fault in struck:
+            if fault.kind == "kill_after":
+                self.kill(actor)
+            if fault.kind == "lost_reply" and via == "host":
+                raise LinkLost("the link broke", cause="simulated")
+            if fault.kind == "lost_reply" and via == "cloud":
+                raise CloudError("no answer from the cloud", cause="simulated")
+        return result
+
+    def kill(self, actor: Actor) -> None:
+        actor.alive = False
+        raise Killed
+
+    def _reachable(self, via: str) -> None:
+        if via == "host" and self.now < self.link_down_until:
+            self.advance(2.0)
+            raise LinkLost("the link is down", cause="simulated")
+        if via == "cloud" and self.now < self.cloud_down_until:
+            self.advance(60.0)  # the adapter's own patience
+            raise CloudError("no answer from the cloud", cause="simulated")
+
+    def unreachable(self, why: str) -> HostUnreachable:
+        """What a login meets."""
+        self.advance(3.0)
+        return HostUnreachable("the machine cannot be reached", reason="timeout", cause=why)
+
+    def _before(self, actor: Actor, fault: Fault) -> None:
+        """What a fault does just before the effect it strikes."""
+        until = self.now + fault.amount
+        match fault.kind:
+            case "kill":
+                self.kill(actor)
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "sleep":
+                self.advance(fault.amount)
+                self.link_down_until = max(self.link_down_until, self.now + 1.0)
+            case "slow_stop":
+                self.stop_seconds = fault.amount
+            case "skew":
+                self.skew += fault.amount
+            case "cut" | "cloud_down" | "stockout" | "full":
+                name = {"cut": "link_down", "cloud_down": "cloud_down", "stockout": "no_stock", "full": "disk_full"}
+                setattr(self, f"{name[fault.kind]}_until", until)
+            case "preempt" | "crash" | "console" | "other":
+                self.on[fault.kind]()
