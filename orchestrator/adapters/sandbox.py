@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -141,6 +142,7 @@ class Sandbox:
                 "the sandbox's machine is an sshd on this computer, and none is installed",
                 hint="Ubuntu: sudo apt-get install -y openssh-server; or run on this machine itself: --on local",
             )
+        _check_account()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             owner = self.folder.stat().st_uid
@@ -261,6 +263,21 @@ class Sandbox:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(daemon.pid, signal.SIGKILL)
         self._ends()
+
+
+def _check_account() -> None:
+    """Raises ConfigError if sshd would let this user in nowhere: the sandbox's machine knows no other."""
+    try:
+        shell = pwd.getpwuid(os.geteuid()).pw_shell
+    except KeyError:
+        shell = None
+    if shell is None or Path(shell).name in ("nologin", "false"):
+        why = f"its shell is {shell}" if shell else f"no account has the number {os.geteuid()}"
+        raise ConfigError(
+            "this account cannot log in to the sandbox's machine, which is an sshd on this computer",
+            cause=why,
+            hint="run on this machine itself: --on local",
+        )
 
 
 def _exits(pid: int) -> bool:

@@ -234,6 +234,13 @@ def test_what_is_missing_is_said(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ConfigError, match="sshd") as refused:
             sandbox.url()
     assert "openssh-server" in (refused.value.hint or "")
+    with monkeypatch.context() as another:
+        another.setattr(module.os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
+        with pytest.raises(ConfigError, match="cannot log in"):
+            sandbox.url()
+        another.setattr(module.os, "geteuid", lambda: 2**31 - 7)
+        with pytest.raises(ConfigError, match="cannot log in"):
+            sandbox.url()
     blocked = sandbox.folder.parent / "file"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("")
@@ -247,14 +254,16 @@ def test_what_is_missing_is_said(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
 def test_a_plain_user_has_one_of_his_own() -> None:
-    nobody = pwd.getpwnam("nobody")
+    plain = next(
+        entry for entry in pwd.getpwall() if entry.pw_uid and not entry.pw_shell.endswith(("nologin", "false"))
+    )
     code = "from orchestrator.adapters import sandbox\ns = sandbox.Sandbox()\ns.url()\n"
     code += "print(s.running(), s.folder)\ns.stop()"
     # The Python of these tests may lie where only root can look: that much is left to the plain user, and no more.
-    became = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+    became = ["setpriv", f"--reuid={plain.pw_uid}", f"--regid={plain.pw_gid}", "--clear-groups"]
     became += ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
     with tempfile.TemporaryDirectory(prefix="fcu", dir="/tmp") as folder:
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        os.chown(folder, plain.pw_uid, plain.pw_gid)
         env = {"PATH": os.environ["PATH"], "HOME": folder, "PYTHONPATH": source_environment()["PYTHONPATH"]}
         argv = [*became, sys.executable, "-c", code]
         done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=120, check=False)
