@@ -47,7 +47,7 @@ def machine(raw: Any, project: str) -> Machine:
     limit = int(scheduling.max_run_duration.seconds) or None
     started = moment(raw.last_start_timestamp)
     running = raw.status == "RUNNING"
-    deadline = moment(raw.resource_status.scheduling.termination_timestamp)
+    deadline = moment(getattr(raw.resource_status.scheduling, "termination_timestamp", ""))  # older libraries lack it
     if deadline is None and limit is not None and started is not None:
         deadline = started + limit
     interfaces = list(raw.network_interfaces)
