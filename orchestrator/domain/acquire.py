@@ -314,9 +314,10 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> 
             hint="fcctl hosts ls tells why; then try again",
         )
     if starts and starts[-1].refusal is not None:
-        no_stock = starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION)
-        move = _no_stock(machine, policy, history, now) if no_stock else None
-        move = move or _again(starts, policy, now, f"{machine.name} cannot be started")
+        if starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION):
+            move = _no_stock(machine, policy, history, now)
+        else:
+            move = _again(starts, policy, now, f"{machine.name} cannot be started")
         if move is not None:
             return move
     if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
@@ -366,7 +367,8 @@ def _no_stock(machine: Machine, policy: Policy, history: History, now: float) ->
         "capacity",
         f"{machine.zone} has no machine for {machine.name}{waited}",
         cause=refusal.message if refusal else None,
-        hint="try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
+        hint=_hint(policy, starts[-1]) if refusal and refusal.remedy is Remedy.NEXT_REGION else
+        "try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
         refusal=refusal,
     )  # fmt: skip
 
