@@ -50,11 +50,18 @@ class Launch:
         if self.samples:
             import numpy as np
 
-            if min(self.samples) <= 0 or len(self.samples) < blocks.NEEDS.get(metric, 1):
+            if not all(map(_is_time, (min(self.samples), max(self.samples)))):
+                return None
+            if len(self.samples) < blocks.NEEDS.get(metric, 1):
                 return None
             return float(blocks.statistic(np.asarray(self.samples), metric))
         found = self.stats.get(metric)
-        return found if found is not None and found > 0 else None
+        return found if found is not None and _is_time(found) else None
+
+
+def _is_time(value: float) -> bool:
+    """In whatever unit: what is beyond this is no measurement, and no arithmetic would survive it."""
+    return 1e-15 < value < 1e15
 
 
 @dataclass(frozen=True)
