@@ -19,14 +19,18 @@ from orchestrator.adapters.store import FileStore
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
 from orchestrator.domain.job import Job, Step
+from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import FcctlError, LinkLost
 from orchestrator.ports import ActiveRun, Login, Services, Source
 from orchestrator.workflows import hold
 from orchestrator.workflows import link as links
+from orchestrator.workflows.cancel import cancel
+from orchestrator.workflows.go_on import go_on
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
-from orchestrator.workflows.resume import new_link, settle
+from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
 from orchestrator.workflows.run import Detached, run
+from orchestrator.workflows.wake import fetch, waking_usd
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
@@ -46,6 +50,10 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
+Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "never"]
+COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """All that makes an episode what it is: replayed, it happens again."""
@@ -53,7 +61,7 @@ class Schedule:
     seed: int
     faults: tuple[Fault, ...]
     #: What the user types, one after another; ``never`` ends it: nobody comes back.
-    commands: tuple[Literal["run", "ps", "never"], ...]
+    commands: tuple[Command, ...]
     release: Literal["stop", "keep", "delete"] = "stop"
     exists: bool = True
 
@@ -74,9 +82,9 @@ def draw(seed: int) -> Schedule:
         low, high = AMOUNTS.get(kind, (0.0, 0.0))
         amount = round(rng.uniform(low, high)) if kind in AMOUNTS else 0.0
         faults.append(Fault(min(rng.randint(1, 60), rng.randint(1, 120)), kind, amount))
-    commands: list[Literal["run", "ps", "never"]] = ["run"]
-    for _ in range(rng.randint(0, 2)):
-        commands.append(rng.choice(("run", "ps", "ps")))
+    commands: list[Command] = ["run"]
+    for _ in range(rng.randint(0, 3)):
+        commands.append(rng.choice(COMMANDS))
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     return Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
@@ -254,10 +262,7 @@ class Episode:
         actor = Actor(name)
         services = self.services(actor)
         try:
-            if what == "run":
-                self._run(services)
-            else:
-                settle(services)
+            self._carry_out(what, services)
         except Killed:
             ending = "killed"
         except (Detached, KeyboardInterrupt):
@@ -275,6 +280,32 @@ class Episode:
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {name}: {what} {ending}")
         self.check(services)
         return ending
+
+    def _carry_out(self, what: str, services: Services) -> None:
+        if what == "run":
+            self._run(services)
+            return
+        states = settle(services)
+        each: dict[str, Callable[[str], object]] = {
+            "attach": lambda run_id: attach(services, run_id),
+            "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
+            "wake": lambda run_id: self._fetch(services, run_id),
+            "go on": lambda run_id: go_on(services, run_id, self._agree),
+        }
+        wanted = [s.run_id for s in states if s.state == "waiting" or what in ("attach", "cancel")]
+        for run_id in wanted if what in each else ():
+            try:
+                each[what](run_id)
+            except FcctlError as e:
+                self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {what} {run_id}: {e.message}")
+
+    def _fetch(self, services: Services, run_id: str) -> None:
+        saved = saved_plan(services, run_id)
+        self.allowed += waking_usd(saved) if saved is not None else 0.0
+        fetch(services, run_id)
+
+    def _agree(self, saved: SavedPlan) -> None:
+        self.allowed += saved.worst_case_usd
 
     def _run(self, services: Services) -> None:
         prepared = self._prepared(services)
@@ -301,7 +332,7 @@ class Episode:
             return
         self._depth += 1
         try:
-            self.command(self.world.rng.choice(("ps", "run")), "other")
+            self.command(self.world.rng.choice(("ps", "run", "cancel")), "other")
         finally:
             self._depth -= 1
 

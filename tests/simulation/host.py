@@ -57,6 +57,10 @@ class Guest:
             return "exists"
         if self.world.now < self.world.disk_full_until:
             raise HostFault("the disk is full", fault="disk_full")
+        before = self.runs.get(plan.resume_from or "")
+        again = {r.id for r in before.results if r.status == "passed"} & {s.id for s in plan.steps} if before else set()
+        if again:
+            raise Violation(f"step {sorted(again)[0]} of {plan.resume_from} had passed, and runs again")
         run = self.runs[plan.run_id] = Run(plan, self.world.now, self.instance.boots)
         self._begin(run)
         return "started"
