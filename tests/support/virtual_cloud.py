@@ -11,7 +11,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -87,7 +87,7 @@ class CloudWorkspace(Workspace):
         out, err = io.StringIO(), io.StringIO()
         clock = VirtualClock(self.emulator, self.ahead_s)
         with (
-            mock.patch("orchestrator.app.SystemClock", lambda: clock),
+            mock.patch("orchestrator.app.SystemClock", return_value=clock),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
@@ -119,15 +119,15 @@ class Meter:
         self._since: dict[str, float] = {}
         self.seconds = 0.0
         self.longest_s = 0.0
-        self._real_call = emulator.world.timeline._call  # noqa: SLF001 - every change of state happens in one of these
+        self._real_call = emulator.world.timeline._call
 
     def __enter__(self) -> Meter:
-        self._emulator.world.timeline._call = self._call  # type: ignore[method-assign]  # noqa: SLF001
+        self._emulator.world.timeline._call = self._call  # type: ignore[method-assign]
         self._look()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._emulator.world.timeline._call = self._real_call  # type: ignore[method-assign]  # noqa: SLF001
+        self._emulator.world.timeline._call = self._real_call  # type: ignore[method-assign]
         self._look()
         for path in list(self._since):
             self._end(path)
@@ -162,3 +162,56 @@ def emulated(**given: Any) -> Iterator[Emulator]:
     scenario = Scenario(wait_limit_s=0.02, **given)
     with Emulator(scenario=scenario) as emulator:
         yield emulator
+
+
+# ------------------------------------------------------------------------------------------------ somebody else's hand
+def hands(emulator: Emulator) -> Any:
+    """Google's client, used without fcctl."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    return compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        client_options={"api_endpoint": emulator.url},
+    )
+
+
+def machine_by_hand(emulator: Emulator, state: str, zone: str = ZONES[0]) -> None:
+    """The target's machine as somebody else made it, and left it: stopped, suspended, running, stopping or absent."""
+    from google.cloud import compute_v1 as compute
+
+    if state == "absent":
+        return
+    image = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
+    instance = compute.Instance({
+        "name": INSTANCE, "machine_type": f"zones/{zone}/machineTypes/g2-standard-4", "labels": {"fcctl": "yes"},
+        "disks": [{"boot": True, "auto_delete": True, "initialize_params": {"source_image": image}}],
+        "network_interfaces": [{"access_configs": [{"name": "External NAT"}]}],
+        "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
+        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False},
+    })  # fmt: skip
+    hands(emulator).insert_unary(project=PROJECT, zone=zone, instance_resource=instance)
+    emulator.advance(2)
+    if state in ("stopped", "stopping"):
+        if state == "stopping":
+            emulator.scenario.latency = replace(emulator.scenario.latency, stop=180)
+        hands(emulator).stop_unary(project=PROJECT, zone=zone, instance=INSTANCE)
+        emulator.advance(2)
+    elif state == "suspended":
+        hands(emulator).suspend_unary(project=PROJECT, zone=zone, instance=INSTANCE)
+        emulator.advance(2)
+
+
+def stop_by_hand(emulator: Emulator, zone: str = ZONES[0]) -> None:
+    hands(emulator).stop_unary(project=PROJECT, zone=zone, instance=INSTANCE)
+    emulator.advance(2)
+
+
+def start_by_hand(emulator: Emulator, zone: str = ZONES[0]) -> None:
+    hands(emulator).start_unary(project=PROJECT, zone=zone, instance=INSTANCE)
+    emulator.advance(2)
+
+
+def delete_by_hand(emulator: Emulator, zone: str = ZONES[0]) -> None:
+    hands(emulator).delete_unary(project=PROJECT, zone=zone, instance=INSTANCE)
+    emulator.advance(2)

@@ -1,0 +1,63 @@
+"""What somebody else does to a machine while a run's step works on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from orchestrator.emulator import Emulator
+from tests.support.virtual_cloud import INSTANCE, delete_by_hand, start_by_hand, stop_by_hand
+from tests.support.waiting import wait_for
+
+
+def preempted(cloud: Emulator) -> None:
+    cloud.preempt(INSTANCE)
+
+
+def host_error(cloud: Emulator) -> None:
+    cloud.host_error(INSTANCE)
+
+
+def stopped(cloud: Emulator) -> None:
+    stop_by_hand(cloud)
+
+
+def restarted(cloud: Emulator) -> None:
+    stop_by_hand(cloud)
+    start_by_hand(cloud)
+
+
+def deleted(cloud: Emulator) -> None:
+    delete_by_hand(cloud)
+
+
+def shut_down(cloud: Emulator) -> None:
+    cloud.control.happen(INSTANCE, "guestTerminate")
+
+
+def fence(cloud: Emulator) -> None:
+    cloud.control.happen(INSTANCE, "deferredStop")
+
+
+def api_down(cloud: Emulator) -> None:
+    cloud.faults.add(action="*", nth="1+", do={"http": 503})
+
+
+def soon(cloud: Emulator, name: str) -> threading.Thread:
+    """Let it happen as soon as the step has left its mark in the machine's home."""
+    happen: Callable[[Emulator], None] = globals()[name]
+
+    def watch() -> None:
+        wait_for(lambda: _at_work(cloud), 60)
+        happen(cloud)
+
+    thread = threading.Thread(target=watch, name=f"happening-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _at_work(cloud: Emulator) -> bool:
+    try:
+        return (cloud.home(INSTANCE) / "at-work").exists()
+    except LookupError:
+        return False

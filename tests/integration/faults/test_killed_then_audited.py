@@ -1,0 +1,84 @@
+"""A controller killed at every line of its journal; then only ``fcctl hosts audit --stop``: nothing stays on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand, machines
+from tests.support.waiting import wait_for
+from tests.support.zygote import Zygote
+
+pytest.importorskip("google.cloud.compute_v1")
+
+#: begun, acquire, fence, metadata, start, label, acquired, arm, armed, sync, submit, submitted, ended, collected,
+#: release, stop, released, complete.
+LINES = 18
+
+
+def killed(zygote: Zygote, workspace: CloudWorkspace, line: int, *args: str) -> int:
+    number = zygote.start(
+        *args, url=workspace.emulator.url, cwd=workspace.root, env=workspace.env(), kill=("before", line)
+    )
+    return zygote.wait(number)
+
+
+@pytest.mark.parametrize("line", range(2, LINES + 1))
+def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
+    line: int, tmp_path: Path, private_home: Path, zygote: Zygote
+) -> None:
+    with emulated() as cloud:
+        machine_by_hand(cloud, "stopped")
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
+        assert killed(zygote, workspace, line, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+        cloud.advance(5)  # whatever was asked for has happened
+        was_on = bool(billed(cloud))
+        said = workspace.type("hosts", "audit", "--stop")
+        if was_on:
+            assert "noop-l4" in said.out
+        # A run that still works there is not disturbed; it is ended by whoever collects it.
+        if billed(cloud):
+            assert "goes on there" in said.out
+            wait_for(lambda: workspace.type("ps") and not workspace.active(), 30)
+        assert said.code == 0 or not billed(cloud)
+        assert billed(cloud) == []
+        assert len(machines(cloud)) == 1
+        wait_for(lambda: workspace.type("ps") and not workspace.active(), 30)
+        assert billed(cloud) == []
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.6])
+def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_home: Path, zygote: Zygote) -> None:
+    """It has no journal; the machine is found by its name, and has its limit from the start."""
+    with emulated() as cloud:
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
+        number = zygote.start("hosts", "up", "l4", "--yes", url=cloud.url, cwd=workspace.root, env=workspace.env())
+        wait_for(lambda: billed(cloud))
+        time.sleep(delay_s)
+        zygote.end(number)
+        assert zygote.wait(number) in (-signal.SIGKILL, 0)
+        cloud.advance(5)
+        (machine,) = machines(cloud).values()
+        assert machine.resource["scheduling"]["maxRunDuration"]["seconds"] in (3600, "3600")
+        verdict = workspace.type("hosts", "audit", "--json").json["machines"][0]["verdict"]
+        assert verdict in ("stray", "up")
+        workspace.type("hosts", "down", "l4", check=0)
+        assert billed(cloud) == []
+
+
+def test_two_controllers_want_one_machine(tmp_path: Path, private_home: Path, zygote: Zygote) -> None:
+    with emulated() as cloud:
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
+        words = ("run", "noop", "--on", "l4", "--yes")
+        numbers = [
+            zygote.start(*words, url=cloud.url, cwd=workspace.root, env=workspace.env())
+            for _ in range(2)
+        ]  # fmt: skip
+        assert [zygote.wait(number) for number in numbers] == [0, 0]
+        cloud.advance(5)
+        assert billed(cloud) == []
+        assert len(machines(cloud)) == 1
+        assert [record["status"] for record in workspace.runs().values()] == ["passed", "passed"]
