@@ -61,7 +61,7 @@ def test_every_check_of_preflight_is_on_the_page() -> None:
 
 def test_the_errors_that_are_quoted_are_those_fcctl_prints() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "orchestrator").rglob("*.py"))
-    for title in ("The machine cannot be reached", "A run that is not where"):
+    for title in ("The machine cannot be reached", "The cloud says no", "A run that is not where"):
         quoted = re.findall(r"^\| `(.+?)` \|", section(title), flags=re.MULTILINE)
         assert quoted
         for text in quoted:
