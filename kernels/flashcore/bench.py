@@ -31,14 +31,15 @@ from flashcore.tuned import Tuned
 MIN_ITERATIONS = 100
 #: A B B A, then B A A B: whoever comes first after the pause between blocks has no lasting disadvantage.
 ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
-#: Samples in a row before the other side's turn.
-RUN = 2
+#: Samples in a row before the other side's turn; in eager mode more, since single calls are short and jitter.
+RUN, EAGER_RUN = 2, 4
 #: Independent repetitions of a comparison, an even number: each order of capture as often as the other.
 REPLICATES = timing.PLACES
 #: Replicates whose timers the audit looks at.
 AUDITED = (0, REPLICATES // 2, REPLICATES - 1)
-#: Times as many blocks in eager mode: single calls are short, and the processor that makes them is not quiet.
-EAGER_BLOCKS = 4
+#: Times as many blocks in eager mode: the processor that makes the calls is not quiet, for milliseconds on end. With 4
+#: times as many, 18 of 20 comparisons of a kernel with itself were within 1 %; with more, all.
+EAGER_BLOCKS = 8
 #: What the figures mean; raised whenever they stop being comparable with older ones.
 METHOD_VERSION = 3
 #: Raw samples kept of each row, and unthrottled replicates that a ratio needs.
@@ -337,14 +338,14 @@ class Bench:
         readings = []
         self._audited = []
         brief = self.mode == "eager" and max(a.call_us, b.call_us) < timing.LONG_US
-        blocks = self.blocks * (EAGER_BLOCKS if brief else 1)
+        blocks, run = (self.blocks * EAGER_BLOCKS, EAGER_RUN) if brief else (self.blocks, RUN)
         for replicate in range(REPLICATES):
             pair = self._pair(a, b, replicate)
             self._audited += [pair[0]] if replicate in AUDITED else []
             for values in samples.values():
                 values.append([])
             for number in range(blocks):
-                block = self._block(pair, ORDERS[(number + replicate // 2) % 2])
+                block = self._block(pair, ORDERS[(number + replicate // 2) % 2], run)
                 for side, taken in enumerate(block):
                     samples[side][-1].append(taken)
                 reading = self.clocks.read()
@@ -352,11 +353,13 @@ class Bench:
         return Paired(np.array(samples[0]), np.array(samples[1]), readings)
 
     @staticmethod
-    def _block(pair: tuple[timing.Timer, timing.Timer], order: Sequence[int]) -> tuple[list[float], list[float]]:
+    def _block(
+        pair: tuple[timing.Timer, timing.Timer], order: Sequence[int], run: int
+    ) -> tuple[list[float], list[float]]:
         taken: tuple[list[float], list[float]] = ([], [])
         for side in order:
             pair[side].lead_in()
-            taken[side].extend(pair[side].sample() for _ in range(RUN))
+            taken[side].extend(pair[side].sample() for _ in range(run))
         return taken
 
     def _own(self, source: timing.Source, samples: np.ndarray) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def _compile(
             "build",
             variant=variant.name,
             configuration=configuration,
+            content=home.name,  # the same where source, headers, command and compiler are
             debug=debug,
             tool=toolchain.version(command[0]),
             command=" ".join(argv[:-2]),

@@ -107,11 +107,8 @@ def published(reference: Path) -> Iterator[tables.Evidence]:
         notes = _read(folder / "notes.json") or {}
         found = tables.Evidence(folder.name, notes={str(k): str(v) for k, v in notes.items()})
         for run in sorted(p for p in folder.iterdir() if (p / "run.json").is_file()):
-            found.add_run(_read(run / "run.json") or {})
-            for path in sorted(run.glob("*.json")):
-                document = _read(path)
-                if document is not None and document.get("kind") in KINDS:
-                    found.add(document)
+            read = [_read(path) for path in sorted(run.glob("*.json"))]
+            found.add_run(_read(run / "run.json") or {}, [d for d in read if d is not None and d.get("kind") in KINDS])
         if found.runs:
             yield found
 

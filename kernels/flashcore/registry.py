@@ -125,16 +125,16 @@ VARIANTS: dict[str, Variant] = {
             name="wmma",
             device="cuda",
             source=CSRC / "wmma.cu",
-            summary="both products on tensor cores through nvcuda::wmma, softmax through shared memory",
+            summary="both products on tensor cores through nvcuda::wmma, weights through shared memory, not scores",
             parameters=(
-                Parameter("TILE_N", (32, 64), 64, "keys per tile"),
-                Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
-                Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
+                Parameter("TILE_N", (32, 64), 32, "keys per tile"),
+                Parameter("WARPS", (2, 4, 8), 4, "warps per block, in pairs that share their rows"),
+                Parameter("PAIR_ROWS", (16, 32), 32, "query rows of a pair of warps"),
             ),
             constraints=(
                 Constraint(
-                    "tiles, scores and queries must fit 64 KB: WARPS * WARP_ROWS <= 64, or 128 with TILE_N=32",
-                    lambda c: c["WARPS"] * c["WARP_ROWS"] <= (64 if c["TILE_N"] == 64 else 128),
+                    "two row tiles of 32 keys a warp do not fit 120 registers: PAIR_ROWS=32 needs TILE_N=32",
+                    lambda c: c["PAIR_ROWS"] * c["TILE_N"] <= 1024,
                 ),
             ),
             alignment=16,  # rows are read and written 16 bytes at a time
@@ -252,7 +252,7 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["TILE_M"] == 0 or c["TILE_M"] >= c["WARP_ROWS"],
                 ),
                 Constraint(
-                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048, 1024 if pipelined with 16 rows",
+                    "a warp's scores must fit its registers: WARP_ROWS * TILE_N <= 2048; pipelined, 16 rows: 1024",
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(

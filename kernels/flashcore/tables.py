@@ -30,27 +30,35 @@ class Evidence:
     name: str
     notes: dict[str, str] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
-    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    builds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # one for each configuration
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     benches: dict[str, dict[str, Any]] = field(default_factory=dict)
     profiles: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     ceilings: dict[str, float] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
 
-    def add_run(self, run: dict[str, Any]) -> None:
+    def add_run(self, run: dict[str, Any], documents: Iterable[dict[str, Any]]) -> None:
+        """What is known of a label from earlier runs is replaced; within a run it adds up."""
         self.runs.append(run)
+        seen: set[tuple[str, str]] = set()
+        for document in documents:
+            key = (document["kind"], str(document.get("label") or document.get("variant") or ""))
+            self._add(document, *key, again=key in seen)
+            seen.add(key)
 
-    def add(self, document: dict[str, Any]) -> None:
-        label = str(document.get("label") or document.get("variant") or "")
-        kind = document["kind"]
+    def _add(self, document: dict[str, Any], kind: str, label: str, again: bool) -> None:
         if kind == "environment":
             self.environment = document
         elif kind == "metrics" and "mma_f32_tflops" in document["metrics"]:
             self.ceilings = document["metrics"]
         elif kind == "profile":
             self.profiles[label, str((document.get("shape") or {}).get("name"))] = document
-        elif label and kind in ("build", "correctness", "benchmark"):
-            {"build": self.builds, "correctness": self.checks, "benchmark": self.benches}[kind][label] = document
+        elif label and kind == "build":
+            self.builds[label] = [*(self.builds[label] if again else []), document]
+        elif label and kind == "correctness":
+            self.checks[label] = document
+        elif label and kind == "benchmark":
+            self.benches[label] = _merged(self.benches[label], document) if again else document
 
     def labels(self) -> list[str]:
         """Variants with figures, up the ladder, settings after the defaults."""
@@ -74,6 +82,12 @@ class Evidence:
     def comparison(self, label: str, benchmark: str, against: str) -> dict[str, Any]:
         found = self.benches.get(label, {}).get("comparisons", [])
         return next((c for c in found if c.get("benchmark") == benchmark and c.get("against") == against), {})
+
+
+def _merged(bench: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Two benchmarks of one label and run, of different shapes."""
+    lists = {key: [*bench.get(key, []), *more.get(key, [])] for key in ("benchmarks", "comparisons", "fastest")}
+    return {**more, **bench, **lists}
 
 
 def render(found: Evidence) -> str:
@@ -223,8 +237,11 @@ def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:
 
 
 def _resources(found: Evidence, label: str) -> list[str]:
-    """Registers, stack and spilled bytes on sm_89, the worst of a variant's kernels."""
-    kernels = [k for k in found.builds.get(label, {}).get("kernels", []) if k.get("arch") == ARCH]
+    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels."""
+    builds = found.builds.get(label, [])
+    used = found.row(label, MISSION).get("configuration")  # there may be others, for other shapes
+    builds = [b for b in builds if b.get("configuration") == used] or builds
+    kernels = [k for build in builds for k in build.get("kernels", []) if k.get("arch") == ARCH]
     if not kernels:
         return [NONE, NONE, NONE]
     spills = [(k.get("spill_store_bytes") or 0) + (k.get("spill_load_bytes") or 0) for k in kernels]

@@ -47,6 +47,20 @@ class Row:
             math.log2(shape.keys / self.shape.keys)
         )
 
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Row:
+        """The row that :meth:`as_dict` gave.
+
+        Raises:
+            LookupError, TypeError, ValueError: ``entry`` is no such thing.
+        """
+        shape = Shape(**{str(k): int(v) for k, v in entry["shape"].items()})
+        settings = {str(k): int(v) for k, v in entry["set"].items()}
+        gpu = Gpu(str(entry["gpu"]), int(entry["sms"]))
+        if min(shape.B, shape.H, shape.S, shape.D, shape.keys, gpu.sms) < 1:
+            raise ValueError(f"a row has a size below 1: {entry}")
+        return cls(str(entry["variant"]), gpu, shape, settings, str(entry["run"]))
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "variant": self.variant,
@@ -105,7 +119,7 @@ def load(path: Path = TABLE) -> tuple[Row, ...]:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {document['schema_version']}, this reads {SCHEMA_VERSION}")
-        rows = tuple(_row(entry) for entry in document["rows"])
+        rows = tuple(Row.from_dict(entry) for entry in document["rows"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
         raise UsageError(
             f"{path} is not a table of tilings", cause=f"{type(e).__name__}: {e}", hint="git checkout -- " + path.name
@@ -135,15 +149,6 @@ def record(rows: Iterable[Row], path: Path = TABLE) -> None:
 def _key(row: Row) -> tuple[Any, ...]:
     s = row.shape
     return (row.variant, row.gpu.name, row.gpu.sms, s.B * s.H * s.S * s.keys, s.B, s.H, s.S, s.keys, s.D)
-
-
-def _row(entry: Mapping[str, Any]) -> Row:
-    shape = Shape(**{str(k): int(v) for k, v in entry["shape"].items()})
-    settings = {str(k): int(v) for k, v in entry["set"].items()}
-    gpu = Gpu(str(entry["gpu"]), int(entry["sms"]))
-    if min(shape.B, shape.H, shape.S, shape.D, shape.keys, gpu.sms) < 1:
-        raise ValueError(f"a row has a size below 1: {entry}")
-    return Row(str(entry["variant"]), gpu, shape, settings, str(entry["run"]))
 
 
 def _load(gpu: Gpu, shape: Shape) -> float:

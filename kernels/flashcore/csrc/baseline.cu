@@ -58,7 +58,9 @@ static __global__ void __launch_bounds__(kThreads) flashcore_baseline(const flas
   __syncthreads();
   const float2 q_lane = make_float2(q[2 * lane], q[2 * lane + 1]);
 
-  float maximum = -CUDART_INF_F, sum = 0.f, out = 0.f;
+  // Maxima begin below every score of finite inputs, but finite: a tile whose scores are all minus infinity has weights
+  // of zero then, not infinity minus infinity.
+  float maximum = -1e30f, sum = 0.f, out = 0.f;
   for (int tile = 0; tile < keys; tile += KEYS) {
     // 1. Scores: each warp takes every second key; its lanes share out the head dimension.
 #pragma unroll 4

@@ -125,7 +125,7 @@ __device__ __forceinline__ void softmax(Scores &s, Rows &rows, float factor) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) maximum = fmaxf(maximum, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
       maximum = max_across<4>(maximum);
-      const float base = maximum * factor;  // finite: every row of a tile that is not skipped sees its first key
+      const float base = maximum * factor;
       const float correction = exp2_approx(rows.maximum[i][h] * factor - base);
       rows.maximum[i][h] = maximum;
       float sum = 0.f;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void merge(Rows &rows, float *box, int group, int row
       float keep[2], add[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h, theirs += 64) {
-        const float maximum = fmaxf(rows.maximum[i][h], theirs[0]);  // finite: the first warp has seen key 0
+        const float maximum = fmaxf(rows.maximum[i][h], theirs[0]);
         keep[h] = exp2_approx((rows.maximum[i][h] - maximum) * factor);
         add[h] = exp2_approx((theirs[0] - maximum) * factor);
         rows.maximum[i][h] = maximum;
@@ -269,7 +269,7 @@ static __global__ void __launch_bounds__(kThreads, kMinBlocks) flashcore_fused(c
 #pragma unroll
       for (float &x : rows.out[i][n]) x = 0.f;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) rows.maximum[i][h] = -CUDART_INF_F, rows.sum[i][h] = 0.f;
+    for (int h = 0; h < 2; ++h) rows.maximum[i][h] = kLowest, rows.sum[i][h] = 0.f;
   }
 
 #pragma unroll 1

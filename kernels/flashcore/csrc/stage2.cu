@@ -148,7 +148,7 @@ __device__ __forceinline__ void weigh(Scores &s, Rows &rows, __half *weights, fl
       for (int n = 0; n < 2 * kKeyBlocks; ++n) {
         maximum = fmaxf(maximum, fmaxf(s[r][n][2 * half], s[r][n][2 * half + 1]));
       }
-      maximum = max_across<4>(maximum);  // finite: every row sees key 0, which is in the first tile
+      maximum = max_across<4>(maximum);
       const float correction = exp2_approx((rows.maximum[r][half] - maximum) * factor);  // 0 for the first tile
       const float offset = maximum * factor;
       const int row = 16 * r + lane / 4 + 8 * half;
@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(kThreads, kBlocksPerSm) flashcore_stage
   for (int r = 0; r < kRowBlocks; ++r) {
 #pragma unroll
     for (int d = 0; d < kDimBlocks; ++d) wmma::fill_fragment(rows.out[r][d], 0.f);
-    rows.maximum[r][0] = rows.maximum[r][1] = -INFINITY;
+    rows.maximum[r][0] = rows.maximum[r][1] = kLowest;
     rows.sum[r][0] = rows.sum[r][1] = 0.f;
   }
 

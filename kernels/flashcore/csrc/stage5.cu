@@ -179,7 +179,7 @@ __device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, 
 struct Rows {
   uint32_t q[kDimBlocks][4];       // A fragments of Q
   float o[2 * kDimBlocks][4] = {};  // C fragments of the output, not yet divided by the sums
-  float maximum[2] = {-INFINITY, -INFINITY};  // of raw scores, over the keys so far
+  float maximum[2] = {kLowest, kLowest};  // of raw scores, over the keys so far
   float sum[2] = {};                                  // this lane's part: its quad is added up once, at the end
 };
 
@@ -242,7 +242,7 @@ __device__ __forceinline__ void weigh(float (&s)[2 * kKeyBlocks][4], Rows &rows,
     float maximum = rows.maximum[half];
 #pragma unroll
     for (int n = 0; n < 2 * kKeyBlocks; ++n) maximum = fmaxf(maximum, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-    maximum = max_across<4>(maximum);  // finite: every row sees key 0, which is in the first tile
+    maximum = max_across<4>(maximum);
     const float correction = exp2_approx((rows.maximum[half] - maximum) * factor);  // 0 for the first tile
     const float offset = maximum * factor;
     float sum = rows.sum[half] * correction;

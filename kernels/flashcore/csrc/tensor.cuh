@@ -86,6 +86,14 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// threadIdx.x, read where it is written: the compiler neither keeps it in a register until then nor what follows from
+// it. For paths that run rarely, in kernels short of registers.
+__device__ __forceinline__ unsigned thread_again() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  return thread;
+}
+
 // Barriers among some of a block's warps: `threads` of them in all, a multiple of 32; id 1..15 (0 is __syncthreads).
 // arrive() tells and goes on, sync() tells and waits.
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
@@ -94,11 +102,25 @@ __device__ __forceinline__ void barrier_sync(int id, int threads) {
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
+// sync(), and whether any of the threads gave true.
+__device__ __forceinline__ bool barrier_or(int id, int threads, bool mine) {
+  int any;
+  asm volatile("{\n.reg .pred mine, any;\nsetp.ne.s32 mine, %3, 0;\nbar.red.or.pred any, %1, %2, mine;\n"
+               "selp.s32 %0, 1, 0, any;\n}\n"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<int>(mine))
+               : "memory");
+  return any != 0;
+}
 
 #endif  // CUDA_ON_CPU
 
 // ------------------------------------------------------------------------------------------------ numbers
 constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Where maxima begin: below every score of finite inputs, and itself finite. A tile whose scores are all minus infinity
+// (keys that are) then has weights of zero; minus infinity as a maximum would give infinity minus infinity.
+constexpr float kLowest = -1e30f;
 
 // Two floats as two halves in one register, `low` in the lower bits: the order of a fragment.
 __device__ __forceinline__ uint32_t pack_halves(float low, float high) {

@@ -112,6 +112,14 @@ inline void meet(Barrier &barrier, int expected) {
   wait_past(barrier.round, round);
 }
 
+inline bool meet_and_vote(int id, int expected, bool mine) {
+  static bool votes[16][2];  // by round: a thread may be one barrier ahead of another
+  bool &any = votes[id][barriers[id].round % 2];
+  any = mine || (any && barriers[id].arrived > 0);
+  meet(barriers[id], expected);
+  return any;
+}
+
 // Each lane gives a value and sees those of all 32.
 template <typename T>
 std::vector<T> exchange(const char *operation, const T &mine) {
@@ -200,6 +208,7 @@ inline void perform(std::vector<Copy> &copies) {
 
 // ------------------------------------------------------------------------------------------------ CUDA's own functions
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
+inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(0, static_cast<int>(blockDim.x), mine); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0); }
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
@@ -221,6 +230,10 @@ using std::min;
 struct float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -230,10 +243,6 @@ struct alignas(16) uint4 {
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-struct alignas(8) uint2 {
-  unsigned x, y;
-};
-inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
 using __half = _Float16;
 using half = __half;
@@ -245,6 +254,8 @@ inline __half __float2half_rn(float x) { return static_cast<__half>(x); }
 inline __half __float2half(float x) { return static_cast<__half>(x); }
 inline float __half2float(__half x) { return static_cast<float>(x); }
 inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline __half __hmax(__half x, __half y) { return x > y || y != y ? x : y; }  // of a number and NaN, the number
+inline __half2 __hmax2(__half2 x, __half2 y) { return {__hmax(x.x, y.x), __hmax(x.y, y.y)}; }
 inline float2 __half22float2(__half2 x) { return {__half2float(x.x), __half2float(x.y)}; }
 
 using cudaError_t = int;
@@ -329,12 +340,14 @@ inline void mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
   }
 }
 
+inline unsigned thread_again() { return threadIdx.x; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void barrier_sync(int id, int threads) { cuda_on_cpu::meet(cuda_on_cpu::barriers[id], threads); }
+inline bool barrier_or(int id, int threads, bool mine) { return cuda_on_cpu::meet_and_vote(id, threads, mine); }
 inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cpu::barriers[id], threads); }
 
 }  // namespace flashcore
 
 #include "bfloat16.h"   // bfloat16.cuh's instructions
-#include "mbarriers.h"  // mbarrier.cuh's
 #include "fp8.h"        // fp8.cuh's
+#include "mbarriers.h"  // mbarrier.cuh's

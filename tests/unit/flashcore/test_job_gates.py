@@ -53,7 +53,7 @@ def documents(**changes: Any) -> dict[str, Any]:
             },
             "sanitizer": [{"tool": "memcheck", "status": value["sanitizer"]}],
         },
-        "metrics": {"metrics": {"mma_f32_tflops": value["mma"], "dram_copy_gbps": value["mma"]}},
+        "metrics": {"metrics": {"mma_f32_tflops": value["mma"], "dram_copy_gbps": value["mma"], "configurations": 1}},
         "benchmark": {
             "device": "cuda",
             "benchmarks": rows,
@@ -76,7 +76,7 @@ def verdicts(name: str, **changes: Any) -> list[tuple[str, str]]:
 
 def test_all_jobs_of_the_brief_are_there() -> None:
     phases = {"phase0", "phase1", "phase2", "phase3"}
-    assert {"preflight", "build", "test", "bench", "peaks", "ncu", "evidence", *phases} <= set(NAMES)
+    assert {"preflight", "build", "test", "bench", "peaks", "ncu", "evidence", "sweep", *phases} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,7 +24,8 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 CONFIGURATIONS = [
     ("baseline", {}),
     ("wmma", {}),
-    ("wmma", {"TILE_N": 32, "WARPS": 2, "WARP_ROWS": 32}),
+    ("wmma", {"WARPS": 8}),
+    ("wmma", {"TILE_N": 64, "WARPS": 2, "PAIR_ROWS": 16}),
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
     ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
@@ -112,3 +113,14 @@ def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: P
     tile = {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": producers}
     library = compile_on_cpu(VARIANTS["stage5"], tile, tmp_path)
     assert refusal(library, Shape(1, 4, 70, 64, S_kv=20_000), 1, "plain", True, 0.125) is None
+
+
+def test_keys_of_minus_infinity_have_no_weight(library: ctypes.CDLL) -> None:
+    """Whole tiles of them, the first one, too: infinity minus infinity must not come up."""
+    q, k, v = inputs.draw(Shape(1, 1, 33, 64, S_kv=200), 5, "cpu")
+    q[..., 0] = 1.0
+    k[:, :, :64, 0] = k[:, :, 128:192, 0] = -torch.inf
+    out = torch.full_like(q, torch.nan)
+    assert library.flashcore_forward(arguments(q, k, v, out, False, 0.125)) == 0
+    right = attention64(q, k, v, scale=0.125)
+    assert tolerance(sdpa(q, k, v, scale=0.125), right).refusal(measure(out, right)) is None

@@ -1,0 +1,192 @@
+"""``python -m flashcore.sweep LABEL... --shape SHAPES``: time many configurations quickly, and say which is fastest.
+
+A LABEL is a variant, meaning every configuration of it, or one configuration: ``fused:TILE_M=64+STAGES=1``. A
+configuration that needs stack or spills registers, here or on the card these kernels are for, is left out; one whose
+output is not near PyTorch's, too. First each is timed for itself, then the best of each variant and shape in turns with
+each other: what decides is the median of those. These are times to choose by; ``bench`` is the measurement.
+
+Writes ``sweep.json``: a ``metrics`` document with the rows that :mod:`flashcore.tilings` takes. They come into its
+table by ``python -m flashcore.sweep --adopt RUN``, and name that run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flashcore import build, documents, registry, shapes, tilings, toolchain
+from flashcore.errors import FlashcoreError, Unavailable, UsageError
+from flashcore.shapes import Shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from flashcore.launch import Kernel
+
+#: Compilers at once: they wait for the disk, too.
+BUILDERS = 16
+#: Of each variant and shape, so many of the fastest are timed again in turns, so often.
+FINALISTS, TURNS = 6, 9
+REPEATS = 5
+#: A graph replay lasts about this long.
+GRAPH_US, MAX_LAUNCHES = 1000.0, 100
+#: Further from PyTorch's output than this is wrong (outputs of S >= 64 keys are themselves below 4).
+MAX_ERR = 5e-3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flashcore.sweep", description="Find each shape's configuration.")
+    parser.add_argument("labels", nargs="*", metavar="LABEL", help="a variant, or one configuration of it")
+    parser.add_argument("--shape", default="all", metavar="SHAPE", help="all, a name, or B,H,S,D; several by ';'")
+    parser.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
+    parser.add_argument("--adopt", type=Path, metavar="RUN", help="instead: put a run's rows into the table")
+    options = parser.parse_args(argv)
+    try:
+        if options.adopt:
+            print(f"{adopt(options.adopt)} rows into {tilings.TABLE}")
+            return 0
+        document = run(options.labels, shapes.parse(options.shape))
+        print(documents.write_json(documents.folder(options.out) / "sweep.json", document))
+    except FlashcoreError as e:
+        print("error: " + str(e), file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+def adopt(folder: Path, table: Path = tilings.TABLE) -> int:
+    """Put the rows of the sweep in the run ``folder`` into ``table``; returns how many.
+
+    Raises:
+        UsageError: there is none, or its rows are not legal.
+    """
+    try:
+        run_id = str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["run_id"])
+        found = [json.loads(p.read_text(encoding="utf-8"))["rows"] for p in folder.glob("steps/*/out/sweep.json")]
+    except (OSError, ValueError, LookupError, TypeError) as e:
+        raise UsageError(f"{folder} is not the folder of a run with a sweep", cause=str(e)) from e
+    rows = [tilings.Row.from_dict({**entry, "run": run_id}) for each in found for entry in each]
+    if not rows:
+        raise UsageError(f"{folder} has no sweep", hint="fcctl run sweep --on HOST")
+    tilings.record(rows, table)
+    return len(rows)
+
+
+def run(labels: Sequence[str], chosen: dict[str, Shape]) -> dict[str, Any]:
+    """Time every configuration that ``labels`` name on every shape; returns the ``metrics`` document.
+
+    Raises:
+        UsageError: a label is no variant.
+        Unavailable: no GPU, or no torch.
+    """
+    gpu = toolchain.gpu()
+    if gpu is None:
+        raise Unavailable("there is no GPU to time on", hint="run this on the GPU machine: fcctl run sweep --on HOST")
+    kernels = _kernels(_configurations(labels))
+    rows: list[dict[str, Any]] = []
+    metrics: dict[str, float] = {"configurations": float(sum(map(len, kernels.values())))}
+    for name, shape in chosen.items():
+        for variant, candidates in kernels.items():
+            best = _fastest(candidates, shape)
+            for place, (us, kernel) in enumerate(best):
+                settings = " ".join(f"{k}={v}" for k, v in kernel.built.configuration.items())
+                print(f"  {name:<14} {variant:<10} {us:>9.2f} us  {settings}", flush=True)
+                metrics[f"{variant}.{name}.{place}_us"] = round(us, 4)
+            if best:
+                found = registry.VARIANTS[variant]
+                default = found.configure()
+                settings = {k: v for k, v in best[0][1].built.configuration.items() if v != default[k]}
+                rows.append(tilings.Row(variant, gpu, shape, settings, "").as_dict())
+    return documents.document("metrics", metrics=metrics, rows=rows, device=gpu.name)
+
+
+def _configurations(labels: Sequence[str]) -> list[tuple[registry.Variant, registry.Configuration]]:
+    wanted = []
+    for label in labels:
+        name, settings = registry.split(label)
+        variant = registry.find(name, lambda: "cuda")
+        if variant.device != "cuda" or variant.chooses:
+            raise UsageError(f"{name} has no configuration for each shape")
+        named = dict(pair.split("=") for pair in settings)
+        wanted += [(variant, c) for c in ([variant.configure({k: int(v) for k, v in named.items()})] if named else
+                                          variant.space())]  # fmt: skip
+    return wanted
+
+
+def _kernels(wanted: Sequence[tuple[registry.Variant, registry.Configuration]]) -> dict[str, list[Kernel]]:
+    """Built and loaded, those that neither spill nor need stack, by variant."""
+    from flashcore.launch import Kernel
+
+    with ThreadPoolExecutor(BUILDERS) as pool:
+        built = list(pool.map(lambda one: build.build(*one), wanted))
+    found: dict[str, list[Kernel]] = {}
+    for one in built:
+        if not any(
+            k["stack_bytes"] or k["spill_store_bytes"] or k["spill_load_bytes"] for k in one.document["kernels"]
+        ):
+            found.setdefault(one.variant.name, []).append(Kernel(one))
+    return found
+
+
+def _fastest(kernels: Sequence[Kernel], shape: Shape) -> list[tuple[float, Kernel]]:
+    """The :data:`FINALISTS` by their times in turns, the fastest first, with microseconds per launch."""
+    import torch
+
+    from flashcore import inputs, reference
+
+    tensors = inputs.draw(shape, 1, "cuda")
+    right = reference.sdpa(*tensors)
+    out = torch.empty_like(tensors[0])
+    timed: list[tuple[float, Kernel, Callable[[], float]]] = []
+    for kernel in kernels:
+        out.fill_(float("nan"))
+        kernel(*tensors, out=out)
+        if not float((out - right).abs().max()) <= MAX_ERR:
+            print(f"  {kernel.built.configuration} is wrong on {shape} and left out", flush=True)
+            continue
+        sample = _timer(kernel, tensors, out)
+        timed.append((statistics.median(sample() for _ in range(REPEATS)), kernel, sample))
+    timed.sort(key=lambda one: one[0])
+    finalists = timed[:FINALISTS]
+    turns: list[list[float]] = [[] for _ in finalists]
+    for _ in range(TURNS):
+        for taken, (_, _, sample) in zip(turns, finalists):  # noqa: B905 (Python 3.9)
+            taken.append(sample())
+    best = [(statistics.median(taken), one[1]) for taken, one in zip(turns, finalists)]  # noqa: B905 (Python 3.9)
+    return sorted(best, key=lambda one: one[0])
+
+
+def _timer(kernel: Kernel, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], float]:
+    """A function that gives microseconds per launch of one replay of a CUDA graph."""
+    import torch
+
+    q, k, v = tensors
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for event in (start, stop):
+        event.record()
+        kernel(q, k, v, out=out)
+    torch.cuda.synchronize()
+    launches = max(1, min(MAX_LAUNCHES, round(GRAPH_US / max(1.0, start.elapsed_time(stop) * 1000))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            kernel(q, k, v, out=out)
+
+    def sample() -> float:
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop) * 1000 / launches
+
+    sample()
+    return sample
+
+
+if __name__ == "__main__":
+    sys.exit(main())
