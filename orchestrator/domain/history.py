@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.domain.measurement import Measurement
+from orchestrator.domain.statistics_blocks import midranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,7 +165,7 @@ def _split(segment: np.ndarray, alpha: float, rng: np.random.Generator) -> tuple
     n = segment.size
     if n < 2 * LEAST:
         return None
-    ranks = _ranks(segment)
+    ranks = midranks(segment)
     heights = _heights(ranks[None, :])[0]
     at = int(np.argmax(heights))
     reached, done = 0, 0
@@ -188,15 +189,6 @@ def _heights(ranks: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(sums) / np.sqrt(before * (n - before) / n))
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Mid-ranks."""
-    import numpy as np
-
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[inverse], dtype=float)
-
-
 def _settled(data: np.ndarray, found: dict[int, float]) -> list[tuple[int, float]]:
     """Each change where it is best between its neighbours: the first split of a long series is made before anybody
     knows of the others."""
@@ -207,7 +199,7 @@ def _settled(data: np.ndarray, found: dict[int, float]) -> list[tuple[int, float
     for i, at in enumerate(places):
         start = places[i - 1] if i else 0
         end = places[i + 1] if i + 1 < len(places) else data.size
-        heights = _heights(_ranks(data[start:end])[None, :])[0]
+        heights = _heights(midranks(data[start:end])[None, :])[0]
         places[i] = start + LEAST + int(np.argmax(heights)) if heights.size else at
     return list(zip(places, p_values, strict=True))
 

@@ -44,7 +44,7 @@ def block_length(samples: Floats) -> int:
     import numpy as np
 
     n = samples.size
-    values = np.argsort(np.argsort(samples)).astype(float)
+    values = midranks(samples)  # equal ones alike: in their order they would look like a trend
     values -= values.mean()
     variance = float(values @ values) / n
     if n < 8 or variance == 0:
@@ -108,6 +108,15 @@ def grain(samples: Floats) -> float:
     if values.size == 1 or values.size > samples.size / 2:
         return 0.0
     return float(np.diff(values).min()) / float(np.median(samples)) / math.sqrt(12)
+
+
+def midranks(values: Floats) -> Floats:
+    """The ranks from 1, those of equal values their mean."""
+    import numpy as np
+
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[inverse], dtype=float)
 
 
 def thinned(samples: Floats) -> Floats:

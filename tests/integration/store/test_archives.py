@@ -1,0 +1,221 @@
+"""Runs in one file: out here, in there, and what hostile archives come to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
+from orchestrator.cli.main import main
+from tests.support.measured_runs import measured, simple
+
+Captured = pytest.CaptureFixture[str]
+CONFIG = '[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n'
+
+
+@pytest.fixture
+def there(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The workspace an archive comes into, empty; beside it ``runs.tar.zst`` with the two runs of another."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "fcctl.toml").write_text(CONFIG)
+    store = FileStore(here / "results", SystemClock())
+    for i in range(2):
+        measured(store, [simple(10.0 + i)], at=60 * i)
+    assert main(["-C", str(here), "results", "export", "all", "-o", str(tmp_path / "runs.tar.zst")]) == 0
+    found = tmp_path / "there"
+    found.mkdir()
+    (found / "fcctl.toml").write_text(CONFIG)
+    monkeypatch.chdir(found)
+    return found
+
+
+def left(workspace: Path) -> list[str]:
+    """All that is in the results folder, but for what any command makes."""
+    root = workspace / "results"
+    found = [p.relative_to(root).as_posix() for p in root.rglob("*")] if root.exists() else []
+    return sorted(p for p in found if not p.startswith("index.sqlite") and p != "runs")
+
+
+def test_runs_come_in_byte_for_byte(there: Path, capsys: Captured) -> None:
+    assert main(["results", "import", "../runs.tar.zst", "--dry-run"]) == 0
+    assert left(there) == [], "only verified"
+    assert main(["results", "import", "../runs.tar.zst", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    runs = there.parent / "here" / "results" / "runs"
+    assert sorted(done["imported"]) == sorted(p.name for p in runs.iterdir())
+    for file in runs.rglob("*"):
+        copy = there / "results" / "runs" / file.relative_to(runs)
+        assert copy.is_dir() if file.is_dir() else copy.read_bytes() == file.read_bytes()
+    assert main(["results", "ls", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+    assert main(["results", "import", "../runs.tar.zst", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["here_already"]) == 2
+
+
+def test_archives_are_reproducible(there: Path) -> None:
+    here = there.parent / "here"
+    for file in (here / "results" / "runs").rglob("*.json"):
+        file.touch()
+        file.chmod(0o600)
+    assert main(["-C", str(here), "results", "export", "all", "-o", "again.tar.zst"]) == 0
+    assert (there / "again.tar.zst").read_bytes() == (there.parent / "runs.tar.zst").read_bytes()
+
+
+def test_a_run_of_the_same_name_and_other_content_stays(there: Path, capsys: Captured) -> None:
+    assert main(["results", "import", "../runs.tar.zst"]) == 0
+    run = next((there / "results" / "runs").iterdir())
+    (run / "journal.jsonl").write_text("mine\n")
+    assert main(["results", "import", "../runs.tar.zst"]) == 8
+    assert "differs" in capsys.readouterr().err
+    assert (run / "journal.jsonl").read_text() == "mine\n"
+
+
+def test_an_archive_comes_in_whole_or_not_at_all(there: Path, capsys: Captured) -> None:
+    whole = (there.parent / "runs.tar.zst").read_bytes()
+    bad = there / "bad.tar.zst"
+    for content in (whole[:-40], whole[: len(whole) // 2], whole[:10], b"", b"no archive at all" * 100):
+        bad.write_bytes(content)
+        assert main(["results", "import", "bad.tar.zst"]) == 1, len(content)
+        assert "refusing" in capsys.readouterr().err
+        assert left(there) == []
+    assert main(["results", "import", "nowhere.tar.zst"]) == 7
+
+
+# ------------------------------------------------------------------------------------------------ hostile
+RUN = "20261121t081530z-bench-l4-3fa9c1"
+RECORD = json.dumps(
+    {"run_id": RUN, "job": "bench", "target": "l4", "status": "passed", "exit_code": 0, "created": "x", "finished": "x",
+     "source": {"tree_sha256": "ab"}}
+).encode()  # fmt: skip
+
+
+def described(path: str, content: bytes, **wrong: Any) -> dict[str, Any]:
+    return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest(), **wrong}
+
+
+def packed(files: list[dict[str, Any]], members: list[tuple[tarfile.TarInfo, bytes]], **manifest: Any) -> bytes:
+    """An archive whose manifest says ``files`` and which holds ``members``."""
+    stream = io.BytesIO()
+    content = {"format": "fcctl-runs", "version": 1, "runs": {RUN: {"files": files}}, **manifest}
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info, data in [plain("manifest.json", json.dumps(content).encode()), *members]:
+            tar.addfile(info, io.BytesIO(data))
+    return zstandard.compress(stream.getvalue())
+
+
+def plain(name: str, content: bytes, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    info.size = len(content) if kind == tarfile.REGTYPE else 0
+    return info, content
+
+
+GOOD = plain(f"{RUN}/run.json", RECORD)
+
+
+def one(path: str, content: bytes = b"x", **wrong: Any) -> bytes:
+    """A manifest with one more file of that name, which follows as told."""
+    return packed(
+        [described("run.json", RECORD), described(path, content, **wrong)], [GOOD, plain(f"{RUN}/{path}", content)]
+    )
+
+
+def swapped(kind: bytes, link: str) -> bytes:
+    return packed([described("run.json", RECORD), described("a", b"")], [GOOD, plain(f"{RUN}/a", b"", kind, link)])
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a symbolic link": (lambda: swapped(tarfile.SYMTYPE, "/etc/passwd"), "no plain file"),
+    "a hard link": (lambda: swapped(tarfile.LNKTYPE, f"{RUN}/run.json"), "no plain file"),
+    "a device": (lambda: swapped(tarfile.CHRTYPE, ""), "no plain file"),
+    "a pipe": (lambda: swapped(tarfile.FIFOTYPE, ""), "no plain file"),
+    "an absolute path": (lambda: one("/etc/cron.d/x"), "must not be"),
+    "a way up": (lambda: one("../../x"), "must not be"),
+    "a way up inside": (lambda: one("steps/../../../x"), "must not be"),
+    "a control character": (lambda: one("a\x1b[2J"), "must not be"),
+    "a name of the store's own": (lambda: one(".fcctl-run.json"), "must not be"),
+    "a double in the manifest": (lambda: one("RUN.json"), "twice"),
+    "a wrong sum": (lambda: one("a", sha256="0" * 64), "sha256"),
+    "a longer file": (lambda: one("a", b"xx", size=1), "was to come next"),
+    "a negative size": (lambda: one("a", size=-1), "no size"),
+    "a bomb": (lambda: one("a", size=10**10), "bomb"),
+    "more than was told": (
+        lambda: packed([described("run.json", RECORD)], [GOOD, plain(f"{RUN}/more", b"x")]), "more than its manifest",
+    ),
+    "less than was told": (
+        lambda: packed([described("run.json", RECORD), described("a", b"x")], [GOOD]), "to come next",
+    ),
+    "a member twice": (
+        lambda: packed([described("run.json", RECORD), described("a", b"x")], [GOOD, GOOD]), "to come next",
+    ),
+    "no manifest": (lambda: zstandard.compress(b"\0" * 1024), "begin with a manifest"),
+    "another format": (lambda: packed([], [], format="zip"), "none of fcctl's"),
+    "a later version": (lambda: packed([], [], version=2), "version 2"),
+    "no run": (lambda: packed([], [], runs={"../x": {"files": []}}), "no run id"),
+    "a run without a record": (lambda: packed([described("a", b"x")], [plain(f"{RUN}/a", b"x")]), "no run.json"),
+    "a record of another run": (
+        lambda: packed([described("run.json", RECORD.replace(b"3fa9c1", b"3fa9c2"))],
+                       [plain(f"{RUN}/run.json", RECORD.replace(b"3fa9c1", b"3fa9c2"))]), "another run",
+    ),
+    "a record that is none": (
+        lambda: packed([described("run.json", b"{")], [plain(f"{RUN}/run.json", b"{")]), "run.json",
+    ),
+    "manifest nested deeply": (
+        lambda: zstandard.compress(_tar(plain("manifest.json", b"[" * 100_000))), "no JSON",
+    ),
+    "a huge extended header": (
+        lambda: zstandard.compress(_tar(_extended(200_000))), "too long",
+    ),
+}  # fmt: skip
+
+
+def _tar(member: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        tar.addfile(member[0], io.BytesIO(member[1]))
+    return stream.getvalue()
+
+
+def _extended(size: int) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, size
+    return info, b"x" * size
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(there: Path, capsys: Captured, name: str) -> None:
+    make, reason = HOSTILE[name]
+    (there / "bad.tar.zst").write_bytes(make())
+    assert main(["results", "import", "bad.tar.zst"]) == 1
+    said = capsys.readouterr().err
+    assert reason in said
+    assert "\x1b" not in said
+    assert left(there) == []
+    assert sorted(p.name for p in there.parent.iterdir() if p != private(there)) == ["here", "runs.tar.zst", "there"]
+
+
+def private(there: Path) -> Path:
+    """The folder of the test's own home, wherever the fixture put it."""
+    return there.parent / "home"
+
+
+def test_the_archives_that_hostile_ones_are_made_like_would_come_in(there: Path) -> None:
+    """Else every refusal above could be for another reason."""
+    (there / "good.tar.zst").write_bytes(one("steps/a/ü-log.txt"))
+    assert main(["results", "import", "good.tar.zst"]) == 0
+    assert (there / "results" / "runs" / RUN / "steps" / "a" / "ü-log.txt").read_bytes() == b"x"
+    shutil.rmtree(there / "results")
+    long = "/".join(["d" * 40] * 6)
+    (there / "good.tar.zst").write_bytes(one(long))
+    assert main(["results", "import", "good.tar.zst"]) == 0
