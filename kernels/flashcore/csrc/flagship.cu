@@ -154,17 +154,30 @@ constexpr Candidate candidate() {
 
 // About how many cycles the busiest multiprocessor works. Its blocks come `resident` at a time. One step of a warp has
 // work for the tensor cores and special function units of its quarter of the multiprocessor, and a latency that other
-// warps can fill; a block has a beginning and an end. The constants are fits to an H200 (docs/flagship-notes.md); the
-// tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0 do in 8 or less.
-int64_t cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
-  const int64_t blocks = tiles_of(args.S_q, c.rows) * args.B * args.H;
-  const int64_t each = tiles_of(static_cast<int>(std::min<int64_t>(blocks, INT32_MAX)), device.processors);
-  const int64_t steps = tiles_of(args.S_kv, c.keys * c.groups);
-  const int per_key = (c.warp_rows == 16 ? 15 : 25) + (device.minor == 0 ? 0 : 8 * c.warp_rows / 16);
-  const int64_t work = per_key * c.keys * args.D / 64, latency = 500;
-  const int64_t ends = 1500 + 100 * c.groups;
-  const int64_t rounds = (each + resident - 1) / resident;
-  return std::max(rounds * (ends + steps * (latency + work)), each * (c.warps * steps * work / 4 + ends / 8));
+// warps can fill; a block has a beginning and an end. Under a causal mask a block has as many steps as its last row has
+// keys: the mean counts where blocks follow each other, the longest where they do not.
+//
+// The constants are a fit to an H200's times of 21 tilings at 100 shapes: the choice costs 0.4 % of the fastest one's
+// time in the mean (docs/flagship-notes.md). They are relative to each other. The tensor cores of 8.6 and 8.9 take 16
+// cycles for what those of 8.0 and 9.0 do in 8 or less.
+double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
+  const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
+  const double each = std::ceil(blocks / device.processors), rounds = std::ceil(each / resident);
+  const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
+  const double longest = static_cast<double>(tiles_of(tiles, c.groups));
+  double mean = longest;
+  if (args.causal) {
+    const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
+    mean = std::min(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
+  }
+  const double per_key = (c.warp_rows == 16 ? 13 : 25.4) + (device.minor == 0 ? 0 : 8 * c.warp_rows / 16);
+  const double work = per_key * (c.keys <= 32 ? 1.5 : 1) * c.keys * args.D / 64, latency = 1153;
+  const double ends = 112 + 60 * c.groups;
+  const double busy = c.warps * std::min(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
+  const double alone = rounds * ends + (rounds == 1 ? longest : mean * rounds) * (latency + work);
+  const double here = args.causal ? std::max(1.0, blocks / device.processors) : each;
+  const double shared = here * (busy * mean * work / 4 + 1.52 * ends);
+  return std::max(alone, shared);
 }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
@@ -185,12 +198,12 @@ int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT],
   if (const int error = current_device(number, device)) return error;
   if (last.fits(args, number)) return last.best->start(args, number);
   const Candidate *best = nullptr;
-  int64_t least = INT64_MAX;
+  double least = INFINITY;
   for (const Candidate &c : candidates) {
     int resident = 0;
     if (c.shared_bytes > device.shared_bytes) continue;
     if (const int error = c.prepare(number, resident)) return error;
-    const int64_t time = cycles(c, args, device, resident);
+    const double time = cycles(c, args, device, resident);
     if (time < least) least = time, best = &c;
   }
   if (!best) return cudaErrorInvalidValue;
@@ -211,7 +224,7 @@ int choose(const flashcore_args &args) {
 
 #else
 
-// The winners of a sweep over 838 tilings on an H200, for the shapes in docs/flagship-notes.md.
+// Each of these is the fastest somewhere (docs/flagship-notes.md).
 // Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
 template <Type T, int D>
 int choose(const flashcore_args &args) {
@@ -219,6 +232,7 @@ int choose(const flashcore_args &args) {
   if constexpr (D == 128) {
     static constexpr Candidate candidates[] = {
         candidate<Tiling<T, D, 32, 16, 64, 4, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 64, 16, 64, 2, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 64, 16, 64, 1, 2, true>>(),
     };
     return start_best(args, candidates, last);
@@ -227,6 +241,7 @@ int choose(const flashcore_args &args) {
         candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
         candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 0, false, true>>(),
         candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
@@ -236,8 +251,12 @@ int choose(const flashcore_args &args) {
         candidate<Tiling<T, D, 16, 16, 16, 4, 2, true, 1, false, true>>(),
         candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
         candidate<Tiling<T, D, 16, 16, 64, 4, 2, true, 1, false, true>>(),
+        candidate<Tiling<T, D, 16, 16, 128, 4, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
         candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 0, false, true>>(),
+        candidate<Tiling<T, D, 64, 16, 128, 2, 1, false, 1, true>>(),
+        candidate<Tiling<T, D, 64, 16, 64, 1, 2, true, 0, false, true>>(),
         candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
         candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
     };
