@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -297,18 +296,14 @@ def dashboard(cli: Cli, port: int, announce: Callable[[str], None]) -> tuple[Ser
     Raises:
         FcctlError: what it needs is not installed, or the port is taken.
     """
-    from orchestrator.adapters.store import FileStore
     from orchestrator.cli.main import version
     from orchestrator.reports import live
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import bind
 
-    server = bind(port, announce)
-    workspace, made = cli.workspace(), services(cli, live.Silent())
-    store = FileStore(workspace.results_dir, made.clock, note=live.Silent().note)
+    workspace, server = cli.workspace(), bind(port, announce)
     argv = (sys.executable, "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
-    shown = dataclasses.replace(made, store=store)
-    return server, Backend(workspace.root, workspace.config, shown, store.measurements, argv, version())
+    return server, Backend(workspace.root, workspace.config, services(cli, live.Silent()), argv, version())
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator.domain.config import Config
-from orchestrator.domain.measurement import Measurement
 from orchestrator.ports import Services
-
-
-class Measurements(Protocol):
-    """The newest first; filters are those of the store's index."""
-
-    def __call__(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +17,6 @@ class Backend:
     root: Path
     config: Config
     services: Services
-    measurements: Measurements
     #: The command that runs fcctl in this workspace; arguments follow.
     fcctl: Sequence[str]
     version: str

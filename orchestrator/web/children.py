@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import FcctlError
+from orchestrator.errors import (
+    BudgetError, ConflictError, FcctlError, NotFoundError, RunNotFinished, RunNotFound, UsageError,
+)  # fmt: skip
 
 AT_ONCE = 2
 TIMEOUT_S = 120.0
@@ -120,12 +122,19 @@ def _document(code: int, out: bytes, err: bytes) -> Any:
         raise _told(err.decode(errors="replace"), code) from None
 
 
+#: Errors that are the browser's user's, by the code that a command gives them.
+_KINDS: dict[Any, type[FcctlError]] = {
+    kind.code: kind for kind in (NotFoundError, RunNotFound, RunNotFinished, UsageError, BudgetError, ConflictError)
+}
+
+
 def _told(text: str, code: int) -> FcctlError:
     """The error that a child reported, as JSON or as lines for people."""
     for line in reversed(text.strip().splitlines()):
         try:
             found = json.loads(line)["error"]
-            return FcctlError(str(found["message"]), cause=found.get("cause"), hint=found.get("hint"))
+            kind = _KINDS.get(found.get("code"), FcctlError)
+            return kind(str(found["message"]), cause=found.get("cause"), hint=found.get("hint"))
         except (ValueError, LookupError, TypeError):
             continue
     parts = {word: line.partition(":")[2].strip() for line in text.splitlines() if (word := line.partition(":")[0])}

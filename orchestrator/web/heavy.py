@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,6 @@ def report(runs: list[str], version: str) -> dict[str, Any]:
 
     made = build(_shown(folder) for folder in runs)
     return {"html": page.render(made, charts(made), made_by=f"fcctl {version}")}
-
-
-def compare(old: str, new: str) -> dict[str, Any]:
-    """Two runs' benchmarks, each with its verdict."""
-    from orchestrator.domain.compare import compare as judged
-
-    found = judged(_rows(old), _rows(new))
-    return {
-        "counts": found.counts(),
-        "benchmarks": [b.as_json() for b in found.benchmarks],
-        "controls": [b.as_json() for b in found.controls],
-        "only_old": [asdict(key) for key in found.only_old],
-        "only_new": [asdict(key) for key in found.only_new],
-    }
 
 
 def trend(measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -63,21 +48,13 @@ def trend(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"series": found}
 
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"report": report, "compare": compare, "trend": trend}
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {"report": report, "trend": trend}
 
 
 def _shown(folder: str) -> Shown:
     path = Path(folder)
     record = RunRecord.model_validate_json((path / "run.json").read_bytes())
     return Shown(record, path, load(record, path))
-
-
-def _rows(folder: str) -> list[Any]:
-    from orchestrator.domain.compare_rows import Machine, rows_of
-
-    shown = _shown(folder)
-    machine = Machine(shown.record.host)
-    return [row for d in shown.documents.of("benchmark") for row in rows_of(d.content, machine)]
 
 
 def _finite(value: Any) -> Any:

@@ -19,7 +19,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from orchestrator.errors import FcctlError, NotFoundError, RunNotFinished, RunNotFound, UsageError
+from orchestrator.domain.timings import number
+from orchestrator.errors import (
+    BudgetError, ConflictError, FcctlError, NotFoundError, RunNotFinished, RunNotFound, UsageError,
+)  # fmt: skip
 from orchestrator.reports.figures import microseconds, small
 from orchestrator.reports.live import duration, first_line, telemetry_text
 from orchestrator.reports.run_list import age
@@ -41,7 +44,6 @@ class Site:
         self.backend = backend
         self.access = access
         self.store = backend.services.store
-        self.measurements = backend.measurements
         self.children = Children(backend.fcctl, backend.root)
         self.live = LiveRuns(backend.services)
         self.logs = Logs(backend.services)
@@ -70,7 +72,7 @@ class Site:
         made.filters.update(
             duration=duration, clean=clean, us=microseconds, small=small, gauge=telemetry_text, usd=_usd,
             spaced=lambda text: str(text).replace("_", " "), sparkline=_sparkline, kind=_kind,
-            first_line=first_line,
+            first_line=first_line, figure=_figure,
         )  # fmt: skip
         made.globals["age"] = age
         return made
@@ -115,7 +117,9 @@ def application(backend: Backend, access: Access) -> Starlette:
     return app
 
 
-_STATUS: dict[type[FcctlError], int] = {NotFoundError: 404, RunNotFound: 404, RunNotFinished: 409, UsageError: 400}
+_STATUS: dict[type[FcctlError], int] = {
+    NotFoundError: 404, RunNotFound: 404, RunNotFinished: 409, ConflictError: 409, BudgetError: 409, UsageError: 400,
+}  # fmt: skip
 
 
 def _failed(site: Site) -> Callable[[Request, Exception], Response]:
@@ -185,6 +189,12 @@ def _usd(value: float | None) -> str:
     if value is None:
         return ""
     return f"${value:.2f}" if value >= 0.1 or value == 0 else f"${value:.4f}"
+
+
+def _figure(value: object) -> str:
+    """A fact of a host, as a cell."""
+    found = number(value)
+    return clean("" if value is None else value, 60) if found is None else f"{found:g}"
 
 
 def _kind(status: str) -> str:

@@ -1,4 +1,4 @@
-"""Two runs beside each other, each benchmark with its verdict."""
+"""Two sides beside each other, each benchmark with its verdict, and what else changed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.workflows.results import find
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.web.site import Site
 
 CHOICES = 200
+#: Rows of each table of what else changed.
+DIFFERENCES = 30
 
 
 def routes(site: Site) -> Sequence[Route]:
@@ -28,12 +30,13 @@ class _Compare:
 
     async def page(self, request: Request) -> Response:
         rows = await asyncio.to_thread(self._site.store.rows, limit=CHOICES)
+        tags = await asyncio.to_thread(self._site.store.tags)
         names = {side: request.query_params.get(side, "").strip() for side in ("old", "new")}
         found: dict[str, Any] | None = None
-        sides: list[Any] = []
         if names["old"] and names["new"]:
-            ids = [await asyncio.to_thread(find, self._site.store, names[side]) for side in ("old", "new")]
-            sides = [await asyncio.to_thread(self._site.store.get, run_id) for run_id in ids]
-            old, new = (str(self._site.store.folder(run_id)) for run_id in ids)
-            found = await self._site.children.work("compare", old=old, new=new)
-        return self._site.page("compare", request, rows=rows, names=names, found=found, sides=sides)
+            if any(name.startswith("-") for name in names.values()):
+                raise UsageError("a run's name does not begin with a dash", hint="take one of the list")
+            found = await self._site.children.fcctl("results", "compare", names["old"], names["new"])
+        return self._site.page(
+            "compare", request, rows=rows, tags=sorted(tags), names=names, found=found, most=DIFFERENCES
+        )  # fmt: skip

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 ROWS = 50
 MISSION = "mission"
-#: Measurements of one picture, and of those out of which the choices are made.
-POINTS, CHOICES = 2000, 3000
+#: Measurements that one picture is made of.
+POINTS = 2000
 
 
 def routes(site: Site) -> Sequence[Route]:
@@ -48,18 +48,12 @@ class _History:
 
     async def trend(self, request: Request) -> Response:
         """One benchmark over the runs: series, change points, records."""
-        newest = await asyncio.to_thread(self._site.measurements, limit=CHOICES)
-        choices: dict[tuple[str, str], int] = {}
-        for m in newest:
-            if not m.reference:
-                choices[m.benchmark, m.variant] = choices.get((m.benchmark, m.variant), 0) + 1
-        benchmark = (
-            request.query_params.get("benchmark")
-            or max(choices, key=lambda c: (choices[c], c[0] == MISSION), default=("", ""))[0]
-        )
+        choices = await asyncio.to_thread(self._site.store.benchmarks)
+        usual = MISSION if any(name == MISSION for name, _ in choices) else choices[0][0] if choices else ""
+        benchmark = request.query_params.get("benchmark") or usual
         variant = request.query_params.get("variant")
         wanted = {"benchmark": benchmark, **({"variant": variant} if variant else {})}
-        found = await asyncio.to_thread(self._site.measurements, limit=POINTS, **wanted) if benchmark else []
+        found = await asyncio.to_thread(self._site.store.measurements, limit=POINTS, **wanted) if benchmark else []
         made = []
         if found:
             answer = await self._site.children.work("trend", measurements=[asdict(m) for m in found])

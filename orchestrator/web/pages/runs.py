@@ -188,7 +188,17 @@ class _Runs:
         await self._site.require_token(request)
         record = await self._complete(request)
         run_id = await self._site.children.launch(*_again(record), "--yes", "--color=never")
+        if run_id:
+            await self._begun(run_id)
         return see(f"/runs/{run_id}" if run_id else "/")
+
+    async def _begun(self, run_id: str) -> None:
+        """Return once the store knows the run: its command names it a moment before."""
+        store = self._site.store
+        for _ in range(100):
+            if store.is_complete(run_id) or store.plan_of(run_id) is not None:
+                return
+            await asyncio.sleep(0.1)
 
     async def cancel(self, request: Request) -> Response:
         await self._site.require_token(request)
