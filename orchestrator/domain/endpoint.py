@@ -53,9 +53,10 @@ def on_loopback(api_endpoint: str | None) -> bool:
 def parse_host_keys(attributes: Mapping[str, str]) -> tuple[str, ...]:
     """The host keys among guest attributes below ``hostkeys/``, ``"ssh-ed25519 AAAA..."``, the best kind first.
 
-    The guest wrote them, so what is no key of the type it claims to be is left out.
+    The guest wrote them, so what is no key of the type it claims to be is left out, and so is what follows a key.
     """
-    found = {kind: blob.strip() for kind, blob in attributes.items() if _is_key(kind, blob.strip())}
+    first = {kind: (text[:_MAX_KEY_CHARS].split() or [""])[0] for kind, text in attributes.items()}
+    found = {kind: blob for kind, blob in first.items() if _is_key(kind, blob)}
     return tuple(f"{kind} {found[kind]}" for kind in HOST_KEY_TYPES if kind in found)
 
 

@@ -66,11 +66,11 @@ class GcpCloud:
         try:
             raw = self._api.ask("Instances", "get_guest_attributes", request, f"guest attributes of {machine.name}")
         except Refused as refused:
-            if refused.answer.status == 404:
+            if refused.answer.status in (404, 412):
                 return {}
             raise unwelcome(refused, f"cannot read what {machine.name} publishes", self.project) from None
         except Forbidden as forbidden:
-            if "endpoint access is disabled" in (forbidden.cause or ""):  # a machine made without guest attributes
+            if "disabled" in (forbidden.cause or ""):  # a machine made without guest attributes
                 return {}
             raise
         return {i.key: i.value for i in raw.query_value.items if f"{i.namespace}/{i.key}".startswith(path)}

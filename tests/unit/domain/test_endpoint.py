@@ -89,13 +89,17 @@ def test_host_keys_are_those_of_known_kinds_the_best_first() -> None:
     assert parse_host_keys({}) == ()
 
 
+@pytest.mark.parametrize("more", [" root@vm", "\n", "\n* ssh-rsa " + blob("ssh-rsa")])
+def test_only_the_key_itself_is_taken(more: str) -> None:
+    assert parse_host_keys({"ssh-ed25519": blob("ssh-ed25519") + more}) == KEYS
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("ssh-dss", blob("ssh-dss")),
         ("ssh-ed25519", blob("ssh-rsa")),
         ("ssh-ed25519", "not base64"),
-        ("ssh-ed25519", blob("ssh-ed25519") + "\nssh-rsa " + blob("ssh-rsa")),
         ("ssh-ed25519", blob("ssh-ed25519", b"")),
         ("ssh-ed25519", ""),
         ("ssh-rsa", blob("ssh-rsa", b"k" * 10_000)),
