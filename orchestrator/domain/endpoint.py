@@ -55,7 +55,7 @@ def parse_host_keys(attributes: Mapping[str, str]) -> tuple[str, ...]:
 
     The guest wrote them, so what is no key of the type it claims to be is left out, and so is what follows a key.
     """
-    first = {kind: (text[:_MAX_KEY_CHARS].split() or [""])[0] for kind, text in attributes.items()}
+    first = {kind: (text.split(maxsplit=1) or [""])[0] for kind, text in attributes.items()}
     found = {kind: blob for kind, blob in first.items() if _is_key(kind, blob)}
     return tuple(f"{kind} {found[kind]}" for kind in HOST_KEY_TYPES if kind in found)
 
