@@ -27,7 +27,7 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, "smem": 49152, **changes,
+        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "cycles": 16.0, "fp8": 0.8, **changes,
     }  # fmt: skip
     kernel = {
         "name": "flashcore_wmma", "arch": "sm_89",
@@ -36,6 +36,7 @@ def documents(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
     rows = [{"name": n, "stats": {"n": value["n"], "p50": value["p50"]}} for n in ("mission", "mission/sdpa")]
     ratios = {"mission": value["null"], "mission/sdpa": 1.0, "mission/baseline": value["ratio"]}
+    ratios["4,16,2048,64/flagship"] = value["fp8"]
     build = {"kernels": [kernel]}
     metrics = {
         "tensor_active_pct": value["tensor"], "dram_throughput_pct": value["dram"], "smem_static": 0,
@@ -112,6 +113,10 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("evidence", {"null": 0.8}, ["0.9 <="]),
         ("evidence", {"null": 1.2}, ["<= 1.1"]),
         ("peaks", {"mma": 0.0}, ["mma_f32_tflops"]),
+        ("l4-first", {"cycles": 50.0}, ["<= 34"]),
+        ("l4-first", {"fastest": 0.8}, ["<= 0.6"]),
+        ("l4-first", {"fp8": 1.2}, ["/flagship"]),
+        ("l4-first", {"spills": 8}, ["spill_store_bytes"]),
     ],
 )
 def test_what_is_wrong_breaks_its_own_gate_only(name: str, changes: dict[str, Any], broken: list[str]) -> None:
@@ -133,6 +138,12 @@ def test_an_l4s_absolute_times_do_not_apply_elsewhere() -> None:
     for phase, bound in (("phase1", "< 200"), ("phase2", "< 58"), ("phase3", "<= 30")):
         found = {expr: verdict for verdict, expr in verdicts(phase, gpu="NVIDIA H200", p50=999.0)}
         assert [v for expr, v in found.items() if bound in expr] == ["not_applicable"]
+
+
+def test_what_is_expected_of_an_l4_first_is_not_asked_of_other_gpus() -> None:
+    found = verdicts("l4-first", gpu="NVIDIA H200", cycles=6.6, fastest=0.9, fp8=1.5)
+    assert [v for v, _ in found].count("not_applicable") == 3
+    assert {v for v, _ in found} == {"pass", "not_applicable"}
 
 
 def test_ratios_apply_on_any_gpu() -> None:
