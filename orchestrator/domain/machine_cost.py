@@ -60,7 +60,7 @@ def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
             parts[phase] = parts.get(phase, 0.0) + max(0.0, entry.time - since)
         _learn(found[-1], entry)
         phase, since = changed, entry.time
-    return [sitting for sitting in found if sitting.parts]
+    return [sitting for sitting in found if sitting.parts and sitting.released not in ("off", "gone", "untouched")]
 
 
 def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:

@@ -172,15 +172,15 @@ class MachineHold:
         """
         acquired = self._acquired()
         deadline = acquired.get("deadline")
-        fence = Fence(deadline, self._token())
+        fence = Fence(deadline, self._token(), fresh=bool(acquired.get("turned_on")))
         return arm_within(self._link, fence, self._saved.plan, self._services.observer)
 
     def _token(self) -> str:
         """The same for every run from this computer on this machine, and nobody else's: it comes from the login key."""
         login = self._services.clouds.login(self._target)
         secret = login.identity_file.read_bytes()
-        instance = str(self._acquired().get("instance_id"))
-        return hashlib.sha256(b"fcctl lease\0" + instance.encode() + b"\0" + secret).hexdigest()[:32]
+        machine = f"{self._target.project}/{self._target.instance}"
+        return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
     # -------------------------------------------------------------------------------------------------- is it there
     def check(self) -> None:
@@ -242,7 +242,7 @@ class MachineHold:
         stopped = self.why_stopped()
         if stopped is not None:
             raise _error(stopped)
-        zones = [str(self._last_known()["zone"])] if self._last_known() else self._zones()
+        zones = [str(self._last_known()["zone"])] if self._last_known() else list(self._zones())
         if not zones:
             raise MachineStopped(f"{self._target.instance} was not woken yet", how="unknown", status="lost")
         zone = zones[0]
@@ -393,21 +393,21 @@ class MachineHold:
         """The machine that the run was on; empty: it never was on one."""
         return next((e.data for e in reversed(self._entries()) if e.kind == "acquired"), {})
 
-    def _zones(self) -> list[str]:
-        """Where the cloud was asked to turn a machine on since then, the last place first."""
-        zones = []
+    def _zones(self) -> dict[str, float]:
+        """Where the cloud was asked to turn a machine on since then, and when; the last place first."""
+        zones: dict[str, float] = {}
         for entry in reversed(self._entries()):
             if entry.kind == "acquire":
                 break
             if entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume"):
-                zones.append(str(entry.data["zone"]))
-        return list(dict.fromkeys(zones))
+                zones.setdefault(str(entry.data["zone"]), entry.time)
+        return zones
 
     def _holds(self) -> list[releasing.Hold]:
         acquired = self._acquired()
         if acquired:
             return [releasing.Hold(str(acquired["zone"]), str(acquired["instance_id"]))]
-        return [releasing.Hold(zone, None, made_here=True) for zone in self._zones()]
+        return [releasing.Hold(zone, None, made_here=True, asked=at) for zone, at in self._zones().items()]
 
 
 def _error(stopped: Stopped) -> MachineStopped:

@@ -65,6 +65,8 @@ class Fence:
     not_after: float | None
     #: Whoever holds the machine's login key knows it, so that all runs from one computer move one timer.
     token: str
+    #: The machine was turned on for this run: a timer from before that start is void.
+    fresh: bool = False
 
 
 def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer) -> Armed:
@@ -82,7 +84,7 @@ def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer)
     if fence.not_after is not None:
         _check_fits(link.target.name, fence.not_after - now, worst_s, "the cloud")
         deadline = min(deadline, fence.not_after)
-    present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
+    present = link.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=fence.fresh)))
     if present.armed and not present.dry and (present.deadline or 0.0) > now:
         return _renew(link, fence, present, max(deadline, present.deadline or 0.0), worst_s, observer)
     request = wire.LeaseRequest(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from orchestrator.domain.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
 from orchestrator.domain.endpoint import (
+    EMULATOR_PORT_ITEM,
     GUEST_ATTRIBUTES_ITEM,
     HOST_KEYS_PATH,
     OS_LOGIN_ITEM,
     endpoint,
     login_items,
+    on_loopback,
     parse_host_keys,
 )
 from orchestrator.domain.target import GcpTarget
@@ -31,7 +33,7 @@ HOST_KEYS_LIMIT_S = 90.0
 #: A login that is refused for so long after sshd first answered is refused for good: the key, not the boot.
 LOGIN_LIMIT_S = 120.0
 #: While nobody lets us in: how often the cloud is asked whether the machine still runs, seconds.
-LOOK_EVERY_S = 10.0
+LOOK_EVERY_S = 3.0
 #: Somebody else may change the metadata at the same moment; then it is read again.
 _LET_IN_ATTEMPTS = 4
 
@@ -109,17 +111,27 @@ class _Waking:
 
     def carry_out(self) -> Endpoint:
         self._machine = let_in(self._services, self._target, self._changes, self._machine)
-        login = self._services.clouds.login(self._target)
         keys = self._host_keys()
+        self._services.observer.phase("wake", f"waiting for {self._machine.name} to answer")
+        way: Endpoint | None = None
+        while True:
+            way = self._way(keys, way)
+            if way is not None and self._answers():
+                return way
+            self._clock.sleep(KNOCK_S)
+            self._look()
+
+    def _way(self, keys: tuple[str, ...], before: Endpoint | None) -> Endpoint | None:
+        """How to get in, as the cloud shows the machine now; None while an emulated one has no port yet."""
+        if on_loopback(self._target.api_endpoint) and EMULATOR_PORT_ITEM not in self._machine.metadata:
+            return None
+        login = self._services.clouds.login(self._target)
         way = endpoint(
             self._machine, keys, user=login.user, identity_file=str(login.identity_file), target=self._target,
             now=self._clock.now(),
         )  # fmt: skip
-        self._services.book.remember(way)
-        self._services.observer.phase("wake", f"waiting for {self._machine.name} to answer")
-        while not self._answers():
-            self._clock.sleep(KNOCK_S)
-            self._look()
+        if before is None or (before.address, before.port) != (way.address, way.port):
+            self._services.book.remember(way)
         return way
 
     # ---------------------------------------------------------------------------------------------------- host keys
@@ -165,13 +177,6 @@ class _Waking:
             self._judge(error)
         else:
             return True
-        if self._clock.monotonic() - self._began > self._target.wake_timeout_s:
-            raise HostUnreachable(
-                f"{self._machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
-                reason="timeout",
-                hint="its console: gcloud compute instances get-serial-port-output"
-                f" {self._machine.name} --zone {self._machine.zone} --project {self._machine.project}",
-            )
         return False
 
     def _judge(self, error: HostUnreachable) -> None:
@@ -187,7 +192,14 @@ class _Waking:
             raise error
 
     def _look(self) -> None:
-        """Every few seconds: whether it is still the same machine, and still runs."""
+        """Every few seconds: whether it is still the same machine, and still runs; and whether it takes too long."""
+        if self._clock.monotonic() - self._began > self._target.wake_timeout_s:
+            raise HostUnreachable(
+                f"{self._machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
+                reason="timeout",
+                hint="its console: gcloud compute instances get-serial-port-output"
+                f" {self._machine.name} --zone {self._machine.zone} --project {self._machine.project}",
+            )
         if self._clock.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = self._clock.monotonic()
@@ -198,3 +210,4 @@ class _Waking:
                 cause=f"it is {seen.status} now" if seen is not None else "it is gone",
                 hint="fcctl hosts ls tells why; then try again",
             )
+        self._machine = seen

@@ -24,11 +24,9 @@ Policy = Literal["stop", "keep", "delete"]
 class Released:
     """What became of the machine."""
 
-    how: Literal["stopped", "deleted", "kept", "used", "gone"]
+    how: Literal["stopped", "deleted", "off", "gone"]
     zone: str
     reason: str = ""
-    #: With ``kept``: when it stops itself, epoch seconds of its own clock.
-    until: float | None = None
     #: By the cloud's clock, epoch seconds, as far as it says.
     started: float | None = None
     stopped: float | None = None
@@ -39,9 +37,11 @@ class Hold:
     """A machine that was, or may have been, turned on for somebody."""
 
     zone: str
-    #: None: it was asked for, and never seen.
+    #: None: it was asked for, and never seen to answer.
     instance_id: str | None = None
     made_here: bool = False
+    #: When the cloud was asked to turn it on, epoch seconds, if that is all that is known.
+    asked: float | None = None
 
 
 def release(services: Services, target: GcpTarget, holds: list[Hold], policy: Policy, log: Log) -> list[Released]:
@@ -54,6 +54,17 @@ def release(services: Services, target: GcpTarget, holds: list[Hold], policy: Po
         CloudError, AuthError: it is not known to be off. Its fences still hold.
     """
     return _Releasing(services, target, log).carry_out(holds, policy)
+
+
+#: What two computers' clocks may differ by, seconds.
+_SKEW_S = 60.0
+
+
+def _was_never_on(hold: Hold, machine: Machine) -> bool:
+    """Whether a start that was asked for came to nothing: it is off, and was not on since."""
+    if hold.instance_id is not None or hold.asked is None or machine.power is not Power.STOPPED:
+        return False
+    return machine.started is None or machine.started < hold.asked - _SKEW_S
 
 
 class _Releasing:
@@ -74,6 +85,8 @@ class _Releasing:
                 done.append(Released("gone", hold.zone, "it was deleted, and another machine has its name"))
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
                 done.append(self._delete(machine))
+            elif _was_never_on(hold, machine):
+                done.append(Released("off", hold.zone, "it was not turned on"))
             else:
                 done.append(self._stop(machine))
         return done

@@ -40,6 +40,9 @@ class LeaseKeeper:
     def handle(self, request: wire.LeaseRequest) -> wire.Lease:
         """Raises: Refusal: bad_request, denied (token, privileges) or conflict (a later deadline without a token)."""
         with files.locked(self._layout.lease_lock):
+            stored = self._load()
+            if request.fresh and stored.lease.armed and stored.lease.boot_id != boot_id():
+                self._end(stored)
             stored = self._after_restart(self._load())
             if request.op == "show":
                 return _without_token(stored.lease)
@@ -118,11 +121,15 @@ class LeaseKeeper:
         if not lease.armed or lease.boot_id == boot_id():
             return stored
         if lease.deadline is None or lease.deadline <= time.time():
-            ended = Stored(wire.Lease(armed=False, dry=lease.dry, boot_id=boot_id(), mechanism="none"))
-            self._save(ended)
-            return ended
+            return self._end(stored)
         self._apply(Stored(lease), lease, stored.reason)
         return self._load()
+
+    def _end(self, stored: Stored) -> Stored:
+        """A lease that is history; its timer went with the boot it was set in."""
+        ended = Stored(wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none"))
+        self._save(ended)
+        return ended
 
     # -------------------------------------------------------------------------------------------- the file
     def _load(self) -> Stored:

@@ -361,6 +361,8 @@ class LeaseRequest(Message):
     token: Optional[str] = None
     dry: bool = True
     reason: str = ""
+    #: The machine was turned on just for whoever asks: a lease that was armed before this boot is void.
+    fresh: bool = False
 
 
 @dataclass(eq=False, repr=False)
