@@ -42,7 +42,7 @@ SETTLED_S = 30.0
 
 KINDS: tuple[Kind, ...] = (
     "kill", "kill", "kill_after", "kill_after", "interrupt", "sleep", "cut", "lost_reply", "lost_reply", "cloud_down",
-    "stockout", "preempt", "crash", "console", "slow_stop", "skew", "full", "other",
+    "stockout", "preempt", "preempt", "crash", "console", "slow_stop", "skew", "full", "other",
 )  # fmt: skip
 AMOUNTS: dict[str, tuple[float, float]] = {
     "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
@@ -51,7 +51,7 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 
 
 Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "never"]
-COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on")
+COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,11 @@ def draw(seed: int) -> Schedule:
         kind = rng.choice(KINDS)
         low, high = AMOUNTS.get(kind, (0.0, 0.0))
         amount = round(rng.uniform(low, high)) if kind in AMOUNTS else 0.0
-        faults.append(Fault(min(rng.randint(1, 60), rng.randint(1, 120)), kind, amount))
+        # Waking takes some 40 effects, a whole run some 200.
+        at = rng.randint(1, 50) if rng.random() < 0.5 else rng.randint(40, 220)
+        if kind in ("preempt", "crash", "console"):
+            at = rng.randint(30, 200)
+        faults.append(Fault(at, kind, amount))
     commands: list[Command] = ["run"]
     for _ in range(rng.randint(0, 3)):
         commands.append(rng.choice(COMMANDS))

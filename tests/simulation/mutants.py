@@ -71,17 +71,16 @@ def no_note_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
-    """A run that is found on the machine is submitted once more."""
-    look = drive.Driver._ask
+    """Whoever picks a run up begins it anew."""
+    follow = drive.Driver._follow
 
-    def ask(self: Any) -> None:
-        look(self)
-        if self.ask() is None:
-            return
-        plan = replace(self.saved.plan, run_id=f"{self.run_id[:-1]}z")
-        self._link.call(lambda s: s.submit(plan))
+    def begin_anew(self: Any) -> None:
+        if self._mode == "resume" and self.run_id[-1] != "z":
+            plan = replace(self.saved.plan, run_id=f"{self.run_id[:-1]}z")
+            self._link.call(lambda s: s.submit(plan))
+        follow(self)
 
-    patch.setattr(drive.Driver, "_ask", ask)
+    patch.setattr(drive.Driver, "_follow", begin_anew)
 
 
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
