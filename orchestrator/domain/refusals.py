@@ -36,6 +36,7 @@ _TABLE: dict[str, Remedy] = {
     # Passing trouble.
     "resourceoperationrateexceeded": Remedy.RETRY,
     "operationratelimitexceeded": Remedy.RETRY,
+    "concurrentoperationsquotaexceeded": Remedy.RETRY,  # too much at once, not too much at all
     "ratelimitexceeded": Remedy.RETRY,
     "userratelimitexceeded": Remedy.RETRY,
     "toomanyrequests": Remedy.RETRY,

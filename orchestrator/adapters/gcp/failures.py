@@ -65,7 +65,8 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
 
     if isinstance(error, api.GoogleAPICallError):
         answer = _answer(error)
-        check_rights(answer, project)
+        if not answer.passing:
+            check_rights(answer, project)
         return answer
     if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
         return NoAnswer(_text(error), unreached=True)  # no token to be had at the moment, so nothing was asked
@@ -167,15 +168,12 @@ def _answer(error: Exception) -> Answer:
     entries = [entry for entry in getattr(error, "errors", None) or [] if isinstance(entry, dict)]
     first = entries[0] if entries else {}
     message = str(first.get("message") or getattr(error, "message", "") or error)
-    reason = str(first.get("reason") or _info_reason(error))
+    info = str(getattr(error, "reason", None) or "")  # of google.rpc.ErrorInfo, the newer form
+    # A limit on how much is done at once is "quotaExceeded" in the older form, like one that is used up.
+    reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
     message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
     status = int(getattr(error, "code", 0) or 0)
     return Answer(status, reason, f"HTTP {status}, and a page for people" if message.startswith("<") else message)
-
-
-def _info_reason(error: Exception) -> str:
-    """The reason in ``google.rpc.ErrorInfo``, where the older list of errors is missing."""
-    return str(getattr(error, "reason", None) or "")
 
 
 def _root(error: BaseException) -> BaseException:

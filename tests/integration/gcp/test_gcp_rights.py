@@ -234,6 +234,16 @@ def test_an_answer_that_makes_no_sense(says: Callable[..., str], status: int, bo
     assert error.value.cause
 
 
+@pytest.mark.parametrize("reason", ["CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "RATE_LIMIT_EXCEEDED"])
+def test_too_much_at_once_is_not_too_much_at_all(says: Callable[..., str], reason: str) -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "compute.googleapis.com"}
+    body = rpc(403, "Wait for other operations to be done", "quotaExceeded", details=[info])
+    clock = Hurry()
+    with pytest.raises(CloudError, match="did not answer"):
+        GcpCloud("proj-one", says(403, body), clock).machine(ZONE, "vm")
+    assert clock.ahead > 60
+
+
 def test_a_proxy_is_not_for_this_computer_s_own_emulator(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

@@ -45,6 +45,7 @@ ZONES = ErrorDetail("resource_availability", {"zonesAvailable": "us-west1-a, us-
         ("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "The disk is used", 400, {}, Remedy.NOT_READY),
         # passing
         ("RESOURCE_OPERATION_RATE_EXCEEDED", "Operation rate exceeded", 403, {}, Remedy.RETRY),
+        ("CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "Wait for other operations to be done", 403, {}, Remedy.RETRY),
         ("rateLimitExceeded", "Rate Limit Exceeded", 403, {}, Remedy.RETRY),
         ("userRateLimitExceeded", "User Rate Limit Exceeded", 403, {}, Remedy.RETRY),
         ("INTERNAL_ERROR", "Internal error. Please try again", 500, {}, Remedy.RETRY),
