@@ -1,0 +1,283 @@
+"""``fcctl results compare``, ``history`` and ``tag`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
+from orchestrator.cli.main import main
+from tests.support.measured_runs import document, entry, measured, samples, simple
+
+Captured = pytest.CaptureFixture[str]
+BUILD = {"kind": "build", "schema_version": 1, "label": "fused"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+    """An empty store of the workspace we are in."""
+    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
+    monkeypatch.chdir(tmp_path)
+    return FileStore(tmp_path / "results", SystemClock())
+
+
+def build(registers: int) -> dict[str, Any]:
+    return {**BUILD, "kernels": [{"name": "fused", "arch": "sm_89", "registers": registers}]}
+
+
+def told(capsys: Captured) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_regression_is_exit_code_9(store: FileStore, capsys: Captured) -> None:
+    old = measured(store, [simple(10.0), build(100)], at=0, commit="a")
+    new = measured(store, [simple(11.0), build(128)], at=60, commit="b")
+    assert main(["results", "compare", old, new]) == 0, "nothing was to fail on"
+    out = capsys.readouterr().out
+    assert "slower" in out
+    assert "+10.0 %" in out
+    assert "registers" in out
+    assert main(["results", "compare", old, new, "--fail-on", "slower:3%"]) == 9
+    captured = capsys.readouterr()
+    assert "error: mission (hot): 10.0 % slower" in captured.err
+    assert "fails: mission hot" in captured.out
+    assert main(["results", "compare", old, new, "--fail-on", "slower:20%"]) == 0
+    assert main(["results", "compare", new, old, "--fail-on", "slower:3%"]) == 0, "faster is no regression"
+
+
+def test_json_holds_it_all_and_the_markdown_too(store: FileStore, capsys: Captured) -> None:
+    measured(store, [simple(10.0), build(100)], at=0)
+    measured(store, [simple(11.0), build(128)], at=60, commit="b")
+    assert main(["results", "tag", "baseline", "20261121t083320z"]) == 0
+    capsys.readouterr()
+    words = ["results", "compare", "baseline", "last", "--fail-on", "slower:3%", "--json", "--markdown"]
+    assert main(words) == 9
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert json.loads(captured.err)["error"]["code"] == "regression"
+    assert found["regression"] is True
+    assert found["counts"] == {"slower": 1, "faster": 0, "same": 0, "inconclusive": 0, "incomparable": 0}
+    (mission,) = found["benchmarks"]
+    assert mission["verdict"] == "slower"
+    assert mission["low"] < mission["ratio"] < mission["high"]
+    assert mission["launches"] == [1, 1]
+    assert [c["name"] for c in found["controls"]] == ["mission/sdpa"]
+    assert [(d["fact"], d["old"], d["new"]) for d in found["resources"]] == [("registers", 100, 128)]
+    assert found["markdown"].startswith("<!-- fcctl results compare -->\n### ❌ Benchmarks: 1 slower")
+
+
+def test_markdown_is_safe_to_post(store: FileStore, capsys: Captured) -> None:
+    evil = "a|b @someone <script>alert(1)</script> `x` [y](http://z)"
+    for i in range(2):
+        measured(store, [document(entry(evil, samples(10.0 + i)))], at=60 * i)
+    old = store.rows()[1].run_id
+    assert main(["results", "compare", old, "last", "--markdown"]) == 0
+    out = capsys.readouterr().out
+    row = next(line for line in out.splitlines() if "slower" in line and line.startswith("|"))
+    assert "<script" not in row
+    assert "@" not in row
+    assert "](" not in row
+    assert row.replace("\\|", "").count("|") == 10
+
+
+def test_the_same_run_on_both_sides_is_the_same(store: FileStore, capsys: Captured) -> None:
+    run = measured(store, [simple(10.0)])
+    assert main(["results", "compare", run, run, "--fail-on", "slower:3%"]) == 0
+    out = capsys.readouterr().out
+    assert "both sides are the same run" in out
+    assert "1 same" in out
+
+
+def test_nothing_in_common_is_no_pass(store: FileStore, capsys: Captured) -> None:
+    old = measured(store, [simple(10.0)], at=0)
+    measured(store, [document(entry("other", samples(1.0)))], at=60)
+    assert main(["results", "compare", old]) == 0
+    assert "no benchmark in common" in capsys.readouterr().out
+    assert main(["results", "compare", old, "last", "--fail-on", "slower:3%"]) == 7
+    assert "no benchmark in common" in capsys.readouterr().err
+
+
+def test_several_runs_make_one_side(store: FileStore, capsys: Captured) -> None:
+    old = [measured(store, [simple(10.0, seed=i)], at=60 * i) for i in range(4)]
+    new = [measured(store, [simple(10.3, seed=9 + i)], at=600 + 60 * i) for i in range(4)]
+    assert main(["results", "compare", ",".join(old), ",".join(new), "--json"]) == 0
+    (mission,) = told(capsys)["benchmarks"]
+    assert (mission["basis"], mission["launches"], mission["verdict"]) == ("launches", [4, 4], "slower")
+
+
+def test_mistakes_are_told_with_a_way_out(store: FileStore, capsys: Captured) -> None:
+    run = measured(store, [simple(10.0)])
+    for words, code, said in (
+        ([run, "baseline"], 102, "fcctl results tag baseline"),
+        ([run, run, "--fail-on", "slowr:3%"], 2, "did you mean"),
+        ([run, run, "--fail-on", "slower:3"], 2, "slower:3%"),
+        ([run, run, "--margin", "lots"], 2, "--margin 1%"),
+        ([run, "nope"], 102, "fcctl results ls"),
+    ):
+        assert main(["results", "compare", *words]) == code, words
+        assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ git
+def git(root: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def commits(store: FileStore, tmp_path: Path) -> list[str]:
+    """Two commits of the workspace; the second changes one file and adds another."""
+    git(tmp_path, "init", "-q")
+    (tmp_path / "kernel.cu").write_text("// slow\n")
+    git(tmp_path, "add", "kernel.cu")
+    git(tmp_path, "commit", "-qm", "A kernel")
+    first = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "kernel.cu").write_text("// fast\n")
+    (tmp_path / "naïve name.cu").write_text("\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "Faster: \x1b[31mtiles")
+    return [first, git(tmp_path, "rev-parse", "HEAD")]
+
+
+def with_commit(commit: str) -> dict[str, Any]:
+    return {"source": {"tree_sha256": commit, "git_commit": commit, "dirty": False}}
+
+
+def test_the_way_from_commit_to_commit(store: FileStore, commits: list[str], capsys: Captured) -> None:
+    runs = [measured(store, [simple(10.0 - i)], at=60 * i, **with_commit(c)) for i, c in enumerate(commits)]
+    assert main(["results", "compare", *runs, "--json"]) == 0
+    source = told(capsys)["source"]
+    assert (source["old"], source["new"]) == tuple(commits)
+    assert [subject[:7] for _, subject in source["changes"]["commits"]] == ["Faster:"]
+    assert ["modified", "kernel.cu"] in source["changes"]["files"]
+    assert ["added", "naïve name.cu"] in source["changes"]["files"]
+    assert main(["results", "compare", *runs]) == 0
+    out = capsys.readouterr().out
+    assert f"{commits[0][:10]}..{commits[1][:10]}" in out
+    assert "\x1b" not in out
+
+
+def test_commits_that_git_does_not_know_are_no_error(store: FileStore, commits: list[str], capsys: Captured) -> None:
+    evil = "--output=/tmp/x"
+    one = measured(store, [simple(10.0)], at=0, **with_commit(evil))
+    other = measured(store, [simple(10.0)], at=60, **with_commit("f" * 40))
+    assert main(["results", "compare", one, other]) == 0
+    assert "git does not know" in capsys.readouterr().out
+
+
+def test_history_ties_a_change_to_its_commit(store: FileStore, commits: list[str], capsys: Captured) -> None:
+    for i in range(24):
+        measured(store, [simple(10.0 if i < 12 else 9.0, seed=i)], at=60 * i, **with_commit(commits[i // 12]))
+    assert main(["results", "history", "--benchmark", "mission", "--variant", "fused", "--json"]) == 0
+    (found,) = told(capsys)["series"]
+    (change,) = found["changes"]
+    assert change["ratio"] == pytest.approx(0.9, abs=0.01)
+    assert change["commits"] == f"{commits[0]}..{commits[1]}"
+    assert change["source"]["commits"][0][0] == commits[1]
+    assert len(found["points"]) == 24
+    assert found["ladder"][-1]["gain"] == pytest.approx(1.11, abs=0.01)
+    assert main(["results", "history", "--benchmark", "mission"]) == 0
+    out = capsys.readouterr().out
+    assert "█" in out
+    assert "1.11x faster since" in out
+    assert f"{commits[0][:10]}..{commits[1][:10]}" in out
+
+
+def test_history_of_what_nobody_measured(store: FileStore, capsys: Captured) -> None:
+    assert main(["results", "history"]) == 0
+    assert "no run measured anything yet" in capsys.readouterr().err
+    assert main(["results", "history", "--benchmark", "mission"]) == 7
+    measured(store, [simple(10.0)])
+    capsys.readouterr()
+    assert main(["results", "history", "--benchmark", "misson"]) == 7
+    assert "did you mean 'mission'" in capsys.readouterr().err
+    assert main(["results", "history", "--benchmark", "mission", "--variant", "fusd"]) == 7
+    assert "did you mean 'fused'" in capsys.readouterr().err
+    assert main(["results", "history"]) == 0
+    assert "mission" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ tags
+def test_tags_are_given_listed_moved_and_taken_away(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    old, new = (measured(store, [simple(10.0)], at=60 * i) for i in range(2))
+    assert main(["results", "tag"]) == 0
+    assert "no tags yet" in capsys.readouterr().err
+    assert main(["results", "tag", "baseline", old, "--note", "before"]) == 0
+    assert main(["results", "tag", "baseline", "last"]) == 8
+    assert "--move" in capsys.readouterr().err
+    assert main(["results", "tag", "--move", "baseline", "last"]) == 0
+    assert main(["results", "tag", "--json"]) == 0
+    assert [t["runs"] for t in told(capsys)["tags"]] == [[new]]
+    assert main(["results", "tag", "both", old, "baseline"]) == 0
+    capsys.readouterr()
+    assert main(["results", "export", "both", "--format", "jsonl"]) == 0
+    assert '[tags."both"]' in (tmp_path / "results" / "tags.toml").read_text()
+    assert main(["results", "tag", "--delete", "both"]) == 0
+    assert main(["results", "tag", "both"]) == 7
+    assert main(["results", "tag", "last", old]) == 2
+    assert main(["results", "tag", "x", "nope"]) == 102
+
+
+def test_a_tag_whose_runs_are_elsewhere_says_how_to_bring_them(
+    store: FileStore, tmp_path: Path, capsys: Captured
+) -> None:
+    measured(store, [simple(10.0)])
+    (tmp_path / "results" / "tags.toml").write_text('[tags.baseline]\nruns = ["20261121t081530z-bench-l4-3fa9c1"]\n')
+    assert main(["results", "compare", "baseline"]) == 102
+    assert "fcctl results import" in capsys.readouterr().err
+    (tmp_path / "results" / "tags.toml").write_text("<<<<<<< HEAD\n")
+    assert main(["results", "compare", "baseline"]) == 3
+    assert main(["results", "ls"]) == 0, "who only looks is not kept from it"
+    assert main(["results", "tag", "x", "last"]) == 3
+    assert (tmp_path / "results" / "tags.toml").read_text() == "<<<<<<< HEAD\n", "nothing is overwritten"
+
+
+def test_tags_written_at_once_are_all_kept(store: FileStore) -> None:
+    measured(store, [simple(10.0)])
+    program = "import sys; from orchestrator.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = [[sys.executable, "-c", program, "results", "tag", f"t{i}", "last"] for i in range(6)]
+    root = Path(__file__).resolve().parents[3]
+    environment = {"PYTHONPATH": f"{root}:{root / 'remote'}", "HOME": str(store.root), "PATH": "/usr/bin:/bin"}
+    running = [subprocess.Popen(w, cwd=store.root.parent, env=environment, stderr=subprocess.PIPE) for w in words]
+    assert [p.communicate(timeout=120)[1] and p.returncode for p in running] == [0] * 6
+    assert sorted(store.tags()) == [f"t{i}" for i in range(6)]
+
+
+# ------------------------------------------------------------------------------------------------ at the end of a run
+BENCH = """\
+import json, os, random, sys
+rng = random.Random(1)
+took = [float(sys.argv[1]) * rng.gauss(1, 0.002) for _ in range(100)]
+stats = {"n": 100, "p50": sorted(took)[50]}
+entry = {"name": "mission", "mode": "hot", "unit": "us", "stats": stats, "samples": took}
+found = {"kind": "benchmark", "schema_version": 1, "device": "NVIDIA L4", "benchmarks": [entry]}
+json.dump(found, open(os.environ["FCCTL_OUT"] + "/bench.json", "w"))
+"""
+
+
+def test_a_run_compares_itself_at_its_end(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "bench.py").write_text(BENCH)
+    (tmp_path / "jobs").mkdir()
+    step = f"steps:\n  - id: bench\n    run: '{sys.executable} bench.py $TOOK'\n"
+    (tmp_path / "jobs" / "bench.yaml").write_text(f'job: bench\nenv: {{TOOK: "10"}}\n{step}')
+    run = ["run", "bench", "--on", "local", "--compare", "baseline", "--fail-on", "slower:3%"]
+    assert main(run) == 102, "nothing is sent before the baseline is known to be there"
+    assert store.rows() == []
+    assert main(["run", "bench", "--on", "local", "-q"]) == 0
+    assert main(["results", "tag", "baseline", "last"]) == 0
+    capsys.readouterr()
+    assert main(run) == 0
+    assert "1 same" in capsys.readouterr().out
+    assert main([*run, "--set", "TOOK=10.8", "--json"]) == 9
+    found = told(capsys)
+    assert found["status"] == "passed"
+    assert found["comparison"]["failures"][0]["kind"] == "slower"
+    assert [d["name"] for d in found["comparison"]["environment"]] == ["settings.TOOK"]
+    assert main([*run, "--detach"]) == 2
+    assert main(["run", "bench", "--fail-on", "slower"]) == 2
