@@ -54,7 +54,14 @@ def documents(**changes: Any) -> dict[str, Any]:
             },
             "sanitizer": [{"tool": "memcheck", "status": value["sanitizer"]}],
         },
-        "metrics": {"metrics": {"mma_f32_tflops": value["mma"], "dram_copy_gbps": value["mma"], "configurations": 1}},
+        "metrics": {
+            "metrics": {
+                "mma_f32_tflops": value["mma"],
+                "dram_copy_gbps": value["mma"],
+                "mma_f32_cycles": value["cycles"],
+                "configurations": 1,
+            }
+        },
         "benchmark": {
             "device": "cuda",
             "benchmarks": rows,
