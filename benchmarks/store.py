@@ -1,6 +1,6 @@
-"""Start-up, and the store with ten thousand runs: what `results ls` and its kin cost.
+"""Start-up, and the store with a hundred thousand runs: what `results ls` and its kin cost.
 
-    python benchmarks/store.py [--runs 10000]
+    python benchmarks/store.py [--runs 100000]
 
 Times are medians over whole processes, interpreter start and imports included. They are processor time: what a person
 waits for on a machine that does nothing else, and hardly stretched by one that does.
@@ -54,18 +54,23 @@ class Case:
     arguments: tuple[str, ...] = ()
 
 
+HISTORY = ("results", "history", "--benchmark", "mission")
+REINDEX_MS = 2.0  # a run
 CASES = (
     Case("fcctl --version", 0.15, arguments=("--version",)),
     Case("fcctl jobs ls", 0.3, arguments=("jobs", "ls")),
     Case("fcctl results ls", 0.3, arguments=("results", "ls")),
     Case("fcctl results ls --job bench", 0.3, arguments=("results", "ls", "--job", "bench")),
     Case("fcctl ps --offline", 0.3, arguments=("ps", "--offline")),
-    Case("fcctl results ls --limit 0 (all)", 2.0, arguments=("results", "ls", "--limit", "0")),
+    Case("fcctl results ls --limit 10000", 2.0, arguments=("results", "ls", "--limit", "10000")),
+    Case("fcctl results history, one variant", 0.5, arguments=(*HISTORY, "--variant", "fused")),
+    Case("fcctl results history, all variants", 0.5, arguments=HISTORY),
+    Case("fcctl results history (names)", 0.3, arguments=("results", "history")),
+    Case("fcctl results sql, a count of all", 0.5, arguments=("results", "sql", "SELECT count(*) FROM benchmarks")),
     Case("store: newest 20", 0.3, "assert len(store.rows(limit=20)) == 20"),
     Case("store: active runs", 0.3, "assert all([store.plan_of(i) for i in store.active()])"),
     Case("store: resolve a suffix", 0.3, "assert store.resolve(store.resolve('last')[-6:])"),
     Case("store: newest, runs/ has changed", 0.5, "(store.root / 'runs/.x').touch(); assert store.rows(limit=1)"),
-    Case("fcctl results reindex", 20.0, arguments=("results", "reindex")),
 )
 PRELUDE = """
 import sys, time
@@ -184,7 +189,7 @@ def measure(case: Case, workspace: Path, times: int) -> list[tuple[float, float]
     return taken
 
 
-def measure_all(runs: int = 10_000, times: int = 7) -> list[Figure]:
+def measure_all(runs: int = 100_000, times: int = 7) -> list[Figure]:
     """Processor seconds of each case, and beside them what the first listing took."""
     found = []
     with tempfile.TemporaryDirectory(prefix="fcctl-store-") as folder:
@@ -193,14 +198,27 @@ def measure_all(runs: int = 10_000, times: int = 7) -> list[Figure]:
         make_runs(workspace / "results", runs)
         first = measure(Case("", 0, arguments=("results", "ls")), workspace, 1)[0][0]
         for case in CASES:
-            taken = measure(case, workspace, times if case.limit_s < 5 else 2)
+            taken = measure(case, workspace, times)
             found.append(Figure(case.name, statistics.median(cpu for _, cpu in taken), "s", case.limit_s))
-    return [*found, Figure(f"first listing of {runs} runs, which builds the index", first, "s")]
+        whole = measure(Case("", 0, arguments=("results", "reindex")), workspace, 1)[0][1]
+        tenth = _reindex_tenth(workspace, runs)
+    per_run = Figure(f"fcctl results reindex of {runs} runs, per run", 1000 * whole / runs, "ms", REINDEX_MS)
+    linear = Figure("reindex: time per run, all over a tenth of them", whole / runs / tenth, "x", 1.5)
+    return [*found, per_run, linear, Figure(f"first listing of {runs} runs, which builds the index", first, "s")]
+
+
+def _reindex_tenth(workspace: Path, runs: int) -> float:
+    """Processor seconds a run, for a tenth of the runs."""
+    with tempfile.TemporaryDirectory(prefix="fcctl-store-") as folder:
+        small = Path(folder)
+        (small / "fcctl.toml").write_text((workspace / "fcctl.toml").read_text())
+        make_runs(small / "results", runs // 10)
+        return measure(Case("", 0, arguments=("results", "reindex")), small, 1)[0][1] / (runs // 10)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--times", type=int, default=7)
     options = parser.parse_args()
     print(f"{machine()}; {options.runs} runs")

@@ -1,0 +1,186 @@
+"""``fcctl results export``, ``sql`` and ``prune`` as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.store import FileStore
+from orchestrator.app import SystemClock
+from orchestrator.cli.main import main
+from orchestrator.domain.records import iso
+from tests.support.measured_runs import document, entry, measured, samples, simple
+from tests.support.stores import NOVEMBER, begin
+
+Captured = pytest.CaptureFixture[str]
+DAY = 86_400.0
+
+
+@pytest.fixture
+def store(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+    """Four runs a day apart, the first the fastest; the last of yesterday."""
+    (tmp_path / "fcctl.toml").write_text('[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n')
+    monkeypatch.chdir(tmp_path)
+    made = FileStore(tmp_path / "results", SystemClock())
+    for i, p50 in enumerate((8.0, 10.0, 9.0, 11.0)):
+        at = time.time() - NOVEMBER - (4 - i) * DAY
+        measured(made, [simple(p50)], at=at, token=f"00000{i}", created=iso(NOVEMBER + at))
+    return made
+
+
+def tokens(store: FileStore) -> list[str]:
+    return sorted(row.run_id[-1] for row in store.rows())
+
+
+# ------------------------------------------------------------------------------------------------ export
+def test_csv_jsonl_and_parquet_say_the_same(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    for name in ("all.csv", "all.jsonl", "all.parquet"):
+        assert main(["results", "export", "all", "-o", name]) == 0
+    with (tmp_path / "all.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    parquet = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "all.parquet").to_pylist()
+    assert parquet == lines
+    assert len(table) == len(lines) == 8
+    for row, line in zip(table, lines, strict=True):
+        assert list(row) == list(line)
+        assert {k: "" if v is None else str(v) for k, v in line.items()} == row
+    first = lines[0]
+    assert (first["benchmark"], first["variant"], first["gpu"], first["b"], first["s"]) == (
+        "mission", "fused", "NVIDIA L4", 1, 512,
+    )  # fmt: skip
+    assert first["p50"] == pytest.approx(11.0, rel=0.01)
+    assert [line["reference"] for line in lines[:2]] == [False, True]
+
+
+def test_a_spreadsheet_runs_no_formula_of_a_host(store: FileStore, capsys: Captured) -> None:
+    measured(store, [document(entry('=HYPERLINK("http://x")', samples(1.0), variant="@SUM(1)"))], at=5)
+    assert main(["results", "export", "last:bench", "20261121t083325z", "--format", "csv"]) == 0
+    out = capsys.readouterr().out
+    assert "\"'=HYPERLINK(" in out
+    assert ",'@SUM(1)," in out
+
+
+def test_runs_without_benchmarks_make_an_empty_table(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    measured(store, [], at=5)
+    for form in ("csv", "parquet"):
+        assert main(["results", "export", "20261121t083325z", "-o", f"none.{form}"]) == 0
+    assert len((tmp_path / "none.csv").read_text().splitlines()) == 1
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "none.parquet")
+    assert table.num_rows == 0
+    assert "p50" in table.column_names
+
+
+# ------------------------------------------------------------------------------------------------ sql
+def test_questions_are_answered(store: FileStore, capsys: Captured) -> None:
+    assert main(["results", "sql", "SELECT job, count(*) AS n FROM runs GROUP BY job"]) == 0
+    assert capsys.readouterr().out == "job,n\nbench,4\n"
+    assert main(["results", "sql", "SELECT min(p50) FROM benchmarks WHERE NOT reference", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][0][0] == pytest.approx(8.0, rel=0.01)
+    assert main(["results", "sql", "--max-rows", "2", "SELECT run_id FROM runs ORDER BY 1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["rows"]), found["more"]) == (2, True)
+    assert main(["results", "sql", "--schema"]) == 0
+    assert "benchmarks: run_id, created" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM runs", "UPDATE runs SET usd = 9", "INSERT INTO seen VALUES (1)", "DROP TABLE runs",
+        "CREATE TABLE x (a)", "CREATE TEMP TABLE x (a)", "PRAGMA query_only = OFF", "PRAGMA writable_schema = 1",
+        "ATTACH 'other.db' AS other", "VACUUM INTO 'copy.db'", "SELECT load_extension('x')", "BEGIN IMMEDIATE",
+        "SELECT 1; DELETE FROM runs", "REPLACE INTO runs SELECT * FROM runs", "REINDEX", "ANALYZE", "",
+        "SELECT * FROM nowhere", "SELEC", "SELECT zeroblob(900000000)", "SELECT '\0",
+        "WITH x AS (SELECT 1) DELETE FROM runs",
+    ],
+)  # fmt: skip
+def test_nothing_can_be_changed(store: FileStore, tmp_path: Path, capsys: Captured, query: str) -> None:
+    store.rows()
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert main(["results", "sql", query]) == 2
+    assert "error:" in capsys.readouterr().err
+    assert tokens(store) == ["0", "1", "2", "3"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    with sqlite3.connect(tmp_path / "results" / "index.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM benchmarks").fetchone() == (8,)
+
+
+def test_a_query_without_end_is_ended(store: FileStore, capsys: Captured) -> None:
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+    began = time.monotonic()
+    assert main(["results", "sql", "--time-limit", "0.2", endless]) == 2
+    assert time.monotonic() - began < 60
+    assert "took longer than 0.2 s" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ prune
+def pruned(capsys: Captured, *words: str) -> Any:
+    assert main(["results", "prune", "--json", "--yes", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_by_age_the_best_and_the_newest_stay(store: FileStore, capsys: Captured) -> None:
+    found = pruned(capsys, "--older-than", "36h", "--dry-run")
+    assert [r["run_id"][-1] for r in found["would_delete"]] == ["1", "2"]
+    assert (found["deleted"], found["spared"]) == ([], 1)
+    assert tokens(store) == ["0", "1", "2", "3"]
+    found = pruned(capsys, "--older-than", "36h")
+    assert [r["run_id"][-1] for r in found["deleted"]] == ["1", "2"]
+    assert found["bytes"] > 0
+    assert tokens(store) == ["0", "3"]
+    assert sorted(p.name[-1] for p in (store.root / "runs").iterdir()) == ["0", "3"]
+    assert store.measurements(benchmark="mission", limit=9)[-1].p50 == pytest.approx(8.0, rel=0.01)
+
+
+def test_what_a_tag_names_is_never_touched(store: FileStore, capsys: Captured) -> None:
+    assert main(["results", "tag", "keep", "000001", "000002"]) == 0
+    capsys.readouterr()
+    found = pruned(capsys, "--older-than", "1h", "--keep-best", "0", "--keep-last", "0")
+    assert [r["run_id"][-1] for r in found["deleted"]] == ["0", "3"]
+    assert pruned(capsys, "--max-size", "0B", "--keep-best", "0", "--keep-last", "0")["deleted"] == []
+    assert tokens(store) == ["1", "2"]
+
+
+def test_unreadable_tags_stop_it(store: FileStore, capsys: Captured) -> None:
+    (store.root / "tags.toml").write_text("<<<<<<<\n")
+    assert main(["results", "prune", "--older-than", "1h", "--yes"]) == 3
+    assert tokens(store) == ["0", "1", "2", "3"]
+
+
+def test_by_size_the_oldest_go_first(store: FileStore, capsys: Captured) -> None:
+    one = store.size(store.rows()[0].run_id)
+    found = pruned(capsys, "--max-size", f"{2.5 * one:.0f}B", "--keep-best", "0")
+    assert [r["run_id"][-1] for r in found["deleted"]] == ["0", "1"]
+
+
+def test_it_asks_and_says_what_is_wrong(store: FileStore, capsys: Captured) -> None:
+    active = begin(store)
+    for words, said in (
+        (["--older-than", "1h"], "--yes"),
+        ([], "say which runs may go"),
+        (["--older-than", "soon"], "90d"),
+        (["--max-size", "little"], "10GB"),
+    ):
+        assert main(["results", "prune", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert tokens(store) == ["0", "1", "2", "3"]
+    pruned(capsys, "--older-than", "0h", "--keep-best", "0", "--keep-last", "0")
+    assert store.active() == [active.run_id]
+    assert tokens(store) == []
+    active.release()
+
+
+def test_a_prune_that_was_killed_is_finished_by_the_next(store: FileStore, capsys: Captured) -> None:
+    run = store.rows()[-1].run_id
+    (store.root / "runs" / run).rename(store.root / "runs" / f".pruned-{run}")
+    assert tokens(store) == ["1", "2", "3"]
+    pruned(capsys, "--older-than", "60h", "--keep-best", "0")
+    assert sorted(p.name[-1] for p in (store.root / "runs").iterdir()) == ["2", "3"]
