@@ -11,6 +11,9 @@ from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import Target
 from orchestrator.errors import UsageError, did_you_mean
 
+#: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
+IDLE_STOP_S = 15 * 60.0
+
 
 class SourceIdentity(Protocol):
     """The part of :class:`orchestrator.ports.Source` that a plan records."""
@@ -61,6 +64,7 @@ def make_plan(
         lock=job.lock,
         max_minutes=job.budget.minutes,
         git_commit=source.git_commit,
+        idle_stop_s=IDLE_STOP_S if target.kind in ("gcp", "sandbox") else None,
     )
 
 

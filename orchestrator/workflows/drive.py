@@ -324,6 +324,8 @@ class Driver:
 
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":
+            if self.machine is not None:
+                self.machine.stay_on()
             ours = tuple(f"steps/{step.id}/" for step in self.stepped())
             intake = self._active.intake()
             self._collection = collect(

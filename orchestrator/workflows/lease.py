@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fcctl_remote import wire
@@ -122,6 +123,16 @@ def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
             f" {worst_s / 60:.0f}",
             hint="wait until it is off, or add --restart to start it with a limit of its own",
         )
+
+
+def extend(link: Link, seconds: float, token: str) -> None:
+    """Have the machine stay on for ``seconds`` more, as far as fence 1 lets it; what cannot be moved stays."""
+    deadline = link.host_now() + seconds
+    present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
+    if not present.armed or present.dry or (present.deadline or 0.0) >= deadline:
+        return
+    with suppress(HostFault):
+        link.call(lambda s: s.lease(wire.LeaseRequest("renew", deadline=deadline, token=token)))
 
 
 def shorten(link: Link, seconds: float, token: str, reason: str) -> float | None:

@@ -177,6 +177,10 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self.reserve.give_back()
         self.queue.leave()
+        if self.plan.idle_stop_s is not None:
+            from fcctl_remote.idle import stop_soon
+
+            stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s)
         return outcome.exit_code
 
     def _note_gpu(self) -> None:

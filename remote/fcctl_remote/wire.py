@@ -137,6 +137,8 @@ class RunPlan(Message):
     adopted: List["FinishedStep"] = field(default_factory=list)
     #: A run of the same source on this host that was cut off: this one goes on in its working folder.
     resume_from: Optional[str] = None
+    #: After the last run, the shutdown timer of a machine that has one is moved to so many seconds from then.
+    idle_stop_s: Optional[float] = None
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION

@@ -225,6 +225,20 @@ def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], worksp
     assert workspace.only_run()["status"] == "cancelled"
 
 
+def test_nobody_comes_for_a_detached_run(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("long", HELLO.replace("60", "7200"))
+    workspace.fcctl("run", "long", "--on", "l4", "-d")
+    machine = workspace.machines()["us-west1-c"]
+    wait_for(lambda: any(due - shared_cloud.clock.now() <= 901 for due in list(machine.timers.values())), 30)
+    assert len(machine.timers) == 1
+    shared_cloud.control.happen(workspace.instance, "guestTerminate")  # what the timer does
+    wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"})
+    workspace.fcctl("--yes", "pull-results", check=100)
+    workspace.fcctl("--yes", "pull-results", "--wake")
+    assert workspace.only_run()["status"] == "passed", "the run itself had come to its end"
+
+
 def test_cancelled_and_stopped(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("slow", SLOW)

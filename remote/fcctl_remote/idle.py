@@ -1,0 +1,32 @@
+"""A machine whose last run has ended turns itself off soon, even if nobody comes to fetch the results: they keep."""
+
+import time
+
+from fcctl_remote import runs, wire
+from fcctl_remote.layout import Layout
+from fcctl_remote.lease import LeaseKeeper
+from fcctl_remote.refusal import Refusal
+
+
+def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
+    """Move the shutdown timer to ``seconds`` from now, unless another run is at work or waits; whether it was moved.
+
+    A timer that ends earlier stays, and where none is set none is made: the machine is not ours to power off then.
+    """
+    if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):
+        return False
+    keeper = LeaseKeeper(layout)
+    try:
+        present = keeper.handle(wire.LeaseRequest("show"))
+        if not present.armed or present.dry:
+            return False
+        reason = "run %s has ended, and nobody else is here" % run_id
+        keeper.handle(wire.LeaseRequest("arm", deadline=time.time() + seconds, dry=False, reason=reason))
+    except (Refusal, OSError):
+        return False
+    return True
+
+
+def _is_live(layout: Layout, run_id: str) -> bool:
+    run = layout.run(run_id)
+    return not runs.is_finished(run) and runs.supervisor_pid(run) is not None
