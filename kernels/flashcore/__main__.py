@@ -332,7 +332,7 @@ def _bench(options: argparse.Namespace) -> int:
 def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], repeats: int, out: Path) -> int:
     from flashcore import bench
 
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name, shape in chosen.items():
         for mode in modes:
             found = bench.null(kernel, name, shape, mode, repeats)
@@ -343,6 +343,7 @@ def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], re
                 f"{found['covering_1_unfloored']} contain 1 without it",
                 flush=True,
             )
+    metrics["fewest_both"] = min(value for name, value in metrics.items() if name.endswith(".both"))
     document = documents.document("metrics", variant=kernel.variant.name, label=kernel.label, metrics=metrics)
     print(documents.write_json(out / f"null-{build.slug(kernel.label)}.json", document))
     return 0

@@ -409,6 +409,7 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
   // other warp may be reading them.
   const Warp warp(memory, (keys + TILE_N - 1) / TILE_N % 2, thread_again());
   tell_sums(state, warp);
+  cp_async_wait<0>();  // the zeros for tiles beyond the last one: they must not land in the output
   __syncthreads();
   if (warp.side == 0 && warp.lane < PAIR_ROWS)
     warp.rows->correction[warp.lane] = 1.f / (warp.rows->sum[0][warp.lane] + warp.rows->sum[1][warp.lane]);
