@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
+from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.reports.live import duration
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "plan": wire.encode(plan),
         "target": prepared.saved.target.model_dump(mode="json"),
         "source": {**prepared.saved.source.model_dump(), "files": len(prepared.source.entries)},
-        "worst_case": {"seconds": prepared.saved.worst_case_minutes * 60, "usd": prepared.saved.worst_case_usd},
+        "worst_case": {
+            "seconds": prepared.saved.worst_case_minutes * 60,
+            "fence_s": prepared.saved.fence_s,
+            "usd": prepared.saved.worst_case_usd,
+        },
     }
 
 
@@ -44,10 +50,20 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         shown = step.id + here.get(step.id, "")
         table.add_row(shown, _limit(step), _needs(step.needs), "\n".join(g.expr for g in step.gates))
     console.print(table)
-    usd, rate = prepared.saved.worst_case_usd, prepared.saved.usd_per_hour
+    for line in _worst_case(prepared.saved):
+        console.print(line, highlight=False)
+
+
+def _worst_case(saved: SavedPlan) -> Iterator[str]:
+    usd, limit, fence = saved.worst_case_usd, duration(saved.worst_case_minutes * 60), saved.fence_s
+    rate = saved.usd_per_hour if saved.worst_usd_per_hour is None else saved.worst_usd_per_hour
     price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"
-    limit = duration(prepared.saved.worst_case_minutes * 60)
-    console.print(f"worst case  {limit}{price}. Nothing was sent or started.", highlight=False)
+    if fence is None:
+        yield f"worst case  {limit}{price}. Nothing was sent or started."
+        return
+    emulated = ", which nobody pays: it is emulated" if saved.target.kind == "sandbox" else ""
+    yield f"worst case  {limit} for the steps; the cloud stops the machine after {duration(fence)}{price}{emulated}"
+    yield f"            by activity: fcctl cost plan {saved.plan.job} --on {saved.target.name}. Nothing was sent or started."
 
 
 def _limit(step: wire.StepSpec) -> str:
