@@ -63,7 +63,8 @@ def _worst_case(saved: SavedPlan) -> Iterator[str]:
         return
     emulated = ", which nobody pays: it is emulated" if saved.target.kind == "sandbox" else ""
     yield f"worst case  {limit} for the steps; the cloud stops the machine after {duration(fence)}{price}{emulated}"
-    yield f"            by activity: fcctl cost plan {saved.plan.job} --on {saved.target.name}. Nothing was sent or started."
+    command = f"fcctl cost plan {saved.plan.job} --on {saved.target.name}"
+    yield f"            by activity: {command}. Nothing was sent or started."
 
 
 def _limit(step: wire.StepSpec) -> str:
