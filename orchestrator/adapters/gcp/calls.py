@@ -14,7 +14,7 @@ from orchestrator.ports import Clock
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 
-#: How long one request is repeated, seconds; the service's own advice for rate limits is about a minute.
+#: How long one request is repeated, seconds: past a minute's rate limit, and a restart of whatever answered 5xx.
 PATIENCE_S = 90.0
 #: The same if nothing was ever reached: then it is the laptop that is offline, and its user waits for nothing.
 OFFLINE_PATIENCE_S = 12.0
