@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], log: Path) -> list[dict[str, Any]]:
 
 
 def _watched(command: list[str]) -> tuple[int, str]:
-    """Exit code and output; :data:`TIMED_OUT` after :data:`TIMEOUT_S`, when the tool and the program it watches are killed."""
+    """Exit code and output; :data:`TIMED_OUT` after :data:`TIMEOUT_S`, when the tool and what it watches are killed."""
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(

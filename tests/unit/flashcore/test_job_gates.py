@@ -27,7 +27,7 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "cycles": 16.0, "fp8": 0.8, **changes,
+        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8, **changes,
     }  # fmt: skip
     kernel = {
         "name": "flashcore_wmma", "arch": "sm_89",
@@ -60,6 +60,7 @@ def documents(**changes: Any) -> dict[str, Any]:
                 "dram_copy_gbps": value["mma"],
                 "mma_f32_cycles": value["cycles"],
                 "configurations": 1,
+                "fewest_both": value["both"],
             }
         },
         "benchmark": {
@@ -106,6 +107,7 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase1", {"tensor": 3.0}, ["tensor_active_pct"]),
         ("phase1", {"smem": 70000}, ["smem_dynamic"]),
         ("build", {"registers": 255}, ["< 255"]),
+        ("evidence", {"both": 18}, ["fewest_both >= 19"]),
         ("phase1", {"p50": 250.0}, ["< 200"]),
         ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
         ("phase2", {"dram": 20.0}, ["dram_throughput_pct"]),
