@@ -3,7 +3,7 @@ PY := .venv/bin/python
 TORCH_INDEX ?=
 SHELL := /bin/bash
 
-.PHONY: setup demo test simulate lint bench clean help
+.PHONY: setup demo test simulate lint bench browser clean help
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ lint: setup      ## ruff, formatting, mypy
 
 bench: setup     ## the speed table: ratios measured in one run
 	$(PY) benchmarks/all.py
+
+browser: setup   ## the dashboard and the report in a real headless Chromium
+	@$(PY) -c 'import sys; from orchestrator.adapters import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'
+	$(PY) -m pytest -q tests/browser
 
 clean:           ## remove the virtual environment and caches (never results/)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist

@@ -22,7 +22,8 @@ _COLOURS = {"running": "green", "queued": "yellow", "unreachable": "red", "broke
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 #: From so many columns on, a run's id, its load and its money have columns of their own.
-WIDE = 120
+WIDE = 160
+_OTHER_COLUMNS = 125  # with the gaps between them
 
 
 def spent_today(rows: Sequence[RunRow], runs: Sequence[LiveRun], now: float) -> float:
@@ -56,7 +57,7 @@ def top_screen(
     if not runs:
         yield text("no run goes on; start one: fcctl run JOB", "dim")
         return
-    yield from (_wide if width >= WIDE else _narrow)(runs, now, budget, _ASCII_BARS if plain else _BARS)
+    yield from (_wide if width >= WIDE else _narrow)(runs, now, budget, _ASCII_BARS if plain else _BARS, width)
 
 
 def sparkline(values: Sequence[float], bars: str = _BARS, width: int = 24) -> str:
@@ -75,44 +76,49 @@ def _money(runs: Sequence[LiveRun], today: float, budget: Budget) -> Text:
     return line
 
 
-def _wide(runs: Sequence[LiveRun], now: float, budget: Budget, bars: str) -> Iterator[RenderableType]:
+def _wide(runs: Sequence[LiveRun], now: float, budget: Budget, bars: str, width: int) -> Iterator[RenderableType]:
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    made.add_column("RUN", no_wrap=True, overflow="ellipsis", ratio=3)
-    for name in ("STATE", "STEP"):
-        made.add_column(name, no_wrap=True)
-    made.add_column("TIME", no_wrap=True, justify="right")
-    for name in ("GPU", "LOAD", "SPENT"):
-        made.add_column(name, no_wrap=True, overflow="ellipsis")
+    made.add_column("RUN", no_wrap=True, overflow="ellipsis", max_width=min(63, width - _OTHER_COLUMNS))
+    for name, most in (
+        ("STATE", 11),
+        ("STEP", 16),
+        ("TIME", 11),
+        ("GPU", 34),
+        ("LOAD", 12),
+        ("SPENT", 16),
+        ("CAP IN", 11),
+    ):
+        made.add_column(name, no_wrap=True, overflow="ellipsis", max_width=most)
     for run in runs:
-        gauge = telemetry_text(run.sample)
+        gauge = "" if run.detail else telemetry_text(run.sample)
         made.add_row(
             text(clean(run.run_id, 63)),
             text(run.state, _COLOURS.get(run.state, "")),
             text(_step(run)),
             text(duration(run.elapsed_s(now))),
             text(clean(gauge or run.detail, 60), "" if gauge else "dim"),
-            text(sparkline(run.load, bars), "cyan"),
-            text(_spent(run, now, budget)),
+            text(sparkline(run.load, bars, 12), "cyan"),
+            text(_spent(run, now)),
+            text(_cap_in(run, now, budget)),
         )
     yield made
 
 
-def _narrow(runs: Sequence[LiveRun], now: float, budget: Budget, bars: str) -> Iterator[RenderableType]:
+def _narrow(runs: Sequence[LiveRun], now: float, budget: Budget, bars: str, width: int) -> Iterator[RenderableType]:
     for run in runs:
         head = text("")
         head.append(clean(run.run_id, 63), "bold").append(f"  {run.state}", _COLOURS.get(run.state, ""))
         yield head
-        facts = (_step(run), duration(run.elapsed_s(now)), _spent(run, now, budget), clean(run.detail, 60))
+        cap = _cap_in(run, now, budget)
+        facts = (_step(run), duration(run.elapsed_s(now)), _spent(run, now), f"cap in {cap}" if cap else "")
         yield text("  " + "  ".join(fact for fact in facts if fact))
-        gauge = telemetry_text(run.sample)
-        if gauge:
-            line = text("  " + clean(gauge, 70), "cyan")
-            line.no_wrap, line.overflow = True, "ellipsis"
-            yield line
+        for line, style in ((run.detail, "dim"), (telemetry_text(run.sample), "cyan")):
+            if line:
+                yield text("  " + clean(line, width - 4), style)
         if len(run.load) > 1:
-            yield text("  " + sparkline(run.load, bars, 60), "cyan")
+            yield text("  " + sparkline(run.load, bars, min(60, width - 4)), "cyan")
 
 
 def _step(run: LiveRun) -> str:
@@ -120,8 +126,10 @@ def _step(run: LiveRun) -> str:
     return f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}" if s is not None and s.step else ""
 
 
-def _spent(run: LiveRun, now: float, budget: Budget) -> str:
+def _spent(run: LiveRun, now: float) -> str:
+    return f"${run.spent_usd(now):.3f} of ${run.worst_case_usd:.2f}" if run.usd_per_hour else ""
+
+
+def _cap_in(run: LiveRun, now: float, budget: Budget) -> str:
     left = run.seconds_to_cap(now, budget.per_run_usd)
-    if left is None:
-        return ""
-    return f"${run.spent_usd(now):.3f} of ${run.worst_case_usd:.2f}, {duration(left)} to the cap"
+    return "" if left is None else duration(left)

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import (
-    BudgetError, ConflictError, FcctlError, NotFoundError, RunNotFinished, RunNotFound, UsageError,
+    BudgetError,
+    ConflictError,
+    FcctlError,
+    NotFoundError,
+    RunNotFinished,
+    RunNotFound,
+    UsageError,
 )  # fmt: skip
 
 AT_ONCE = 2

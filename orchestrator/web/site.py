@@ -21,7 +21,13 @@ from starlette.routing import Route
 
 from orchestrator.domain.timings import number
 from orchestrator.errors import (
-    BudgetError, ConflictError, FcctlError, NotFoundError, RunNotFinished, RunNotFound, UsageError,
+    BudgetError,
+    ConflictError,
+    FcctlError,
+    NotFoundError,
+    RunNotFinished,
+    RunNotFound,
+    UsageError,
 )  # fmt: skip
 from orchestrator.reports.figures import microseconds, small
 from orchestrator.reports.live import duration, first_line, telemetry_text

@@ -1,0 +1,54 @@
+"""What the dashboard takes while fifty browsers stream one run's log.
+
+    python benchmarks/dashboard.py [--clients 50]
+
+Linux only: the server's memory is read from /proc, twice a second; the largest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+
+from benchmarks.figures import Figure, machine, report  # noqa: E402
+from tests.support.crowd import LAST, stream_to  # noqa: E402
+from tests.support.sshd import end_processes_of  # noqa: E402
+from tests.support.workspace import Workspace  # noqa: E402
+
+CLIENTS, LINES, MOST_MB = 50, 20_000, 200.0
+
+
+def measure_all(clients: int = CLIENTS) -> list[Figure]:
+    """The server's largest memory, and how many of the clients saw the log's last line."""
+    with tempfile.TemporaryDirectory(prefix="fcctl-ui-", dir="/tmp") as folder:
+        home = Path(folder) / "home"
+        home.mkdir()
+        os.environ["TMUX_TMPDIR"] = folder
+        workspace = Workspace(Path(folder) / "ws", home)
+        try:
+            streams, memory_mb = stream_to(workspace, clients, LINES, 300)
+        finally:
+            end_processes_of(home)
+    complete = sum(any(LAST in data.get("text", "") for _, data in events) for events in streams)
+    return [
+        Figure(f"dashboard, {clients} browsers streaming: memory", max(memory_mb), "MiB", MOST_MB),
+        Figure("  of them saw the log's end", complete, "browsers", clients, at_least=True),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    found = measure_all(parser.parse_args().clients)
+    print(machine())
+    return report(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
