@@ -38,8 +38,8 @@ class SavedPlan(BaseModel):
 
     @property
     def fence_s(self) -> int | None:
-        """Fence 1 of a machine that fcctl starts for this run, in seconds; None for one that it does not start."""
-        machine = as_gcp(self.target)
+        """Fence 1 of a machine that fcctl starts for this run, in seconds; None if it starts none for it."""
+        machine = as_gcp(self.target) if self.plan.steps else None
         return None if machine is None else fence_s(self.worst_case_minutes, machine)
 
     @property
