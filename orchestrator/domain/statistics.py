@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CONFIDENCE = 0.95
-RESAMPLES = 2000
+RESAMPLES = 1000
 #: With fewer launches a side no rank test can reach 5 %: three against three have 20 orders, 2 / 20 = 0.1.
 MIN_LAUNCHES = 4
 #: Samples below which a launch is not known at all.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.domain.compare import Compared
 from orchestrator.domain.compare_facts import Difference
-from orchestrator.reports.compare_table import basis, fact, headline, p_value, percent
+from orchestrator.reports.compare_table import basis, fact, headline, one_sided, p_value, percent
 from orchestrator.reports.figures import microseconds
 from orchestrator.reports.sanitize import clean
 from orchestrator.workflows.compare import Report, Side
@@ -19,7 +19,7 @@ from orchestrator.workflows.compare import Report, Side
 MARKER = "<!-- fcctl results compare -->"
 MARKS = {"slower": "🔴", "faster": "🟢", "same": "⚪", "inconclusive": "🟡", "incomparable": "🟡"}
 MAX_ROWS, MAX_FACTS = 100, 40
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&$-])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<()#!|~@&$])")
 
 
 def markdown(report: Report) -> str:
@@ -90,8 +90,11 @@ def _details(report: Report) -> Iterator[str]:
         ("Metrics", report.metrics),
     )
     for title, facts in sections:
+        alone = one_sided(facts) if title in ("Compiled kernels", "Profile") else []
+        both = [d for d in facts if d.fact or not alone]
         if facts:
-            yield from _folded(f"{title}: {len(facts)} differ", _facts(facts))
+            body = [*(_facts(both) if both else []), "", *(f"- {cell(line, 300)}" for line in alone)]
+            yield from _folded(f"{title}: {len(both)} facts differ", body)
     changes = report.source.changes
     if report.source.same_tree:
         yield "The source is the same on both sides."

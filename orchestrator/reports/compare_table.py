@@ -28,6 +28,7 @@ _LAYOUTS = (
     ("old", "new", "change", "interval"),
     ("change",),
 )
+_KERNELS = ("Compiled kernels", "Profile, what moved most first")
 _RIGHT = ("old", "new", "change", "interval", "p", "basis")
 
 
@@ -171,24 +172,49 @@ def _around(report: Report) -> Iterator[RenderableType]:
             yield text(f"{what}: {names}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else ""), "dim")
     yield from _section("Environment", report.environment, MAX_FACTS)
     yield from _source(report)
-    yield from _section("Compiled kernels", report.resources, MAX_FACTS)
-    yield from _section("Profile, what moved most first", report.profile, MAX_MOVED)
+    yield from _section(_KERNELS[0], report.resources, MAX_FACTS)
+    yield from _section(_KERNELS[1], report.profile, MAX_MOVED)
     yield from _section("Metrics, what moved most first", report.metrics, MAX_MOVED)
+
+
+def one_sided(facts: Sequence[Difference]) -> list[str]:
+    """Kernels that only one side has, in a line for each side."""
+    lines = []
+    for side, names in (
+        ("old", [d.name for d in facts if not d.fact and d.new is None]),
+        ("new", [d.name for d in facts if not d.fact and d.old is None]),
+    ):
+        if names:
+            short = list(dict.fromkeys(name.partition("<")[0] for name in names))  # one template may have many
+            some = ", ".join(clean(name, 48) for name in short[:3])
+            more_of_them = f", {len(names)} in all" if len(names) > min(3, len(short)) else ""
+            lines.append(f"only in the {side}: {some}{more_of_them}")
+    return lines
 
 
 def _section(title: str, facts: Sequence[Difference], limit: int) -> Iterator[RenderableType]:
     if not facts:
         return
     yield text(f"\n{title}", "bold")
+    of_kernels = [d for d in facts if d.fact]
+    alone = one_sided(facts) if of_kernels or title in _KERNELS else []
+    shown = of_kernels or ([] if alone else list(facts))
+    if shown:
+        yield FirstThatFits([_facts(shown[:limit], width) for width in (64, 40, 24, 16)])
+        yield from more(len(shown), limit)
+    yield from (text(line, "dim") for line in alone)
+
+
+def _facts(facts: Sequence[Difference], width: int) -> Table:
+    """Names of kernels cut to ``width``."""
     moved = any(d.change is not None for d in facts)
     several = any(d.fact for d in facts)
-    rows = table("fact", *(("kernel",) if several else ()), right=("old", "new", *(("moved",) if moved else ())))
-    for d in facts[:limit]:
-        change = text("" if d.change is None else f"{100 * d.change:+.0f} %") if moved else None
-        whose = (text(clean(d.fact, 40)), text(clean(d.name, 64))) if several else (text(clean(d.name, 80)),)
-        rows.add_row(*whose, text(fact(d.old)), text(fact(d.new)), *([change] if change else []))
-    yield rows
-    yield from more(len(facts), limit)
+    made = table("fact", *(("kernel",) if several else ()), right=("old", "new", *(("moved",) if moved else ())))
+    for d in facts:
+        change = text("" if d.change is None else f"{100 * d.change:+.0f} %")
+        whose = (text(clean(d.fact, 40)), text(clean(d.name, width))) if several else (text(clean(d.name, width + 16)),)
+        made.add_row(*whose, text(fact(d.old)), text(fact(d.new)), *((change,) if moved else ()))
+    return made
 
 
 def _source(report: Report) -> Iterator[Text]:

@@ -56,7 +56,8 @@ def _brief(trend: Trend, width: int, *, plain: bool) -> Iterator[Text]:
     unit = _unit(trend.series)
     low, high = min(trend.series.values), max(trend.series.values)
     first, last = points[0], points[-1]
-    said = f"{plural(len(points), 'run')}, {first.created[:10]} to {last.created[:10]}"
+    days = list(dict.fromkeys((first.created[:10], last.created[:10])))
+    said = f"{plural(len(points), 'run')}, {' to '.join(days)}"
     yield text(
         f"  {said}: {microseconds(low)} to {microseconds(high)} {unit}, now {microseconds(last.p50)} {unit}", "dim"
     )
