@@ -83,9 +83,14 @@ class Sandbox:
         return None if answer is None else {str(k): str(v) for k, v in answer.get("instances", {}).items()}
 
     def stop(self) -> bool:
-        """Switch the instances off, end the emulator, and leave no process. False if none ran."""
+        """Switch the instances off, end the emulator, and leave no process. False if none ran.
+
+        Raises:
+            ConfigError: it is another user's.
+        """
         if not self.folder.is_dir():
             return False
+        self._check_owner()
         with self._starting():
             if not self._locked():
                 return False
@@ -145,19 +150,22 @@ class Sandbox:
         _check_account()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            owner = self.folder.stat().st_uid
         except OSError as error:
             raise ConfigError(
                 f"the sandbox's folder {self.folder} cannot be made",
                 cause=error.strerror,
                 hint="name a place that can be written: export XDG_STATE_HOME=DIR",
             ) from None
+        self._check_owner()
+        self.folder.chmod(0o700)
+
+    def _check_owner(self) -> None:
+        owner = self.folder.stat().st_uid
         if owner != os.geteuid():
             raise ConfigError(
                 f"the sandbox's folder {self.folder} belongs to another user (id {owner})",
                 hint="give this user another one: export XDG_STATE_HOME=DIR",
             )
-        self.folder.chmod(0o700)
 
     @contextmanager
     def _starting(self) -> Iterator[None]:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 _LOG = logging.getLogger(__name__)
+#: After a sleep of the computer, what fell due meanwhile happens within so many real seconds.
+_LOOK_S = 2.0
+
+
+def _ticks() -> float:
+    """Real seconds since some moment, those included in which the computer slept: a cloud does not sleep with it."""
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else ""):
+        if hasattr(time, name):
+            return time.clock_gettime(getattr(time, name))
+    return time.monotonic()
 
 
 class EmulatedClock:
@@ -26,13 +37,13 @@ class EmulatedClock:
             raise ValueError("time does not run backwards")
         self.speed = speed
         self._base = time.time() if start is None else start
-        self._real = time.monotonic()
+        self._real = _ticks()
         self._lock = threading.Lock()
 
     def now(self) -> float:
         """Emulated seconds since the epoch."""
         with self._lock:
-            return self._base + (time.monotonic() - self._real) * self.speed
+            return self._base + (_ticks() - self._real) * self.speed
 
     def advance(self, seconds: float) -> None:
         """Jump forward."""
@@ -108,7 +119,12 @@ class Timeline:
                 if left is not None and left <= 0:
                     self._call()
                     continue
-                self.changed.wait(None if left is None else self.clock.real(left))
+                self.changed.wait(self._patience(left))
+
+    def _patience(self, left: float | None) -> float | None:
+        """Real seconds to wait for what is due in ``left`` emulated ones, in pieces: a sleep of the computer stretches it."""
+        real = None if left is None else self.clock.real(left)
+        return None if real is None else min(real, _LOOK_S)
 
     def _call(self) -> None:
         _, _, event = heapq.heappop(self._due)
