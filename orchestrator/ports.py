@@ -318,7 +318,7 @@ class Store(Protocol):
         """An active run's saved plan, without claiming it."""
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
-        """An active run's journal, without claiming it; empty if it is not active (any more)."""
+        """A run's journal, active or complete, without claiming it; empty if there is no such run."""
 
     def owe(self, run_id: str, debt: dict[str, Any]) -> None:
         """Write down that a machine which ``run_id`` turned on is not known to be off."""

@@ -102,9 +102,16 @@ def _verdict(machine: Machine, claims: Sequence[Claim], now: float, workspace: s
     if kept > now:
         return "kept", "kept for the next run, as the target says"
     label = machine.labels.get(RUN_LABEL, "")
-    if label.startswith(UP_PREFIX) and (machine.deadline or 0.0) > now:
+    if label.startswith(UP_PREFIX) and _will_end(machine, now):
         return "up", "woken by fcctl hosts up"
     return _stray(machine, claims, label, workspace)
+
+
+def _will_end(machine: Machine, now: float) -> bool:
+    """Whether the cloud ends it by itself, at a moment to come; one that is just starting has no moment yet."""
+    if machine.power is Power.STARTING:
+        return machine.max_run_s is not None and machine.termination_action == "STOP"
+    return (machine.deadline or 0.0) > now
 
 
 def _stray(machine: Machine, claims: Sequence[Claim], label: str, workspace: str | None) -> tuple[Verdict, str]:

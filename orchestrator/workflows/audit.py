@@ -207,9 +207,9 @@ def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
 
 
 def _over(run_id: str, entries: Sequence[JournalEntry]) -> Claim:
-    released = next((e for e in reversed(entries) if e.kind == "released"), None)
-    until = released.data.get("until") if released is not None and released.data.get("how") == "kept" else None
-    return Claim(run_id, "over", _text(released) if released is not None else None, until)
+    last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased")), None)
+    until = last.data.get("until") if last is not None and last.data.get("how") == "kept" else None
+    return Claim(run_id, "over", _text(last) if last is not None else None, until)
 
 
 def _line(entries: Sequence[JournalEntry], machine: Machine) -> str | None:

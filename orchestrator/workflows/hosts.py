@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from orchestrator.domain import audit as judgement
@@ -20,7 +21,7 @@ from orchestrator.ports import Services
 from orchestrator.workflows.acquire import acquire
 from orchestrator.workflows.audit import Place, audit, claims_on
 from orchestrator.workflows.link import Link
-from orchestrator.workflows.machines import look
+from orchestrator.workflows.machines import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.workflows.ready import make_ready
 from orchestrator.workflows.release import Hold, Released, others_on_host, release
 
@@ -187,6 +188,7 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             zones.append(str(data["zone"]))
 
     wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0)
+    _say_for_whom(services, target, purpose, log)
     link = Link(services.hosts, target, services.clock, services.observer)
     try:
         got = acquire(services, target, wish, purpose, log)
@@ -200,6 +202,16 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
     finally:
         link.close()
     return Up(got.machine, way, got.started)
+
+
+def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: Log) -> None:
+    """Label a stopped machine before it is woken: an audit meanwhile knows that somebody wants it."""
+    cloud = services.clouds.open(target)
+    changes = Changes(cloud, services.clock, log, target.instance)
+    for machine in look(cloud, target):
+        if machine.power is Power.STOPPED:
+            relabel = partial(cloud.set_labels, machine, purpose.labels())
+            changes.make("label", machine.zone, relabel, CHANGE_LIMIT_S)
 
 
 # --------------------------------------------------------------------------------------------------------------- down

@@ -113,8 +113,10 @@ class FileStore:
         return read_plan(self._places(run_id).active)
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
-        """An active run's journal, without claiming it; empty if it is not active (any more)."""
-        return FileJournal(self._places(run_id).active / JOURNAL, self._clock).entries()
+        """A run's journal, active or complete, without claiming it; empty if there is no such run."""
+        places = self._places(run_id)
+        folder = places.active if places.active.is_dir() else places.final
+        return FileJournal(folder / JOURNAL, self._clock).entries()
 
     # ------------------------------------------------------------------------------------------ machines left on
     def owe(self, run_id: str, debt: dict[str, Any]) -> None:

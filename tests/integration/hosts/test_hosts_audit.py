@@ -133,6 +133,28 @@ def test_a_run_that_goes_on_is_in_order(workspace: CloudWorkspace, cloud: Emulat
     assert billed(cloud) == []
 
 
+def test_a_machine_that_is_kept_is_in_order_until_it_stops_itself(tmp_path: Path, private_home: Path) -> None:
+    with emulated() as cloud:
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=5)
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        found = audited(workspace, "--stop", check=0)["machines"][0]
+        assert (found["verdict"], found["billed"]) == ("kept", True)
+        cloud.advance(360)
+        assert billed(cloud) == []
+
+
+def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
+    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    assert "could not be stopped" in done.err
+    if billed(cloud):  # until its own timer ends it
+        said = workspace.type("hosts", "audit", check=10)
+        assert "is over; the last of its journal: 'unreleased" in said.out
+    cloud.faults.clear()
+    audited(workspace, "--stop", check=0)
+    assert billed(cloud) == []
+
+
 def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
     argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
     return subprocess.run(

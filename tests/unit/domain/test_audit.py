@@ -52,8 +52,12 @@ def test_for_whom(claims: list[Claim], status: str, labels: dict[str, str], verd
 
 
 def test_a_machine_that_was_woken_by_hand_is_one_until_its_fence() -> None:
-    past = judge(machine(labels={"fcctl-run": "up-17"}, deadline=None), [], 0.72, NOW, "mine")
-    assert past.verdict == "stray"
+    labels = {"fcctl-run": "up-17"}
+    assert judge(machine(labels=labels, deadline=None), [], 0.72, NOW, "mine").verdict == "stray"
+    starting = {"labels": labels, "deadline": None, "started": None}
+    limited = machine("STAGING", **starting, max_run_s=600, termination_action="STOP")
+    assert judge(limited, [], 0.72, NOW, "mine").verdict == "up"
+    assert judge(machine("STAGING", **starting), [], 0.72, NOW, "mine").verdict == "stray"
 
 
 def test_dollars() -> None:
