@@ -7,7 +7,7 @@ ended is brought home (:func:`~orchestrator.workflows.resume.settle`), unless an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,6 +43,8 @@ class LiveRun:
     #: What the GPU (or the CPU) did lately, percent, oldest first.
     load: tuple[float, ...] = ()
     steps: tuple[str, ...] = ()
+    #: How each step ended that has: passed, warned, failed, unavailable, ...
+    ended: Mapping[str, str] = field(default_factory=dict)
     usd_per_hour: float = 0.0
     worst_case_usd: float = 0.0
     worst_case_s: float = 0.0
@@ -68,6 +70,7 @@ class _Known:
     saved: SavedPlan
     shown: LiveRun
     load: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    ended: dict[str, str] = field(default_factory=dict)
     events_offset: int = 0
 
 
@@ -145,6 +148,9 @@ class Overview:
             _show(known, state="starting", detail="not on its machine yet")
             return
         known.events_offset = reply.events_offset
+        for event in reply.events:
+            if event.type == "step_finished":
+                known.ended[str(event.data.get("step"))] = str(event.data.get("status"))
         if reply.telemetry is not None:
             known.load.append(_load(reply.telemetry))
         status = reply.summary.status
@@ -156,6 +162,7 @@ class Overview:
             summary=reply.summary,
             sample=reply.telemetry or known.shown.sample,
             load=tuple(known.load),
+            ended=dict(known.ended),
         )
         if ended:
             settle(self._services, [run_id])

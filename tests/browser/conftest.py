@@ -18,7 +18,8 @@ from tests.support.workspace import Workspace
 JOBS = {
     "quick": "steps:\n  - id: only\n    run: echo done\n",
     "talk": (
-        "steps:\n  - id: build\n    run: echo compiling; sleep 1\n    activity: build\n  - id: talk\n    run: |\n"
+        'steps:\n  - id: build\n    run: echo compiling; exit 7\n    exit_codes: {"7": warned}\n'
+        "  - id: talk\n    run: |\n"
         "      for i in 1 2 3 4 5 6; do echo \"line $i <img src=x onerror='window.hacked=1'>\"; sleep 0.5; done\n"
         "      until [ -e \"$HOME/go\" ]; do sleep 0.1; done\n      echo '<script>window.hacked=1</script> the end'\n"
     ),
