@@ -236,7 +236,10 @@ def _refused(kernel: Kernel, shape: Shape, seed: int) -> Trial:
 
 def _values(kernel: Kernel, seed: int) -> Iterator[Trial]:
     shape = Shape(1, 4, 320, _head_dim(kernel))
+    declared = kernel.variant.tolerance is not None
     for values in inputs.HOSTILE:
+        if values == "large" and declared:
+            continue  # with operands of 8 bits, rounding alone moves scores in the hundreds by more than 1
         yield _trial(kernel, shape, seed, values)
     for scale in (0.03, 0.3):
         yield _trial(kernel, shape, seed, "plain", scale=scale)
