@@ -1,0 +1,150 @@
+"""``flashcore::attention`` without a GPU: an operator as PyTorch wants operators, and its way back to PyTorch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flashcore import attention as module
+from flashcore.attention import attention, swapped
+from flashcore.errors import Unsupported
+
+sdpa = F.scaled_dot_product_attention
+OPERATOR = torch.ops.flashcore.attention.default
+
+
+def tensors(*shape: int, dtype: torch.dtype = torch.float32, heads: int | None = None) -> Any:
+    B, H, S, D = shape or (2, 3, 7, 64)
+    return [torch.randn(B, n, S, D).to(dtype) for n in (H, heads or H, heads or H)]
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (tensors(), {}),
+    "half, causal": (tensors(dtype=torch.float16), {"is_causal": True}),
+    "grouped": (tensors(1, 8, 5, 64, heads=2), {"enable_gqa": True}),
+    "[B,S,H,D]": ([x.transpose(1, 2) for x in tensors(2, 7, 3, 64)], {"scale": 0.3}),
+    "mask": ([*tensors(), torch.randn(7, 7)], {}),
+    "three dimensions": ([x[0] for x in tensors()], {}),
+    "other values": ([*tensors()[:2], torch.randn(2, 3, 7, 32)], {}),
+    "odd head dimension": (tensors(1, 2, 9, 40), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torchs_own_checks_of_operators(case: str) -> None:
+    arguments, options = CASES[case]
+    torch.library.opcheck(OPERATOR, tuple(arguments), options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_drop_in_for_pytorchs(case: str) -> None:
+    arguments, options = CASES[case]
+    out, theirs = attention(*arguments, **options), sdpa(*arguments, **options)
+    assert torch.equal(out, theirs)
+    promised = torch.empty_like(arguments[0]) if out.shape == arguments[0].shape else out.contiguous()
+    assert out.stride() == promised.stride()
+
+
+def test_what_pytorch_refuses_is_refused() -> None:
+    q, k, v = tensors()
+    for arguments in ((q, k[:, :2], v[:, :2]), (q, k.double(), v), (q, k[..., :32], v)):
+        with pytest.raises(RuntimeError):
+            sdpa(*arguments)
+        with pytest.raises(RuntimeError):
+            attention(*arguments)
+
+
+def test_a_gradient_is_refused_when_it_is_asked_for_and_not_before() -> None:
+    q, k, v = tensors()
+    v.requires_grad_()
+    out = attention(q, k, v)
+    assert torch.equal(out, sdpa(q, k, v))
+    with pytest.raises(Unsupported, match="no backward pass"):
+        out.sum().backward()
+    with torch.no_grad():
+        assert not attention(q, k, v).requires_grad
+    with torch.inference_mode():
+        assert attention(q, k, v).is_inference()
+
+
+def test_fake_tensors_need_no_memory_and_no_gpu() -> None:
+    with torch._subclasses.FakeTensorMode():
+        q, k, v = (torch.empty(2, 5, 9, 64, device="cuda", dtype=torch.float16).transpose(1, 2) for _ in range(3))
+        out = OPERATOR(q, k, v, is_causal=True)
+    assert out.shape == q.shape
+    assert out.stride() == q.stride()
+    assert out.device.type == "cuda"
+    meta = [x.to("meta") for x in tensors()]
+    assert attention(*meta).device.type == "meta"
+
+
+def test_compiled_whole_with_lengths_left_open() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda q, k, v: attention(q + 1, k, v, is_causal=True) * 2, backend="aot_eager", fullgraph=True, dynamic=True
+    )
+    for S in (5, 9, 17):
+        q, k, v = tensors(1, 2, S, 64)
+        assert torch.allclose(compiled(q, k, v), sdpa(q + 1, k, v, is_causal=True) * 2)
+    exported = torch.export.export(_Module(), tuple(tensors()))
+    assert "flashcore.attention.default" in str(exported.graph)
+
+
+class _Module(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v)
+
+
+def test_autocast_lowers_as_pytorch_does() -> None:
+    q, k, v = tensors()
+    mask = torch.randn(7, 7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for arguments in ((q, k, v), (q, k, v, mask), (q.double(), k.double(), v.double())):
+            out, theirs = attention(*arguments), sdpa(*arguments)
+            assert out.dtype == theirs.dtype
+            assert torch.equal(out, theirs)
+    assert attention(q, k, v).dtype == torch.float32
+
+
+def test_vmap_gives_what_a_loop_gives() -> None:
+    q, k, v = (torch.randn(3, 2, 4, 5, 64) for _ in range(3))
+    looped = torch.stack([attention(*x) for x in zip(q, k, v, strict=True)])
+    assert torch.allclose(torch.vmap(attention)(q, k, v), looped, atol=1e-6)
+
+
+def test_swapped_while_it_lasts_even_through_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = module._sdpa
+    monkeypatch.setattr(module, "_sdpa", lambda *a, **n: (seen.append(1), real(*a, **n))[1])
+    layer = torch.nn.TransformerEncoderLayer(128, 2, 64, batch_first=True).eval()
+    x = torch.randn(1, 5, 128)
+    monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)
+    with torch.no_grad():
+        before = layer(x)
+        assert seen == []
+        with swapped():
+            assert torch.allclose(layer(x), before, atol=1e-6)
+        assert seen == [1]
+    with pytest.raises(ZeroDivisionError), swapped():
+        raise ZeroDivisionError
+    assert sdpa is F.scaled_dot_product_attention
+
+
+def test_many_threads_at_once() -> None:
+    cases = [tensors(1, 2, 5 + n, 64) for n in range(4)]
+    right = [sdpa(*case) for case in cases]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        wrong.extend(number for _ in range(20) if not torch.equal(attention(*cases[number]), right[number]))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
