@@ -122,7 +122,7 @@ class Timeline:
                 self.changed.wait(self._patience(left))
 
     def _patience(self, left: float | None) -> float | None:
-        """Real seconds to wait for what is due in ``left`` emulated ones, in pieces: a sleep of the computer stretches it."""
+        """Real seconds to wait for what is due in ``left`` emulated ones; in pieces, since a computer may sleep."""
         real = None if left is None else self.clock.real(left)
         return None if real is None else min(real, _LOOK_S)
 
