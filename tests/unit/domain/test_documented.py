@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from fcctl_remote import wire
-from orchestrator.domain import config, job
+from orchestrator.domain import config, job, refusals
 from orchestrator.domain.budget import Budget
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -63,7 +63,7 @@ def examples(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/configuration.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/configuration.md", "docs/gcp.md", "README.md"])
 def test_the_examples_of_configuration_are_valid(page: str) -> None:
     found = examples(DOCS.parent / page, "toml")
     assert found
@@ -87,3 +87,11 @@ def test_this_repository_s_own_configuration_is_valid() -> None:
     unmarked = re.sub(r"^# (?=\[targets\.box|kind|host)", "", path.read_text(), flags=re.MULTILINE)
     assert "box" in tomllib.loads(unmarked)["targets"]
     assert config.combine([config.read_layer(unmarked, "fcctl.toml")], "x").config.target("box").kind == "ssh"
+
+
+def test_the_refusals_of_the_cloud_s_page_are_those_that_are_known() -> None:
+    rows = re.findall(r"^\| (.+?) \|", section("gcp.md", "## When the cloud says no"), re.MULTILINE)
+    codes = [code for row in rows for code in re.findall(r"`([A-Za-z]+(?:_[A-Z]+)*)`", row) if "GPUS" not in code]
+    assert len(codes) > 8
+    known = {*refusals._TABLE, refusals._UNSUPPORTED}
+    assert [code for code in codes if refusals._letters(code) not in known] == []
