@@ -117,6 +117,8 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 
     wanted = cli.workspace().target(target)
     argv = app.ssh_command(wanted, command)
+    if not app.may_be_up(wanted):
+        cli.note(f"{wanted.name} is off, as far as this computer knows; wake it with: fcctl hosts up {wanted.name}")
     os.execvp(argv[0], argv)  # noqa: S606 - the terminal is its from here on
 
 
@@ -139,6 +141,7 @@ def audit(cli: Cli, stopping: bool, others: bool) -> int:
     with cli.services() as services:
         found = workflow.audit(services, targets, workspace.config.budget, workspace=_label(cli))
         now = services.clock.now()
+        workflow.tell_of_strays(services, found)
         if not cli.json:
             print_audit(found, cli.console, now)
         doomed = [f for f in found.strays if others or f.verdict != "foreign"] if stopping else []
@@ -216,6 +219,7 @@ def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str,
 
     return {
         "projects": found.projects,
+        "emulated": found.emulated,
         "machines": [finding_json(finding) for finding in found.findings],
         "leftovers": [leftover_json(leftover) for leftover in found.leftovers],
         "unanswered": [unanswered_json(one) for one in found.unanswered],

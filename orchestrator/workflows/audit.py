@@ -16,12 +16,14 @@ from orchestrator.domain.audit import Claim, Finding
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, Leftover, Machine
 from orchestrator.domain.endpoint import on_loopback
+from orchestrator.domain.notify import of_left_running
 from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.ports import Cloud, Services
 from orchestrator.workflows.release import Hold, release
 from orchestrator.workflows.resume import settle
+from orchestrator.workflows.tell import tell
 
 _LOG = logging.getLogger(__name__)
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -60,6 +62,8 @@ class Audit:
     unanswered: tuple[Unanswered, ...]
     #: The projects that were asked.
     projects: tuple[str, ...]
+    #: Those of them whose cloud is an emulator on this computer: nobody pays for what is on there.
+    emulated: tuple[str, ...] = ()
 
     @property
     def strays(self) -> list[Finding]:
@@ -92,7 +96,26 @@ def audit(
             found, missing = _leftovers(cloud, place)
             orphans += judgement.orphans(found, place.names)
             unanswered += missing
-    return Audit(tuple(findings), tuple(orphans), tuple(unanswered), tuple(place.project for place in places))
+    return Audit(
+        tuple(findings),
+        tuple(orphans),
+        tuple(unanswered),
+        tuple(place.project for place in places),
+        tuple(place.project for place in places if on_loopback(place.api_endpoint)),
+    )
+
+
+def tell_of_strays(services: Services, found: Audit) -> None:
+    """Tell whoever ``[notify]`` names what is on for nobody. A machine of another workspace is that one's to tell of."""
+    strays = [f for f in found.strays if f.verdict == "stray"]
+    if not strays:
+        return
+    machines = [
+        {"name": f.machine.name, "zone": f.machine.zone, "project": f.machine.project, "why": f.why,
+         "usd_so_far": f.usd_so_far}
+        for f in strays
+    ]  # fmt: skip
+    tell(services, of_left_running(machines, sum(f.usd_per_hour or 0.0 for f in strays)))
 
 
 # --------------------------------------------------------------------------------------------------- where to look

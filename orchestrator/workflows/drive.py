@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fcctl_remote import wire
 from orchestrator.domain import ending
 from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
+from orchestrator.domain.notify import of_run
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault, MachineStopped
@@ -24,6 +25,7 @@ from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_source
+from orchestrator.workflows.tell import tell
 from orchestrator.workflows.waking import Waking
 
 if TYPE_CHECKING:
@@ -324,8 +326,6 @@ class Driver:
 
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":
-            if self.machine is not None:
-                self.machine.stay_on()
             ours = tuple(f"steps/{step.id}/" for step in self.stepped())
             intake = self._active.intake()
             self._collection = collect(
@@ -340,6 +340,7 @@ class Driver:
             self._disarm()
         self._log("complete", status=record.status)
         self.folder = self._active.complete(record)
+        tell(self._services, of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
             self._tidy_host()
         if self.machine is not None and self._services.store.owed():

@@ -26,7 +26,7 @@ from orchestrator.errors import FcctlError, HostError, MachineStopped
 from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import release as releasing
 from orchestrator.workflows.acquire import acquire
-from orchestrator.workflows.lease import Armed, Fence, arm_within, extend, shorten
+from orchestrator.workflows.lease import Armed, Fence, arm_within, keep_on, shorten
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import STOP_LIMIT_S, Log
 from orchestrator.workflows.neighbours import neighbours
@@ -34,8 +34,6 @@ from orchestrator.workflows.ready import make_ready
 
 #: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
 NEED_MARGIN_S = 5 * 60.0
-#: What fetching may take before the machine's own timer ends it, seconds.
-FETCH_S = 30 * 60.0
 #: A machine that does not answer on its last known address for so long is asked after, seconds.
 ASK_CLOUD_AFTER_S = 1.0
 #: How often the cloud is asked about a machine whose link is lost, seconds.
@@ -184,10 +182,6 @@ class MachineHold:
         machine = f"{self._target.project}/{self._target.instance}"
         return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
-    def stay_on(self) -> None:
-        """Time to fetch results, on a machine that was to go off soon after its last run."""
-        extend(self._link, FETCH_S, self._token())
-
     # -------------------------------------------------------------------------------------------------- is it there
     def check(self) -> None:
         """Raise MachineStopped if the cloud says that the machine does not run any more.
@@ -301,7 +295,7 @@ class MachineHold:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
         minutes = self._target.keep_minutes
         try:
-            until = shorten(self._link, minutes * 60, self._token(), f"kept for {minutes:g} minutes")
+            until = keep_on(self._link, minutes * 60, self._token(), f"kept for {minutes:g} minutes")
         except FcctlError:
             until = None
         if until is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from fcctl_remote import wire
@@ -87,7 +86,9 @@ def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer)
         deadline = min(deadline, fence.not_after)
     present = link.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=fence.fresh)))
     if present.armed and not present.dry and (present.deadline or 0.0) > now:
-        return _renew(link, fence, present, max(deadline, present.deadline or 0.0), worst_s, observer)
+        if (present.deadline or 0.0) >= deadline:
+            return Armed("", present.deadline or 0.0)
+        return _renew(link, fence, present, deadline, worst_s, observer)
     request = wire.LeaseRequest(
         "arm", deadline=deadline, not_after=fence.not_after, token=fence.token, dry=False, reason=f"run {plan.run_id}"
     )
@@ -125,14 +126,27 @@ def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
         )
 
 
-def extend(link: Link, seconds: float, token: str) -> None:
-    """Have the machine stay on for ``seconds`` more, as far as fence 1 lets it; what cannot be moved stays."""
+#: A timer that ends within so many seconds of what is wanted is left as it is: setting one takes a while.
+CLOSE_ENOUGH_S = 30.0
+
+
+def keep_on(link: Link, seconds: float, token: str, reason: str) -> float | None:
+    """Have the machine power itself off after ``seconds``, whether it was to do so earlier or later than that.
+
+    Never past fence 1. When that is, by its own clock; None if it does not let us.
+    """
     deadline = link.host_now() + seconds
     present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
-    if not present.armed or present.dry or (present.deadline or 0.0) >= deadline:
-        return
-    with suppress(HostFault):
-        link.call(lambda s: s.lease(wire.LeaseRequest("renew", deadline=deadline, token=token)))
+    if not present.armed or present.dry or present.deadline is None or present.deadline > deadline:
+        return shorten(link, seconds, token, reason)
+    if deadline - present.deadline <= CLOSE_ENOUGH_S:
+        return present.deadline
+    try:
+        return link.call(
+            lambda s: s.lease(wire.LeaseRequest("renew", deadline=deadline, token=token, reason=reason))
+        ).deadline
+    except HostFault:  # another computer's timer: it ends sooner
+        return present.deadline
 
 
 def shorten(link: Link, seconds: float, token: str, reason: str) -> float | None:
