@@ -7,12 +7,17 @@ from fcctl_remote.layout import Layout
 from fcctl_remote.lease import LeaseKeeper
 from fcctl_remote.refusal import Refusal
 
+#: Seconds between the run's end and the look at the timer.
+PATIENCE_S = 5.0
+
 
 def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
-    """Move the shutdown timer to ``seconds`` from now, unless another run is at work or waits; whether it was moved.
+    """Move the shutdown timer to ``seconds`` from now, unless another run is at work; whether it was moved.
 
-    A timer that ends earlier stays, and where none is set none is made: the machine is not ours to power off then.
+    A controller that follows the run sets it as it likes, and is left a moment to do so. A timer that ends earlier
+    stays, and where none is set none is made: the machine is not ours to power off then.
     """
+    time.sleep(PATIENCE_S)
     if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):
         return False
     keeper = LeaseKeeper(layout)

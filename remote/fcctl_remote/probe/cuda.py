@@ -108,8 +108,14 @@ def libraries(home: Optional[str], smi: Optional[str]) -> List[str]:
 
 def watched(env: Mapping[str, str]) -> List[str]:
     """Paths whose change may change any answer above: for the cache."""
-    path = [p for p in (env.get("PATH") or os.defpath).split(":") if p]
+    path = [_lasting(p) for p in (env.get("PATH") or os.defpath).split(":") if p]
     return [*path[:50], *_ROOTS, *(env[v] for v in ("CUDA_HOME", "CUDA_PATH") if env.get(v))]
+
+
+def _lasting(folder: str) -> str:
+    """pyenv writes to its folder of shims whenever one of them runs; what they stand for is beside it."""
+    parent, name = os.path.split(folder.rstrip("/"))
+    return os.path.join(parent, "versions") if name == "shims" and os.path.basename(parent) == ".pyenv" else folder
 
 
 def _executable(path: str) -> bool:
