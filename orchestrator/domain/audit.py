@@ -9,12 +9,10 @@ from typing import Literal
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget, price_in
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Leftover, Machine, Power, region_of
 from orchestrator.domain.list_prices import LIST_PRICES
+from orchestrator.domain.machine_spec import UP_PREFIX
 from orchestrator.domain.prices import HOURS_PER_MONTH, Model
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import ConfigError
-
-#: The run label of a machine that ``fcctl hosts up`` woke; its fence is its end.
-UP_PREFIX = "up-"
 
 Verdict = Literal["off", "run", "kept", "up", "foreign", "stray"]
 #: These are nobody's business: they cost nothing by the hour, or somebody wants them on.

@@ -9,6 +9,9 @@ from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL,
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import GcpTarget
 
+#: How the label of a machine begins that ``fcctl hosts up`` woke; its fence is its end.
+UP_PREFIX = "up-"
+
 
 @dataclass(frozen=True)
 class Purpose:
@@ -22,6 +25,13 @@ class Purpose:
         """The labels of a machine that was started for this, whoever made it."""
         workspace = {WORKSPACE_LABEL: slug(self.workspace)[:63]} if self.workspace else {}
         return {RUN_LABEL: slug(self.label)[:63], **workspace}
+
+    def labels_on(self, present: Mapping[str, str]) -> dict[str, str]:
+        """The same for a machine that was on already: one that a person woke for longer stays that person's."""
+        labels = self.labels()
+        if present.get(RUN_LABEL, "").startswith(UP_PREFIX) and not self.label.startswith(UP_PREFIX):
+            del labels[RUN_LABEL]
+        return labels
 
 
 def machine_spec(

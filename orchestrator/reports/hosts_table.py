@@ -125,6 +125,8 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
             markup=False,
         )
         console.print(clean(f"  {delete_command(leftover)}", 400), style="dim", markup=False)
+    for project in audit.emulated:
+        console.print(clean(f"{project} is emulated on this computer: nobody pays", 400), style="dim", markup=False)
     for one in audit.unanswered:
         text = f"not asked: {one.what} of {one.project}: {one.why}"
         console.print(clean(text, 400), style="red", markup=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -89,8 +89,9 @@ class _Acquisition:
 
     def _use(self, machine: Machine) -> Acquired:
         started = bool(self._history.of("start", machine.zone) or self._history.of("create", machine.zone))
-        if any(machine.labels.get(key) != value for key, value in self._purpose.labels().items()):
-            self._mark(machine)
+        labels = self._purpose.labels() if started else self._purpose.labels_on(machine.labels)
+        if any(machine.labels.get(key) != value for key, value in labels.items()):
+            self._mark(machine, labels)
         return Acquired(machine, started)
 
     def _cloud_ahead(self, seen: list[Machine]) -> float:
@@ -98,12 +99,11 @@ class _Acquisition:
         if self._changes.cloud_ahead_s is None and not self._history.attempts:
             running = next((m for m in seen if m.power is Power.RUNNING), None)
             if running is not None:
-                self._mark(running)
+                self._mark(running, self._purpose.labels_on(running.labels))
         return self._changes.cloud_ahead_s or 0.0
 
-    def _mark(self, machine: Machine) -> None:
+    def _mark(self, machine: Machine, labels: Mapping[str, str]) -> None:
         """Say on the machine who uses it; for people and for the audit, so nothing depends on it."""
-        labels = self._purpose.labels()
         operation = self._changes.make(
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )

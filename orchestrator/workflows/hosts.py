@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from orchestrator.domain import audit as judgement
 from orchestrator.domain.acquire import Wish
-from orchestrator.domain.audit import UP_PREFIX, Claim, Finding
+from orchestrator.domain.audit import Claim, Finding
 from orchestrator.domain.budget import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.cloud import Endpoint, Machine, Power
-from orchestrator.domain.machine_spec import Purpose
+from orchestrator.domain.machine_spec import UP_PREFIX, Purpose
 from orchestrator.domain.stopped import why_stopped
 from orchestrator.domain.target import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.errors import BudgetError, ConfigError, ConflictError, FcctlError

@@ -54,7 +54,8 @@ def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: S
         HostError: this computer cannot run steps (no bash, no room), or the source changed meanwhile.
     """
     plan = _plan(saved)
-    services.observer.phase("prewake", f"{len(plan.steps)} steps here, before {saved.target.name} is woken")
+    steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
+    services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
     with Link(services.hosts, HERE, services.clock, services.observer) as link:
         send_source(link, plan, source, services.observer)
         link.call(lambda s: s.submit(plan))

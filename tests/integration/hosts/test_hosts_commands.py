@@ -62,6 +62,12 @@ def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorksp
     assert "time limit" in row(workspace)["note"]
 
 
+def test_a_run_that_is_refused_leaves_the_machine_to_whoever_woke_it(workspace: CloudWorkspace) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "5", "--yes", check=0)
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=5)  # it needs more time than there is
+    assert row(workspace)["machine"]["verdict"] == "up"
+
+
 def test_up_asks_and_is_held_to_the_caps(workspace: CloudWorkspace, cloud: Emulator) -> None:
     unasked = workspace.type("hosts", "up", "l4")
     assert unasked.code == 2
