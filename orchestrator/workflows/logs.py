@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fcctl_remote import wire
+from orchestrator.domain.lifecycle import fold
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import NotFoundError, RunNotFinished, RunNotFound, did_you_mean
 from orchestrator.ports import Services
+from orchestrator.workflows import prewake
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.resume import new_link, saved_plan
 
@@ -34,30 +37,52 @@ def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) 
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no run {run_id}", hint="fcctl results ls lists the runs, fcctl ps the active ones")
-    yield from _from_host(services, saved, step, wait=wait)
+    here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
+    _check_step(step, [*here, *there])
+    yield from _from_here(services, run_id, [one for one in here if step in (None, one)], wait=wait)
+    wanted = [one for one in there if step in (None, one)]
+    if wanted:
+        yield from _from_host(services, saved, wanted, wait=wait)
 
 
 def _from_store(services: Services, run_id: str, step: str | None) -> Iterator[LogPiece]:
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     _check_step(step, [s.id for s in record.steps])
     for result in record.steps:
-        path = folder / "steps" / result.id / "log.txt"
-        if step not in (None, result.id) or not path.is_file():
-            continue
-        with path.open("rb") as f:
-            while data := f.read(_CHUNK):
-                yield LogPiece(result.id, data)
+        if step in (None, result.id):
+            yield from _from_file(folder, result.id)
 
 
-def _from_host(services: Services, saved: SavedPlan, step: str | None, *, wait: bool) -> Iterator[LogPiece]:
-    ids = [s.id for s in saved.plan.steps]
-    _check_step(step, ids)
+def _from_file(folder: Path, step: str) -> Iterator[LogPiece]:
+    path = folder / "steps" / step / "log.txt"
+    if not path.is_file():
+        return
+    with path.open("rb") as f:
+        while data := f.read(_CHUNK):
+            yield LogPiece(step, data)
+
+
+def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    """The steps that run on this computer before the machine is woken: while they do, and once they have."""
+    if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
+        request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
+        with Link(services.hosts, prewake.HERE, services.clock, services.observer) as link:
+            if link.call(lambda s: s.status([run_id])):
+                ended: set[str] = set()
+                for step in steps:
+                    yield from _follow_step(link, request, step, ended, wait=wait)
+                return
+    for step in steps:
+        yield from _from_file(services.store.folder(run_id), step)
+
+
+def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
     link = new_link(services, saved.target)
     ended: set[str] = set()
     request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
     try:
         _await_arrival(services, link, saved, wait=wait)
-        for step_id in ids if step is None else [step]:
+        for step_id in steps:
             yield from _follow_step(link, request, step_id, ended, wait=wait)
     finally:
         link.close()

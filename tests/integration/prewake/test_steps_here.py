@@ -163,6 +163,20 @@ def slow_run(workspace: Workspace) -> tuple[subprocess.Popen[str], str]:
     return process, workspace.active()[0]
 
 
+def test_their_logs_are_there_while_they_run_and_afterwards(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.job("talks", """
+steps:
+  - {id: compile, where: controller, run: 'echo one; sleep 1; echo two'}
+  - {id: host, run: echo three; sleep 1}
+""")  # fmt: skip
+    process = workspace.start("run", "talks", "--on", "box")
+    wait_for(lambda: workspace.active() and left_running(workspace.active()[0]), 30)
+    assert workspace.fcctl("logs", "-f", "last", "--step", "compile").stdout == "one\ntwo\n"
+    process.communicate(timeout=60)
+    assert workspace.fcctl("logs", "last", "--step", "compile").stdout == "one\ntwo\n"
+    assert "three" in workspace.fcctl("logs", "last").stdout
+
+
 @pytest.mark.parametrize("both", [False, True], ids=["controller", "controller-and-supervisor"])
 def test_a_killed_controller_leaves_no_process(
     workspace: Workspace, sshd: LoopbackSshd, private_home: Path, both: bool
