@@ -38,6 +38,13 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "results reindex": (("results", "reindex"), 0, "runs"),
     "results export": (("results", "export", "last:good"), 0, "run"),
     "results export file": (("results", "export", "last:good", "-o", "out.tar.gz"), 0, "written"),
+    "results compare": (("results", "compare", "last:good", "last:bad"), 0, "benchmarks"),
+    "results history": (("results", "history"), 0, "benchmarks"),
+    "results tag": (("results", "tag"), 0, "tags"),
+    "results tag given": (("results", "tag", "kept", "last:good"), 0, "done"),
+    "results sql": (("results", "sql", "SELECT count(*) FROM runs"), 0, "rows"),
+    "results prune": (("results", "prune", "--older-than", "9y"), 0, "deleted"),
+    "results import": (("results", "import", "runs.tar.zst"), 0, "here_already"),
     "jobs ls": (("jobs", "ls"), 0, "jobs"),
     "jobs show": (("jobs", "show", "good"), 0, "steps"),
     "jobs validate": (("jobs", "validate", "good"), 0, "valid"),
@@ -77,6 +84,13 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "results reindex": (("results", "reindex", "x"), 2, "usage"),
     "results export": (("results", "export", "last:good", "-o", "no/such/file"), 1, "error"),
     "results export binary": (("results", "export", "last:good", "--format", "tar.gz"), 2, "usage"),
+    "results compare": (("results", "compare", "baseline", "last"), 102, "run_not_found"),
+    "results compare nothing": (("results", "compare", "last:good", "--fail-on", "slower:3%"), 7, "not_found"),
+    "results history": (("results", "history", "--benchmark", "nothing"), 7, "not_found"),
+    "results tag": (("results", "tag", "last", "last:good"), 2, "usage"),
+    "results sql": (("results", "sql", "DELETE FROM runs"), 2, "usage"),
+    "results prune": (("results", "prune"), 2, "usage"),
+    "results import": (("results", "import", "no-such.tar.zst"), 7, "not_found"),
     "jobs ls": (("jobs", "ls", "x"), 2, "usage"),
     "jobs show": (("jobs", "show", "nothing"), 7, "not_found"),
     "jobs validate": (("jobs", "validate", "nothing"), 7, "not_found"),
@@ -134,6 +148,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
             config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n')
         made.fcctl("run", "good", "--on", "here")
         made.fcctl("run", "bad", "--on", "here", check=100)
+        made.fcctl("results", "export", "last:good", "-o", "runs.tar.zst")
         yield made
 
 
