@@ -36,6 +36,7 @@ _ANSWER_LIMIT_S = 20.0
 _END_LIMIT_S = 15.0
 _POLL_S = 0.02
 _STARTED_AS = "orchestrator.emulator.daemon"
+_UNREADABLE = 3  # its exit code if it cannot go on with the state in the folder
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Sandbox:
             return found.url
         self._prepare()
         with self._starting():
+            self._settle()
             found = self._healthy() or self._start()
         return found.url
 
@@ -92,6 +94,7 @@ class Sandbox:
             return False
         self._check_owner()
         with self._starting():
+            self._settle()
             if not self._locked():
                 return False
             daemon = self._alive()
@@ -100,11 +103,6 @@ class Sandbox:
                 if not self._ends() or not _exits(daemon.pid):
                     self._kill(daemon)
             return True
-
-    def forget(self) -> None:
-        """Stop it and delete its folder: the next one begins anew, with its machine as it was at first."""
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------------------ is it there
     def _healthy(self) -> _Daemon | None:
@@ -188,21 +186,22 @@ class Sandbox:
     def _start(self) -> _Daemon:
         self._end_other()
         log = self.folder / "daemon.log"
-        for attempt in ("as it was", "anew"):
-            daemon = self._started(log)
-            if daemon is not None:
-                return daemon
-            if attempt == "as it was":
-                self._set_aside()  # a state that another version wrote, or that was cut off
-        tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
-        raise CloudError(
-            "the sandbox's emulator does not start",
-            cause="\n".join(tail)[-1000:] or f"it says nothing; see {log}",
-            hint="fcctl doctor, or run on this machine itself: --on local",
-        )
+        code = self._run(log)
+        if code == _UNREADABLE:
+            self._set_aside()  # written by another version, or cut off
+            code = self._run(log)
+        found = self._record() if code == 0 else None
+        if found is None:
+            tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
+            raise CloudError(
+                "the sandbox's emulator does not start",
+                cause="\n".join(tail)[-1000:] or f"it says nothing; see {log}",
+                hint="fcctl doctor, or run on this machine itself: --on local",
+            )
+        return found
 
-    def _started(self, log: Path) -> _Daemon | None:
-        """The emulator once it listens; None if it ended before."""
+    def _run(self, log: Path) -> int:
+        """Start the emulator; 0 once it listens, else how it ended."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             starter = subprocess.Popen(
@@ -213,11 +212,15 @@ class Sandbox:
         finally:
             os.close(descriptor)
         try:
-            return self._record() if starter.wait(_START_LIMIT_S) == 0 else None
-        except subprocess.TimeoutExpired:
-            os.killpg(starter.pid, signal.SIGKILL)  # with the emulator itself, which is of the same group
+            return starter.wait(_START_LIMIT_S)
+        except BaseException as error:
+            # Not half of one: the emulator itself is of the same group. Ctrl-C ends up here too.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(starter.pid, signal.SIGKILL)
             starter.wait()
-            return None
+            if isinstance(error, subprocess.TimeoutExpired):
+                return -signal.SIGKILL
+            raise
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -240,21 +243,33 @@ class Sandbox:
         old = self.folder / "unreadable"
         shutil.rmtree(old, ignore_errors=True)
         old.mkdir(mode=0o700)
-        for name in ("state.json", "disks", "snapshots"):
+        for name in ("state.json", "disks", "snapshots", "begun"):
             with contextlib.suppress(OSError):
                 (self.folder / name).rename(old / name)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def _end_other(self) -> None:
-        """Before another is started: the emulator of other code, or one that hangs."""
+        """Before another is started: the emulator of other code, or one that hangs.
+
+        Raises:
+            CloudError: it cannot be ended.
+        """
         if not self._locked():
             return
         daemon = self._record()
-        if daemon is None:
-            self._ends()
-            return
-        if _ask(daemon.url, "end") is None or not self._ends():
+        if daemon is not None and (_ask(daemon.url, "end") is None or not self._ends()):
             self._kill(daemon)
+        if not self._ends():
+            raise CloudError(
+                f"an emulator that this fcctl did not start uses the sandbox's folder {self.folder}",
+                hint="end it, or give this fcctl another place: export XDG_STATE_HOME=DIR",
+            )
+
+    def _settle(self) -> None:
+        """Wait for one that a killed command began to start, until it says where it is."""
+        limit = time.monotonic() + _END_LIMIT_S
+        while self._locked() and self._record() is None and time.monotonic() < limit:
+            time.sleep(_POLL_S)
 
     def _ends(self) -> bool:
         """Whether the folder is free within the time an emulator needs to end."""

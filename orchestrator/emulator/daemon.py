@@ -23,6 +23,8 @@ from orchestrator.emulator.scenario import Latency, Scenario
 
 #: How clients find a daemon: ``{"url", "pid", "identity"}``, in its folder, readable by its user alone.
 RECORD = "daemon.json"
+#: Exit code: the state in the folder is not one that this version can go on with.
+UNREADABLE = 3
 #: Quick, and slow enough to be seen: a wake takes about three seconds.
 _LATENCY = Latency(pending=0.1, provisioning=0.4, staging=0.6, boot=0.6, login=0.3, stop=0.8, delete=0.5, disk=0.3)
 _LOOK_S = 1.0
@@ -79,39 +81,66 @@ def _until(emulator: Emulator, path: str, status: str) -> None:
 
 
 def detached(settings: dict[str, Any]) -> int:
-    """Serve in a process of its own; 0 once it does, 1 if it ended before."""
+    """Serve in a process of its own: 0 once it does, :data:`UNREADABLE`, or 1 if it ended before."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
         serve(settings, partial(_tell, writer))
         return 0
     os.close(writer)
-    return 0 if os.read(reader, 1) else 1
+    said = os.read(reader, 1)
+    return {b"": 1, b"+": 0}.get(said, UNREADABLE)
 
 
-def _tell(writer: int) -> None:
-    os.write(writer, b"1")
+def _tell(writer: int, said: bytes) -> None:
+    os.write(writer, said)
     os.close(writer)
 
 
-def serve(settings: dict[str, Any], ready: Callable[[], None]) -> None:
-    """Until nobody needs it. Raises OSError or ConflictError before ``ready`` is called, or never."""
+def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
+    """Until nobody needs it.
+
+    Args:
+        tell: called once, with ``+`` when it serves or ``-`` when the state cannot be read.
+
+    Raises:
+        OSError, ConflictError: it cannot serve, whatever the state says.
+    """
     state = Path(settings["state"])
-    record = state / RECORD
     scenario = Scenario(guest_path=tuple(settings["guest_path"]))
     emulator = Emulator(state, scenario=scenario, fresh_secret=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: emulator.ended.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with emulator:
-        if not emulator.world.machines and not emulator.world.operations:
-            seed(emulator, settings["machine"])
+    try:
+        emulator.start()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        tell(b"-")
+        raise
+    record = state / RECORD
+    record.unlink(missing_ok=True)  # of one that was killed
+    try:
+        _begin(emulator, state, settings["machine"])
         scenario.latency = _LATENCY
         _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
-        ready()
+        tell(b"+")
         wait_for_the_end(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
         with contextlib.suppress(OSError):
             record.unlink()
+    finally:
+        emulator.stop()
+
+
+def _begin(emulator: Emulator, state: Path, machine: dict[str, Any]) -> None:
+    """Make the first machine, once; one that was being made when an earlier emulator was killed is off from here."""
+    begun = state / "begun"
+    if begun.exists():
+        return
+    if emulator.world.machines:
+        emulator.control.switch_all_off()
+    else:
+        seed(emulator, machine)
+    begun.touch()
 
 
 def _write(record: Path, value: dict[str, Any]) -> None:
