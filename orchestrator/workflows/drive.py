@@ -190,13 +190,26 @@ class Driver:
                 return record
 
     def cancel(self, reason: str, grace_s: float) -> None:
-        """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out."""
+        """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out.
+
+        Raises:
+            MachineStopped: its machine is off, and the run with it; only its results are to be fetched.
+        """
+        if self.waits:
+            self._wait()
         self._log("cancel", reason=reason)
         try:
             self._link.call(lambda s: s.cancel(self.run_id, reason, grace_s=grace_s))
         except HostFault as e:
             if e.fault != "not_found":
                 raise
+        except HostError:
+            if not self._is_on_a_machine:
+                raise
+            self._revive()
+            if self.waits:
+                self._wait()
+            raise
 
     def ask(self) -> wire.RunSummary | None:
         """How the run stands at the host; None if the host does not know it."""
@@ -299,7 +312,7 @@ class Driver:
                 disarm(self._link, entry.data["token"], self._services.observer)
 
     def _submit(self) -> None:
-        adopted = prewake.adopted(self.stepped(), self._active.intake(), self._services.observer)
+        adopted = prewake.adopted(self.stepped(), self._active.intake().read_json, self._services.observer)
         plan = replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted])
         self._log("submit")
         reply = self._link.call(lambda s: s.submit(plan))

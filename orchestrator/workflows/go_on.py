@@ -7,19 +7,24 @@ one of the two, in the journal, so that whoever finds them can stop it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.domain import run_id as ids
+from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import ConflictError, MachineStopped, UsageError
-from orchestrator.ports import Intake, Services
+from orchestrator.errors import ConflictError, FcctlError, MachineStopped, UsageError
+from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import prewake
 from orchestrator.workflows.drive import Driver
+from orchestrator.workflows.link import Link
 from orchestrator.workflows.resume import new_link, resumed
 from orchestrator.workflows.run import Finished, see_home
 
@@ -39,24 +44,20 @@ def go_on(
         UsageError: nothing of it is left to be done.
         FcctlError: as ``fcctl run``.
     """
+    if services.store.is_complete(run_id):
+        return _go_on_from_home(services, run_id, agree, detach=detach)
     with resumed(services, run_id) as earlier:
         _check_waits(earlier)
         agree(earlier.saved)
         earlier.wake(earlier.saved.fence_s or 0)
         earlier.collect_only()
-        rest = _rest(services, earlier)
+        intake = earlier.intake()
+        rest = _rest(services, earlier.saved, earlier.stepped(), intake.read_json)
         if rest is None:
             earlier.finish()
-            raise UsageError(
-                f"nothing of run {run_id} is left to be done: all its steps had ended",
-                hint=f"fcctl results show {run_id}",
-            )
-        link = new_link(services, rest.target)
-        active = services.store.begin(rest.plan.run_id, rest.to_json())
+            raise _nothing_left(run_id)
+        later, link, active = _begin(services, rest)
         try:
-            later = Driver(services, link, active, "launch")
-            later.begin()
-            later.take_machine()
             services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
             earlier.finish()  # it leaves the machine to the new one
         except BaseException:
@@ -64,6 +65,62 @@ def go_on(
             link.close()
             raise
     return see_home(later, link, active, detach=detach)
+
+
+def _go_on_from_home(
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], *, detach: bool
+) -> Finished | None:
+    """The same for a run that is home already: its machine is to be woken for the rest alone."""
+    record, folder = services.store.get(run_id), services.store.folder(run_id)
+    read = partial(_read_below, folder)
+    saved = SavedPlan.model_validate(read("plan.json"))
+    if record.status not in ("preempted", "over_budget", "lost") or saved.fence_s is None:
+        raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
+    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    stepped = prewake.results([JournalEntry.model_validate_json(line) for line in lines])
+    rest = _rest(services, saved, stepped, read)
+    if rest is None:
+        raise _nothing_left(run_id)
+    agree(rest)
+    later, link, active = _begin(services, rest)
+    services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
+    return see_home(later, link, active, detach=detach)
+
+
+def _begin(services: Services, rest: SavedPlan) -> tuple[Driver, Link, ActiveRun]:
+    """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again."""
+    link = new_link(services, rest.target)
+    active = services.store.begin(rest.plan.run_id, rest.to_json())
+    try:
+        later = Driver(services, link, active, "launch")
+        later.begin()
+        try:
+            later.take_machine()
+        except FcctlError as error:
+            later.abandon(error.message, "error")
+            raise
+        except KeyboardInterrupt:
+            later.abandon("interrupted before it went on", "cancelled")
+            raise
+    except BaseException:
+        active.release()
+        link.close()
+        raise
+    return later, link, active
+
+
+def _read_below(folder: Path, path: str) -> Any:
+    """A JSON file of a complete run, None if it has no such file. The host chose the name, so it is not trusted."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()) or not place.is_file():
+        return None
+    return json.loads(place.read_bytes())
+
+
+def _nothing_left(run_id: str) -> UsageError:
+    return UsageError(
+        f"nothing of run {run_id} is left to be done: all its steps had ended", hint=f"fcctl results show {run_id}"
+    )
 
 
 def _check_waits(driver: Driver) -> None:
@@ -80,10 +137,11 @@ def _check_waits(driver: Driver) -> None:
             )
 
 
-def _rest(services: Services, earlier: Driver) -> SavedPlan | None:
+def _rest(
+    services: Services, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]
+) -> SavedPlan | None:
     """The plan of what is left, with what was done; None if nothing is left."""
-    saved, intake = earlier.saved, earlier.intake()
-    results = _host_results(intake, saved.plan.run_id)
+    results = _host_results(read, saved.plan.run_id)
     done: list[wire.StepResult] = []
     for spec in saved.plan.steps:
         result = results.get(spec.id)
@@ -93,7 +151,7 @@ def _rest(services: Services, earlier: Driver) -> SavedPlan | None:
     left = saved.plan.steps[len(done) :]
     if not left:
         return None
-    finished = prewake.adopted([*earlier.stepped(), *done], intake, services.observer)
+    finished = prewake.adopted([*stepped, *done], read, services.observer)
     now = services.clock.now()
     plan = replace(
         saved.plan,
@@ -106,11 +164,10 @@ def _rest(services: Services, earlier: Driver) -> SavedPlan | None:
     return saved.model_copy(update={"plan": plan, "before_wake": []})
 
 
-def _host_results(intake: Intake, run_id: str) -> dict[str, wire.StepResult]:
+def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
     """The steps as the host's own account has them; empty if it left none that can be read."""
     try:
-        raw: Any = intake.read_json("outcome.json")
-        outcome = _OUTCOME.validate_python(raw)
+        outcome = _OUTCOME.validate_python(read("outcome.json"))
     except (ValueError, ValidationError):
         return {}
     return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}

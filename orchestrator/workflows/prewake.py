@@ -7,7 +7,7 @@ this computer that is no target's. It is on a leash: without this process it end
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from orchestrator.domain.records import JournalEntry, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import LocalTarget
 from orchestrator.errors import HostFault
-from orchestrator.ports import ActiveRun, HostSession, Intake, Observer, Services, Source
+from orchestrator.ports import ActiveRun, HostSession, Observer, Services, Source
 from orchestrator.workflows.collect import collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.link import Link
@@ -84,13 +84,18 @@ def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
     return []
 
 
-def adopted(steps: Sequence[wire.StepResult], intake: Intake, observer: Observer) -> list[wire.FinishedStep]:
-    """The steps as the host's gates are to know them, with the documents that are small enough to travel."""
+def adopted(
+    steps: Sequence[wire.StepResult], read: Callable[[str], Any], observer: Observer
+) -> list[wire.FinishedStep]:
+    """The steps as the host's gates are to know them, with the documents that are small enough to travel.
+
+    ``read`` gives the content of a JSON file of the run, None if it is absent; it raises ValueError if it is not JSON.
+    """
     room, finished = MAX_ADOPTED_BYTES, []
     for step in steps:
         refs, contents = [], []
         for ref in step.documents:
-            content = _document(intake, ref.path)
+            content = _document(read, ref.path)
             size = len(json.dumps(content))
             if content is None or size > room:
                 observer.note(f"{ref.path} stays here: gates on the host cannot look at it")
@@ -102,9 +107,9 @@ def adopted(steps: Sequence[wire.StepResult], intake: Intake, observer: Observer
     return finished
 
 
-def _document(intake: Intake, path: str) -> dict[str, Any] | None:
+def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
     try:
-        content = intake.read_json(path)
+        content = read(path)
     except ValueError:
         return None
     return content if isinstance(content, dict) else None

@@ -144,6 +144,11 @@ def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make)
     assert workspace.only_run()["status"] == "preempted"
     assert (workspace.only_folder() / "steps/one/out/m.json").exists()
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    (workspace.cloud.home(workspace.instance) / "go").touch()
+    workspace.fcctl("run", "--resume", run_id)  # from home it can go on just as well
+    assert sorted(record["status"] for record in workspace.runs().values()) == ["passed", "preempted"]
+    assert counted(workspace) == ["one", "two", "two", "three"]
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
 
 
 @pytest.mark.parametrize(
