@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 #: Runs a segment has at least: two could be two odd ones.
 LEAST = 3
-PERMUTATIONS = 999
+PERMUTATIONS = 499
 #: Reordering more values than this at once would take memory, not give certainty.
 CELLS = 2_000_000
+#: A series without a change is known for one after few reorderings.
+CHUNK = 100
 #: Changes smaller than this are not worth a line, as a share.
 WORTH_TELLING = 0.005
 
@@ -169,7 +171,7 @@ def _split(segment: np.ndarray, alpha: float, rng: np.random.Generator) -> tuple
     height = float(_heights(ranks[None, :]).max())
     reached, done = 0, 0
     while done < PERMUTATIONS:
-        rows = min(PERMUTATIONS - done, max(1, CELLS // n))
+        rows = min(PERMUTATIONS - done, CHUNK, max(1, CELLS // n))
         shuffled = rng.permuted(np.broadcast_to(ranks, (rows, n)), axis=1)
         reached += int((_heights(shuffled).max(axis=1) >= height - 1e-9).sum())
         done += rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.domain.records import SCHEMA_VERSION, RunRecord, RunRow
+from orchestrator.domain.tags import Tag
 from orchestrator.errors import RunNotFound
 from orchestrator.workflows.documents import Documents, load
 
@@ -18,6 +19,7 @@ class Library(Protocol):
     def resolve(self, name: str) -> str: ...
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
     def folder(self, run_id: str) -> Path: ...
+    def tags(self) -> dict[str, Tag]: ...
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ def show(store: Library, name: str = "last") -> Shown:
 
 
 def find(store: Library, name: str) -> str:
-    """The id of a run to look at; ``last`` passes over runs that are not complete."""
+    """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
     if name != "last" and not name.startswith("last:"):
-        return store.resolve(name)
+        tag = store.tags().get(name) if name[:1].isalpha() else None  # run ids begin with a digit
+        return store.resolve(tag.runs[0] if tag else name)
     job = name.partition(":")[2] or None
     rows = store.rows(limit=1, job=job)
     if not rows:
