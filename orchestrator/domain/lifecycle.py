@@ -25,8 +25,8 @@ lost         the host does not know the run                      ENDED
 abandoned    the run ends without ever having been submitted     COLLECTED
 collected    every byte is here and verified                     COLLECTED
 release      the machine is about to be stopped, kept, deleted   COLLECTED
-released     it was; or (unreleased) another command must see    COLLECTED
-             to it
+released     it was, or stays on for another                     COLLECTED
+unreleased   it could not be: later commands try again           COLLECTED
 complete     run.json is about to be written                     COLLECTED
 ===========  ==================================================  ==========================
 """
