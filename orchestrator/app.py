@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from orchestrator.adapters.machine_book import FileMachineBook
     from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
+    from orchestrator.domain.cloud import Machine
     from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
     from orchestrator.ports import Clouds, Observer, Services, SourceHistory
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
+    from orchestrator.workflows.ledger import Witness
     from orchestrator.workflows.link import Link
 
 
@@ -121,13 +124,27 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
 
 def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
+    from orchestrator.adapters.gcp.watched import WatchedClouds
     from orchestrator.adapters.git_source import GitSource
     from orchestrator.adapters.notifier import Notifier
     from orchestrator.adapters.sightings import SightingFile
     from orchestrator.adapters.store import FileStore
     from orchestrator.ports import Services
 
-    workspace, clock, known_clouds = cli.workspace(), SystemClock(), clouds()
+    workspace, clock = cli.workspace(), SystemClock()
+    sightings = SightingFile(workspace.results_dir)
+
+    @functools.cache
+    def witness() -> Witness:
+        """The ledger's eye on machines; loaded only by what looks at some."""
+        from orchestrator.workflows.ledger import Witness
+
+        return Witness(sightings, clock, workspace.config.budget)
+
+    def seen(target: GcpTarget, machine: Machine) -> None:
+        witness().see(target, machine)
+
+    known_clouds = WatchedClouds(clouds(), seen)
     return Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),
@@ -137,7 +154,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         clouds=known_clouds,
         book=machine_book(),
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
-        sightings=SightingFile(workspace.results_dir),
+        sightings=sightings,
     )
 
 
@@ -302,7 +319,7 @@ def dashboard(cli: Cli, port: int, announce: Callable[[str], None]) -> tuple[Ser
     from orchestrator.web.server import bind
 
     workspace, server = cli.workspace(), bind(port, announce)
-    argv = (sys.executable, "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
+    argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
     return server, Backend(workspace.root, workspace.config, services(cli, live.Silent()), argv, version())
 
 

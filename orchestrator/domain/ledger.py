@@ -7,6 +7,7 @@ of its own: the books show what does not fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
@@ -20,6 +21,8 @@ from orchestrator.domain.records import RunRecord
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
 IDLE = "idle"
 UNEXPLAINED = "unexplained"
+#: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
+NEAR_S = 900.0
 
 
 class Sighting(BaseModel):
@@ -142,29 +145,56 @@ def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[
     """All lines, oldest first."""
     lines: list[Line] = []
     used: dict[str, list[Line]] = {}
+    on = spans(sightings)
     for record in records:
         of_run = run_lines(record)
         lines += of_run
-        if record.machine is not None and of_run:
-            used.setdefault(record.machine.instance_id, []).extend(of_run)
-    for span in spans(sightings):
-        lines += _rest(span, used.get(span.instance_id, []))
+        instance_id = record.machine.instance_id if record.machine is not None else _likely(of_run, on)
+        if instance_id is not None:
+            used.setdefault(instance_id, []).extend(of_run)
+    known: dict[str, list[Span]] = {}
+    for span in on:
+        known.setdefault(span.instance_id, []).append(span)
+    for instance_id, of_machine in known.items():
+        lines += _rest(of_machine, used.get(instance_id, []))
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
 
 
-def _rest(span: Span, used: Sequence[Line]) -> list[Line]:
-    """What of a span no run used; or, below zero, what runs claim beyond it."""
-    inside = [line for line in used if span.started - 1.0 <= line.start <= span.until + 1.0]
-    rest = span.billed_s - sum(line.seconds for line in inside)
-    if abs(rest) < 1.0:
-        return []
-    begun = max([span.started, *(line.start + line.seconds for line in inside)])
-    usd = rest / 3600 * span.usd_per_hour
-    activity = IDLE if rest > 0 else UNEXPLAINED
-    return [
-        Line(min(begun, span.until), rest, round(usd, 6), activity, span.target, machine=span.machine,
-             emulated=span.emulated)
-    ]  # fmt: skip
+def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> str | None:
+    """The machine of a run that never got hold of one, but had it turned on: its target's, at that time."""
+    if not of_run:
+        return None
+    start, end = of_run[0].start, of_run[-1].start + of_run[-1].seconds
+    for span in on:
+        gap = max(span.started - end, start - (math.inf if span.on else span.until))
+        if span.target == of_run[0].target and gap <= NEAR_S:
+            return span.instance_id
+    return None
+
+
+def _rest(of_machine: Sequence[Span], used: Sequence[Line]) -> list[Line]:
+    """What of a machine's spans no run used; below zero, what runs claim beyond them. The cloud's word is the bill."""
+    lines, outside = [], sum(line.seconds for line in used)
+    for span in of_machine:
+        inside = sum(_overlap(line, span) for line in used)
+        outside -= inside
+        # Of a machine that is still on, its runs know more than whoever saw it last.
+        rest = max(span.billed_s, inside) - inside if span.on else span.billed_s - inside
+        lines.append(_correction(span, span.until - max(0.0, rest), rest))
+    lines.append(_correction(of_machine[-1], of_machine[-1].until, -outside))
+    return [line for line in lines if abs(line.seconds) >= 1.0]
+
+
+def _overlap(line: Line, span: Span) -> float:
+    """Seconds of a line that are within a span; a minute is billed for the shortest."""
+    end = math.inf if span.on else max(span.until, span.started + MINIMUM_BILLED_S)
+    return max(0.0, min(line.start + line.seconds, end) - max(line.start, span.started))
+
+
+def _correction(span: Span, start: float, seconds: float) -> Line:
+    usd = round(seconds / 3600 * span.usd_per_hour, 6)
+    activity = IDLE if seconds > 0 else UNEXPLAINED
+    return Line(start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated)
 
 
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.domain.budget import MINIMUM_BILLED_S
 from orchestrator.domain.records import CostLine, CostRecord, JournalEntry, MachineRecord, StepRecord, iso
@@ -151,20 +152,24 @@ def _fitted(parts: dict[str, float], whole: float) -> dict[str, float]:
     return {name: seconds * whole / total for name, seconds in parts.items()} if total > 0 else parts
 
 
+def _names_it(facts: dict[str, Any]) -> bool:
+    return all(facts.get(key) for key in ("project", "zone", "name", "instance_id"))
+
+
 def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
     """The machine, and when it was on for the run; None if it was never had."""
     on = sittings(entries)
-    acquired = next((e.data for e in reversed(entries) if e.kind == "acquired"), None)
-    if acquired is None or not on:
+    had = next((e.data for e in reversed(entries) if e.kind in ("acquired", "released") and _names_it(e.data)), None)
+    if had is None or not on:
         return None
     first, last = on[0], on[-1]
     began = first.started if first.turned_on and first.started is not None else first.began
     ended = last.stopped if last.released in ("stopped", "deleted") else None
     return MachineRecord(
-        project=str(acquired["project"]),
-        zone=str(acquired["zone"]),
-        name=str(acquired["name"]),
-        instance_id=str(acquired["instance_id"]),
+        project=str(had["project"]),
+        zone=str(had["zone"]),
+        name=str(had["name"]),
+        instance_id=str(had["instance_id"]),
         began=iso(began),
         ended=iso(ended),
         released=last.released,

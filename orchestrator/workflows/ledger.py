@@ -8,15 +8,17 @@ from datetime import tzinfo
 from pydantic import ValidationError
 
 from orchestrator.domain import ledger as books
+from orchestrator.domain.audit import rate_of
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Machine
+from orchestrator.domain.endpoint import on_loopback
 from orchestrator.domain.ledger import Line, Sighting, Spent
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.schedule import zone
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import BudgetError, FcctlError
-from orchestrator.ports import Services, Store
+from orchestrator.ports import Clock, Services, Sightings, Store
 
 
 def lines(services: Services) -> list[Line]:
@@ -32,25 +34,40 @@ def _records(store: Store) -> Iterator[RunRecord]:
             continue  # damaged or just pruned; listings say so
 
 
-def sight(services: Services, target: GcpTarget, machine: Machine, rate: float, *, emulated: bool = False) -> None:
-    """Write down what the cloud says of a machine's last start and stop, if it says anything."""
-    if machine.started is None:
-        return
-    off = machine.stopped is not None and machine.stopped >= machine.started and not machine.billed
-    services.sightings.note(
-        Sighting(
+class Witness:
+    """Writes down what the cloud says of machines' starts and stops, each word once."""
+
+    def __init__(self, sightings: Sightings, clock: Clock, budget: Budget) -> None:
+        self._sightings = sightings
+        self._clock = clock
+        self._budget = budget
+        self._told: set[tuple[str, float, float | None]] | None = None
+
+    def see(self, target: GcpTarget, machine: Machine) -> None:
+        if machine.started is None:
+            return
+        off = machine.stopped is not None and machine.stopped >= machine.started and not machine.billed
+        word = (machine.id, machine.started, machine.stopped if off else None)
+        if self._told is None:
+            known = self._sightings.all()
+            self._told = {(s.instance_id, s.started, s.stopped) for s in known if s.stopped is not None}
+        if word not in self._told:
+            self._told.add(word)
+            self._sightings.note(self._sighting(target, machine, word[2]))
+
+    def _sighting(self, target: GcpTarget, machine: Machine, stopped: float | None) -> Sighting:
+        return Sighting(
             project=machine.project,
             zone=machine.zone,
             name=machine.name,
             instance_id=machine.id,
             target=target.name,
-            usd_per_hour=rate,
-            started=machine.started,
-            stopped=machine.stopped if off else None,
-            seen=services.clock.now(),
-            emulated=emulated,
+            usd_per_hour=rate_of(machine, target, self._budget) or 0.0,
+            started=machine.started or 0.0,
+            stopped=stopped,
+            seen=self._clock.now(),
+            emulated=on_loopback(target.api_endpoint),
         )
-    )
 
 
 def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzinfo | None = None) -> None:
@@ -75,6 +92,26 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
                 cause=f"${used:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
                 hint=_hint(name),
             )
+
+
+def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None) -> list[tuple[str, float]]:
+    """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
+    if not budget.holds_over_runs:
+        return []
+    spent = books.spent(lines(services), services.clock.now(), local or zone(None))
+    underway = _underway(services.store)
+    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
+    return [
+        (name, cap - used - underway)
+        for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True)
+        if cap is not None
+    ]
+
+
+def spent_without(services: Services, run_id: str, local: tzinfo | None = None) -> Spent:
+    """What was spent today, this month and ever by all but one run."""
+    others = [line for line in lines(services) if line.run_id != run_id]
+    return books.spent(others, services.clock.now(), local or zone(None))
 
 
 def _underway(store: Store) -> float:

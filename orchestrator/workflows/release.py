@@ -30,6 +30,10 @@ class Released:
     #: By the cloud's clock, epoch seconds, as far as it says.
     started: float | None = None
     stopped: float | None = None
+    #: Which machine it was; None if none was found.
+    project: str | None = None
+    name: str | None = None
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,21 @@ class _Releasing:
                 done.append(Released("gone", hold.zone, "there is no such machine (any more)"))
             elif hold.instance_id is not None and machine.id != hold.instance_id:
                 done.append(Released("gone", hold.zone, "it was deleted, and another machine has its name"))
+            elif _was_never_on(hold, machine):
+                done.append(self._as_it_was(hold, machine, policy))
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
                 done.append(self._delete(machine))
-            elif _was_never_on(hold, machine):
-                done.append(Released("off", hold.zone, "it was not turned on"))
             else:
                 done.append(self._stop(machine))
         return done
+
+    def _as_it_was(self, hold: Hold, machine: Machine, policy: Policy) -> Released:
+        """One that was not turned on; if it was made all the same, and only to be deleted, it goes again."""
+        made = machine.created is not None and hold.asked is not None and machine.created > hold.asked - _SKEW_S
+        if policy != "delete" or not made or MANAGED_LABEL not in machine.labels:
+            return Released("off", hold.zone, "it was not turned on")
+        self._delete(machine)
+        return Released("off", hold.zone, "it was made, not turned on, and deleted again")
 
     def _look(self, holds: list[Hold]) -> list[Machine]:
         """What is there; a creation whose reply was never read is given a moment to show."""
@@ -121,7 +133,7 @@ class _Releasing:
                 now = self._cloud.machine(machine.zone, machine.name)
         self._forget_address()
         stopped = now.stopped if now is not None and now.id == machine.id else None
-        return Released("stopped", machine.zone, started=machine.started, stopped=stopped)
+        return _released("stopped", machine, stopped)
 
     def _ask_to_stop(self, machine: Machine, limit_s: float) -> None:
         operation = self._changes.make(
@@ -150,7 +162,8 @@ class _Releasing:
                 )
             clock.sleep(AGAIN_S)
         self._services.book.forget(machine.project, machine.name)
-        return Released("deleted", machine.zone, started=machine.started, stopped=operation.finished)
+        # One that had stopped before was not on until it was deleted.
+        return _released("deleted", machine, machine.stopped if machine.power is Power.STOPPED else operation.finished)
 
     def _heed(self, machine: Machine, operation: Operation) -> None:
         """Raise what no waiting cures."""
@@ -174,6 +187,13 @@ class _Releasing:
 
     def _say(self, text: str) -> None:
         self._services.observer.phase("release", text)
+
+
+def _released(how: Literal["stopped", "deleted"], machine: Machine, stopped: float | None) -> Released:
+    return Released(
+        how, machine.zone, started=machine.started, stopped=stopped, project=machine.project, name=machine.name,
+        instance_id=machine.id,
+    )  # fmt: skip
 
 
 def others_on_host(services: Services, target: GcpTarget, own: str) -> str | None:

@@ -44,6 +44,7 @@ class SimulatedCloud:
         self.history: list[Operation] = []
         self.snapshots: set[str] = set()
         self.starts: list[str] = []  # who asked for each start: fcctl, console
+        self._gone: list[Instance] = []  # deleted; what they cost stays
         self._numbers = iter(range(1, 10**9))
         world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
         world.on["console"] = lambda: self._all_running(self._console)
@@ -165,7 +166,12 @@ class SimulatedCloud:
         return [i for i in self.instances.values() if i.view.billed]
 
     def spent(self, usd_per_hour: float) -> float:
-        return sum(i.cost(usd_per_hour, self.world.now) for i in self.instances.values())
+        everything = [*self.instances.values(), *self._gone]
+        return sum(i.cost(usd_per_hour, self.world.now) for i in everything)
+
+    def billed(self) -> list[tuple[float, float | None]]:
+        """Every time that a machine was on."""
+        return [span for i in [*self.instances.values(), *self._gone] for span in i.billed]
 
 
 class CloudPort:
@@ -255,7 +261,8 @@ class CloudPort:
 
             def gone() -> None:
                 truth.off(instance)
-                truth.instances.pop((machine.zone, machine.name), None)
+                if truth.instances.pop((machine.zone, machine.name), None) is not None:
+                    truth._gone.append(instance)
 
             return truth.operation("delete", machine.zone, machine.name, 15.0, gone)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fcctl_remote import wire
+from orchestrator.adapters.gcp.watched import WatchedClouds
+from orchestrator.adapters.sightings import SightingFile
 from orchestrator.adapters.store import FileStore
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
@@ -27,6 +29,8 @@ from orchestrator.workflows import hold
 from orchestrator.workflows import link as links
 from orchestrator.workflows.cancel import cancel
 from orchestrator.workflows.go_on import go_on
+from orchestrator.workflows.ledger import Witness
+from orchestrator.workflows.ledger import lines as ledger_lines
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
 from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
 from orchestrator.workflows.run import Detached, run
@@ -139,14 +143,9 @@ class Files:
 
 
 class Nobody:
-    """A notifier and a book of sightings in one: neither has an effect on the machines."""
+    """A notifier that nobody listens to."""
 
     def send(self, notice: object) -> list[str]:
-        return []
-
-    def note(self, sighting: object) -> None: ...
-
-    def all(self) -> list[Any]:
         return []
 
 
@@ -254,11 +253,12 @@ class Episode:
         clock = VirtualClock(self.world, actor)
         book = Book(self.world, actor, self.pages)
         store = CountedStore(self.root / "results", clock, self.world, actor)
-        quiet = Nobody()
+        sightings = SightingFile(self.root / "results")
+        clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
-            observer=Silent(), clouds=CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA")),
-            book=book, notifier=quiet, sightings=quiet,
+            observer=Silent(), clouds=WatchedClouds(clouds, Witness(sightings, clock, Budget()).see),
+            book=book, notifier=Nobody(), sightings=sightings,
         )  # fmt: skip
 
     def command(self, what: str, name: str) -> str:
@@ -414,12 +414,32 @@ class Episode:
         owed = any((self.root / "results" / "owed").glob("*.json"))
         return self.cloud.starts[-1:] == ["console"] or owed
 
+    def _books(self, services: Services) -> None:
+        """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
+
+        With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that does
+        not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger shows
+        the difference; here it is left alone.
+        """
+        if any(fault.kind in ("skew", "cloud_down", "lost_reply", "other") for fault in self.schedule.faults):
+            return
+        cloud = services.clouds.open(self.target)
+        for zone in ZONES:
+            cloud.machine(zone, "vm")
+        known = sum(line.seconds for line in ledger_lines(services))
+        true = sum(max(60.0, (end or self.world.now) - start) for start, end in self.cloud.billed())
+        if known > true + 60.0 * len(self.cloud.billed()):
+            raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
+        if set(self.cloud.starts) <= {"fcctl"} and self.schedule.release != "delete" and known < true - 60.0:
+            raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")
+
     def converged(self) -> None:
         """Long after: everything is off, nothing is left to be done."""
         for instance in self.cloud.running():
             raise Violation(f"{instance.view.name} is still {instance.view.status}, hours later")
         services = self.services(Actor("judge"))
         self.check(services)
+        self._books(services)
         if "never" in self.schedule.commands:
             return
         if services.store.owed():

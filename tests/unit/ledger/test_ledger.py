@@ -74,6 +74,29 @@ def test_two_spans_of_one_machine_do_not_share_runs() -> None:
     ]  # fmt: skip
 
 
+def test_a_restart_in_the_middle_of_a_run_is_billed_twice_and_used_once() -> None:
+    seen = [sighting(stopped=START + 100), sighting(started=START + 200, stopped=START + 700)]
+    lines = books.ledger([run(START, {"bench": 700})], seen)
+    assert sum(line.seconds for line in lines) == pytest.approx(600)
+    assert {line.activity: line.seconds for line in lines} == {"bench": 700, "unexplained": -100}
+
+
+def test_runs_side_by_side_do_not_double_the_bill() -> None:
+    runs = [run(START, {"bench": 300}), run(START + 1, {"test": 300})]
+    lines = books.ledger(runs, [sighting(stopped=START + 400)])
+    assert sum(line.seconds for line in lines) == pytest.approx(400)
+
+
+def test_a_run_that_never_had_its_machine_still_explains_it() -> None:
+    lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], [sighting(stopped=START + 100)])
+    assert [line.activity for line in lines] == ["boot", "stop"]
+
+
+def test_of_a_machine_that_is_on_its_runs_know_more_than_the_last_look() -> None:
+    lines = books.ledger([run(START, {"bench": 500})], [sighting(seen=START + 10)])
+    assert [(line.activity, line.seconds) for line in lines] == [("bench", 500)]
+
+
 def test_days_and_weeks_are_those_of_the_zone() -> None:
     late = datetime(2026, 12, 31, 23, 30, tzinfo=UTC).timestamp()
     lines = books.ledger([run(late, {"bench": 3600}, on_machine=False)], [])
