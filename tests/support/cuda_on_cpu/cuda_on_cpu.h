@@ -45,7 +45,11 @@ namespace cuda_on_cpu {
 inline const char *failure;  // of the last launch
 [[noreturn]] inline void fail(const char *what);
 
-constexpr int kStack = 256 * 1024, kShared = 228 * 1024;
+constexpr int kStack = 256 * 1024, kShared = 228 * 1024, kSharedOfL4 = 99 * 1024;
+inline bool on_an_l4() {
+  const char *device = std::getenv("CUDA_ON_CPU_DEVICE");
+  return device && std::strcmp(device, "L4") == 0;
+}
 alignas(128) inline unsigned char shared_memory[kShared];
 inline size_t shared_bytes;
 inline unsigned chance;  // state of the random choices
@@ -118,11 +122,11 @@ inline void meet(Barrier &barrier, int expected) {
   wait_past(barrier.round, round);
 }
 
-inline bool meet_and_vote(int id, int expected, bool mine) {
-  static bool votes[16][2];  // by round: a thread may be one barrier ahead of another
-  bool &any = votes[id][barriers[id].round % 2];
-  any = mine || (any && barriers[id].arrived > 0);
-  meet(barriers[id], expected);
+inline bool meet_and_vote(int expected, bool mine) {  // at barrier 0
+  static bool votes[2];  // by round: a thread may be one barrier ahead of another
+  bool &any = votes[barriers[0].round % 2];
+  any = mine || (any && barriers[0].arrived > 0);
+  meet(barriers[0], expected);
   return any;
 }
 
@@ -187,7 +191,7 @@ auto launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
     const char *seed = std::getenv("CUDA_ON_CPU_SEED");
     chance = seed ? std::atoi(seed) : 0, copies_at_once = chance % 2 == 0;
     failure = nullptr;
-    if (shared > kShared) failure = "more shared memory than a block can have";
+    if (shared > static_cast<size_t>(on_an_l4() ? kSharedOfL4 : kShared)) failure = "more shared memory than a block can have";
     if (threads.x % 32 != 0 || threads.x > 1024) failure = "a block is 1 to 32 whole warps here";
     grid.blocks = blocks, grid.threads = threads, shared_bytes = shared;
     for (unsigned block = 0; block < blocks.x * blocks.y * blocks.z && !failure; ++block) {
@@ -209,7 +213,7 @@ inline unsigned char *at(uint32_t address, int bytes) {
 
 // ------------------------------------------------------------------------------------------------ CUDA's own functions
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
-inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(0, static_cast<int>(blockDim.x), mine); }
+inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(static_cast<int>(blockDim.x), mine); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0); }
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
@@ -278,11 +282,13 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
+// CUDA_ON_CPU_DEVICE=L4 makes choices, and limits, those of an L4.
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+  const bool l4 = cuda_on_cpu::on_an_l4();
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = 3; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = cuda_on_cpu::kShared; break;
+    case cudaDevAttrMultiProcessorCount: *value = l4 ? 58 : 3; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = l4 ? 9 : 0; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = l4 ? cuda_on_cpu::kSharedOfL4 : cuda_on_cpu::kShared; break;
   }
   return cudaSuccess;
 }
@@ -344,7 +350,6 @@ inline void mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
 inline unsigned thread_again() { return threadIdx.x; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void barrier_sync(int id, int threads) { cuda_on_cpu::meet(cuda_on_cpu::barriers[id], threads); }
-inline bool barrier_or(int id, int threads, bool mine) { return cuda_on_cpu::meet_and_vote(id, threads, mine); }
 inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cpu::barriers[id], threads); }
 
 }  // namespace flashcore

@@ -101,3 +101,16 @@ def test_no_heads_of_keys_that_do_not_divide_the_queries(tmp_path: Path) -> None
     assert library.flashcore_forward(args) == 1
     args = Args(B=1, H=2, S_q=1, S_kv=1, D=96, scale=1.0)
     assert library.flashcore_forward(args) == 1
+
+
+def test_on_an_l4_only_tilings_that_fit_it_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice that an L4 has no shared memory for would fail to launch."""
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+    library = compile_on_cpu(VARIANTS["flagship"], {}, tmp_path)
+    for D, lengths in ((64, (64, 128, 256, 512)), (128, (64, 512))):
+        for S in lengths:
+            assert excess(library, (1, 1, S, D), (1, S)) < 3, (D, S)
+    (tmp_path / "large").mkdir()
+    refused = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 32, "TILE_N": 128, "WARPS_KV": 4}, tmp_path / "large")
+    args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0)
+    assert refused.flashcore_forward(args) == 1  # 133 KB
