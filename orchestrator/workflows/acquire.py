@@ -95,11 +95,13 @@ class _Acquisition:
         return Acquired(machine, started)
 
     def _cloud_ahead(self, seen: list[Machine]) -> float:
-        """Of a machine that runs already the deadline counts, which is told by the cloud's clock: ask for its time."""
-        if self._changes.cloud_ahead_s is None and not self._history.attempts:
-            running = next((m for m in seen if m.power is Power.RUNNING), None)
-            if running is not None:
-                self._mark(running, self._purpose.labels_on(running.labels))
+        """Of a machine that runs already the deadline counts, which is told by the cloud's clock: ask for its time.
+
+        Only operations carry the time, so one is made that changes nothing: the labels that it has already.
+        """
+        running = next((m for m in seen if m.power is Power.RUNNING), None)
+        if running is not None and self._changes.cloud_ahead_s is None and not self._history.attempts:
+            self._changes.make("clock", running.zone, lambda request: self._cloud.set_labels(running, {}, request), 0.0)
         return self._changes.cloud_ahead_s or 0.0
 
     def _mark(self, machine: Machine, labels: Mapping[str, str]) -> None:
