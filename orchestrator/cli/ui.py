@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from orchestrator.cli.context import Cli
@@ -37,8 +40,22 @@ def ui(cli: Cli, port: int, no_open: bool) -> None:
     else:
         click.echo(server.link)
         cli.note("open it in a browser; Ctrl-C ends the dashboard, not the runs")
-    if not no_open and not cli.json:
-        import webbrowser
+    with _opened(server.link if not no_open and not cli.json else None):
+        server.serve(backend)
 
-        webbrowser.open(server.link)
-    server.serve(backend)
+
+@contextmanager
+def _opened(link: str | None) -> Iterator[None]:
+    """The link in the user's browser. By a file that only the user can read: command lines are for everybody."""
+    if link is None:
+        yield
+        return
+    import tempfile
+    import webbrowser
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="fcctl-ui-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}"><a href="{link}">fcctl</a>')
+        webbrowser.open(page.as_uri())
+        yield

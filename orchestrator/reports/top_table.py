@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.domain.records import iso
 from orchestrator.reports.cells import text
 from orchestrator.reports.live import duration, telemetry_text
 from orchestrator.reports.sanitize import clean
@@ -27,9 +28,10 @@ _OTHER_COLUMNS = 125  # with the gaps between them
 
 
 def spent_today(rows: Sequence[RunRow], runs: Sequence[LiveRun], now: float) -> float:
-    """Dollars of the runs of this day in UTC, those that go on included, at their plans' prices."""
-    day = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")
-    return sum(row.usd for row in rows if row.created.startswith(day)) + sum(run.spent_usd(now) for run in runs)
+    """Dollars of this computer's day: of the runs that are home, and at their plans' prices of those that go on."""
+    midnight = datetime.fromtimestamp(now).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    since = iso(midnight.timestamp()) or ""
+    return sum(row.usd for row in rows if row.created >= since) + sum(run.spent_usd(now) for run in runs)
 
 
 def document(runs: Sequence[LiveRun], now: float, today: float) -> dict[str, Any]:

@@ -30,6 +30,7 @@ TIMEOUT_S = 120.0
 MAX_OUTPUT_BYTES = 32 * 1024 * 1024
 #: How long a new run has to be on its way before the page goes on without knowing its id.
 LAUNCH_S = 20.0
+_MODULES = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100  as Python itself has it
 
 
 class Children:
@@ -57,7 +58,7 @@ class Children:
             FcctlError: it failed.
         """
         request = json.dumps({"task": task, **arguments}).encode()
-        done = await self._run([sys.executable, "-m", "orchestrator.web.heavy"], request)
+        done = await self._run([sys.executable, "-P", "-m", "orchestrator.web.heavy"], request)
         return _document(*done)
 
     async def launch(self, *args: str) -> str | None:
@@ -106,8 +107,9 @@ class Children:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, and the way to these very modules."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """This process's, and the way to these very modules: never through the workspace, whose files are not fcctl's
+    (hence ``-P`` above, too)."""
+    return {**os.environ, "PYTHONPATH": _MODULES}
 
 
 def _run_id(text: str) -> str | None:

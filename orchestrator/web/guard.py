@@ -112,7 +112,7 @@ class Guard:
             rest = urlencode([pair for pair in query if pair[0] != PARAMETER])
             there = RedirectResponse(_local(scope["path"]) + (f"?{rest}" if rest else ""), 303)
             if self._access.redeem(code):
-                there.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict", path="/")
+                there.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="lax", path="/")
                 return there
             return there if known else _refused(403, "this link was used already: fcctl ui printed a new one")
         if known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,8 @@ from orchestrator.ports import Services
 from orchestrator.reports.sanitize import LineCleaner
 from orchestrator.workflows.logs import read_logs
 from orchestrator.workflows.overview import LiveRun, Overview
+
+_log = logging.getLogger("orchestrator.web")
 
 POLL_S = 1.5
 #: Nobody has looked for so long: the machines are left in peace.
@@ -79,10 +82,18 @@ class LiveRuns:
             await self.after(self.version, 0.5)
         return found
 
+    def _look(self) -> list[LiveRun]:
+        """What goes on; what was known, if even that cannot be told (a full disk, a damaged folder)."""
+        try:
+            return self._overview.poll()
+        except (FcctlError, OSError) as error:
+            _log.warning("the active runs cannot be read: %s", error)
+            return self.runs
+
     async def _poll(self) -> None:
         while True:
             if time.monotonic() - self._asked < IDLE_S:
-                runs = await asyncio.to_thread(self._overview.poll)
+                runs = await asyncio.to_thread(self._look)
                 async with self._changed:
                     if runs != self.runs:
                         self.runs = runs

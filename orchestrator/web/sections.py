@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from orchestrator.web.pages import compare, history, hosts, runs
+from orchestrator.web.pages import compare, history, hosts, runs, schedules, spending
 
 if TYPE_CHECKING:
     from orchestrator.web.site import Site
@@ -33,4 +33,6 @@ SECTIONS = (
     Section("/history", "History", history.routes),
     Section("/compare", "Compare", compare.routes),
     Section("/hosts", "Hosts", hosts.routes),
+    Section("/schedules", "Schedules", schedules.routes, schedules.is_there),
+    Section("/spending", "Spending", spending.routes, spending.is_there),
 )

@@ -27,7 +27,14 @@ JOBS = {
 }
 
 
-@pytest.fixture(scope="session")
+SCHEDULE = '[schedules.nightly]\njob = "quick"\non = "here"\ncron = "0 2 * * 1-5"\nbudget_usd = 1.0\n'
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
+
+
+@pytest.fixture(scope="module")  # no longer: while Playwright is there, no other test may have an event loop
 def browser() -> Iterator[Any]:
     program = chromium.find()
     if program is None:
@@ -47,6 +54,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         made = Workspace(tmp_path_factory.mktemp("browser") / "ws", home)
         reference_run.install(made.root / "results")
         slower(reference_run.install(made.root / "results", OLDER))
+        config = made.root / "fcctl.toml"
+        config.write_text(
+            config.read_text().replace('kind = "local"\n', 'kind = "local"\nusd_per_hour = 0.75\n') + SCHEDULE
+        )
         for name, text in JOBS.items():
             made.job(name, text)
         yield made

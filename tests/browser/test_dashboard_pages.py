@@ -12,6 +12,9 @@ from tests.support.reference_run import H200
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
+#: On one worker, one after the other: they share a dashboard.
+pytestmark = pytest.mark.xdist_group("browser")
+
 RUN = H200.name
 PAGES = {
     "/": "Runs",
@@ -20,6 +23,9 @@ PAGES = {
     "/history/trend": "A benchmark over the runs",
     "/compare": "Compare",
     "/hosts": "Hosts",
+    "/schedules": "Schedules",
+    "/spending": "Spending",
+    "/spending?by=job": "Spending",
     f"/runs/{RUN}": "evidence on gpu-host",
     f"/runs/{RUN}/report": "evidence on NVIDIA H200",
 }
@@ -45,6 +51,7 @@ def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> No
     page.goto("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.get_by_role("navigation").get_by_role("link", name="Schedules").count() == 1, "there is one"
     page.get_by_role("navigation").get_by_role("link", name="Compare").click()
     assert page.get_by_role("navigation").locator("[aria-current=page]").inner_text() == "Compare"
 

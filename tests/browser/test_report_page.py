@@ -11,6 +11,8 @@ from tests.browser.conftest import listen
 from tests.support.reference_run import H200
 from tests.support.workspace import Workspace
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 
 @pytest.fixture(scope="module")
 def report(workspace: Workspace) -> Path:

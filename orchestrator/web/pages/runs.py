@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -19,6 +18,7 @@ from orchestrator.domain.run_id import is_valid
 from orchestrator.errors import FcctlError, RunNotFound
 from orchestrator.reports.sanitize import clean_text
 from orchestrator.reports.summary.page import POLICY as REPORT_POLICY
+from orchestrator.reports.top_table import spent_today
 from orchestrator.web import files
 from orchestrator.web.live import HEARTBEAT_S
 from orchestrator.web.redirect import see
@@ -85,12 +85,10 @@ class _Runs:
 
     def _money(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
         now = self._site.now()
-        today = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")
         rows = self._site.store.rows(limit=500)
         return {
             "rate": sum(run.usd_per_hour for run in runs if run.state in ("running", "queued", "ended")),
-            "today": sum(row.usd for row in rows if row.created.startswith(today))
-            + sum(run.spent_usd(now) for run in runs),
+            "today": spent_today(rows, runs, now),
             "cap": self._site.backend.config.budget.per_run_usd,
             "day_cap": self._site.backend.config.budget.per_day_usd,
         }
@@ -114,6 +112,8 @@ class _Runs:
 
     async def follow(self, request: Request) -> Response:
         run_id = await self._resolve(request)
+        if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
+            raise RunNotFound(f"there is no run {run_id}", hint="History lists the runs")
         last = request.headers.get("last-event-id", "")
         return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
 
