@@ -64,10 +64,12 @@ def answer(instruction: str) -> int:
 def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
     """What completes a parameter of this name, if it is one of ours."""
     if isinstance(param, click.Option):
+        if "--compare" in param.opts:
+            return run_names
         return target_names if "--on" in param.opts else None
     if param.name in ("job", "names"):
         return job_names
-    if param.name in ("run", "runs", "run_id", "run_ids"):
+    if param.name in ("run", "runs", "run_id", "run_ids", "old", "new"):
         return run_names
     return None
 
@@ -96,14 +98,24 @@ def target_names() -> list[str]:
 
 
 def run_names() -> list[str]:
-    """The newest runs first, those that go on included."""
+    """Tags, then the newest runs first, those that go on included."""
     root, data = _workspace()
     results = root / str(_table(data, "project").get("results", "results"))
     found: set[str] = set()
     for folder in (results / "runs", results / "active"):
         if folder.is_dir():
             found.update(path.name for path in folder.iterdir() if _RUN_ID.fullmatch(path.name))
-    return ["last", *sorted(found, reverse=True)[:_MAX_RUNS]]
+    return ["last", *_tags(results), *sorted(found, reverse=True)[:_MAX_RUNS]]
+
+
+def _tags(results: Path) -> list[str]:
+    import tomllib
+
+    try:
+        with (results / "tags.toml").open("rb") as file:
+            return sorted(_table(tomllib.load(file), "tags"))
+    except (OSError, ValueError):
+        return []
 
 
 def _workspace() -> tuple[Path, dict[str, Any]]:

@@ -36,12 +36,15 @@ for _verb in (compare, history, report, tag, export, take_in, sql, prune):
 @click.pass_obj
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
+    from orchestrator.workflows.tags import tags_of
+
     _check_status(status)
     with cli.services() as services:
         rows = services.store.rows(limit=limit or None, job=job, target=target, status=status)
+        tags = tags_of(services.store)
         now = services.clock.now()
     if cli.json:
-        cli.emit({"runs": [row.model_dump(mode="json") for row in rows]})
+        cli.emit({"runs": [{**row.model_dump(mode="json"), "tags": tags.get(row.run_id, [])} for row in rows]})
         return
     if not rows:
         filtered = job or target or status
@@ -50,7 +53,7 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
     from orchestrator.reports import run_list
 
     if sys.stdout.isatty():
-        run_list.print_runs(rows, cli.console, now)
+        run_list.print_runs(rows, cli.console, now, tags)
     else:
         sys.stdout.write(run_list.plain(rows))
 

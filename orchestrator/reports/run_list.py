@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,15 @@ def _plain_row(row: RunRow) -> tuple[str, ...]:
     return (*(clean(c, 80).replace(" ", "_") or "-" for c in (*cells, commit)), clean(row.gpu or "-", 60))
 
 
-def print_runs(rows: list[RunRow], console: Console, now: float) -> None:
+def print_runs(
+    rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None
+) -> None:
     """The table for people, newest first. Wide terminals get more columns; the run id says most of it anyway."""
     from rich.table import Table
     from rich.text import Text
 
     wide = console.width >= _WIDE
+    tagged = {row.run_id: tags[row.run_id] for row in rows if tags and row.run_id in tags}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("RUN", overflow="fold")
     table.add_column("STATUS", no_wrap=True)
@@ -49,6 +53,8 @@ def print_runs(rows: list[RunRow], console: Console, now: float) -> None:
     if wide:
         table.add_column("COMMIT", no_wrap=True)
         table.add_column("USD", justify="right", no_wrap=True)
+    if tagged:
+        table.add_column("TAGS", overflow="ellipsis", no_wrap=True)
     table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
     for row in rows:
         more = (clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else "") if wide else ()
@@ -58,6 +64,7 @@ def print_runs(rows: list[RunRow], console: Console, now: float) -> None:
             duration(row.duration_s),
             age(row.created, now),
             *(Text(cell) for cell in more),
+            *((Text(" ".join(tagged.get(row.run_id, ()))),) if tagged else ()),
             Text(clean(row.gpu or "", 40)),
         )
     print_trimmed(console, table, console.width)
