@@ -6,11 +6,15 @@ import threading
 from collections.abc import Callable
 
 from orchestrator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, delete_by_hand, start_by_hand, stop_by_hand
+from tests.support.virtual_cloud import INSTANCE, delete_by_hand, machines, start_by_hand, stop_by_hand
 from tests.support.waiting import wait_for
 
 
 def preempted(cloud: Emulator) -> None:
+    cloud.preempt(INSTANCE)
+
+
+def waking_preempted(cloud: Emulator) -> None:
     cloud.preempt(INSTANCE)
 
 
@@ -44,16 +48,20 @@ def api_down(cloud: Emulator) -> None:
 
 
 def soon(cloud: Emulator, name: str) -> threading.Thread:
-    """Let it happen as soon as the step has left its mark in the machine's home."""
+    """Let it happen as soon as the step has left its mark in the machine's home; or, by its name, while it wakes."""
     happen: Callable[[Emulator], None] = globals()[name]
 
     def watch() -> None:
-        wait_for(lambda: _at_work(cloud), 60)
+        wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud), 60)
         happen(cloud)
 
     thread = threading.Thread(target=watch, name=f"happening-{name}", daemon=True)
     thread.start()
     return thread
+
+
+def _runs(cloud: Emulator) -> bool:
+    return any(machine.status == "RUNNING" for machine in machines(cloud).values())
 
 
 def _at_work(cloud: Emulator) -> bool:
