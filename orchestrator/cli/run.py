@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on slower:3%, inconclusive, ...")
 @click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, whose machine was stopped under it.")
+@click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="What this run may cost.")
+@click.option("--stop-at-budget", is_flag=True, help="Start even if it may cost more; it is ended at its tightest cap.")
 @click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew.")
 @click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit.")
 @click.pass_obj
@@ -48,6 +50,8 @@ def run(
     against: str | None,
     fail_on: tuple[str, ...],
     cut_off: str | None,
+    budget: float | None,
+    stop_at_budget: bool,
     restart: bool,
     allow_unfenced: bool,
 ) -> None:
@@ -55,14 +59,18 @@ def run(
 
     A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
     a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
-    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 9 if it passed and --fail-on
-    found something.
+    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 5 if it was ended because
+    its money was spent, 9 if it passed and --fail-on found something.
+
+    A run that could cost more than it may is refused. With `--stop-at-budget` it starts all the same, and is ended in
+    time: the step at work gets a notice and a moment, what there is by then comes home, the machine is let go. The
+    machine keeps to that by itself, and so does the cloud, should this computer sleep.
 
     With `--resume` the first unfinished step of a run that was cut off is the first one, on the same machine, with the
     same source: what was built there is there, and gates see the finished steps' documents.
     """
     if cut_off is not None:
-        if job is not None or target is not None or dry_run or settings or steps or against or fail_on:
+        if job or target or dry_run or settings or steps or against or fail_on or budget or stop_at_budget:
             raise click.UsageError(
                 "--resume goes on with a run as it is: it takes neither JOB nor another option of it"
             )
@@ -86,14 +94,13 @@ def run(
             hosts.prepare()
         services = app.services(cli, observer, hosts)
         comparing = _comparing(services, against, fail_on) if against else None
-        prepared = _prepare(cli, services, on, job, settings, steps)
+        prepared = _prepare(cli, services, on, job, settings, steps, budget, stop_at_budget)
         if dry_run:
             observer.close()
             _show_plan(cli, prepared)
             return
         with observer.aside():
-            caps = (workspace.config.budget.per_run_usd, prepared.job_cap_usd)
-            _agree(cli, prepared.saved, capped=any(cap is not None for cap in caps))
+            _agree(cli, prepared.saved, capped=prepared.capped)
         _launch(cli, services, link, prepared, Waking(restart, allow_unfenced), comparing, detach=detach)
 
 
@@ -105,13 +112,20 @@ def _comparing(services: Services, against: str, fail_on: tuple[str, ...]) -> Co
 
 
 def _prepare(
-    cli: Cli, services: Services, target: Target, job: str, settings: tuple[str, ...], steps: str | None
+    cli: Cli,
+    services: Services,
+    target: Target,
+    job: str,
+    settings: tuple[str, ...],
+    steps: str | None,
+    budget_usd: float | None,
+    stop_at_budget: bool,
 ) -> Prepared:
     from orchestrator.domain.plan import parse_settings
     from orchestrator.workflows.prepare import Wanted, prepare
 
     workspace = cli.workspace()
-    wanted = Wanted(workspace.jobs.get(job), target, parse_settings(settings), steps)
+    wanted = Wanted(workspace.jobs.get(job), target, parse_settings(settings), steps, budget_usd, stop_at_budget)
     return prepare(services, workspace.root, workspace.config.project.name, workspace.config.budget, wanted)
 
 
@@ -137,6 +151,8 @@ def _agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
         f"{saved.plan.job} on {saved.target.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops the"
         f" machine after {saved.fence_s / 60:.0f} minutes"
     )
+    if saved.stop_at_usd is not None:
+        text += f", and the run is ended before it has cost ${saved.stop_at_usd:.2f}"
     if capped:
         cli.note(text)
     else:

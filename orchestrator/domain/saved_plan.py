@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fcctl_remote import wire
 from orchestrator.domain.budget import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
+from orchestrator.domain.guard import Cap, fence_within, reserve_s, seconds_within
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.target import Target
 
@@ -30,23 +31,43 @@ class SavedPlan(BaseModel):
     usd_by_place: dict[str, float] = {}
     #: The dearest hour a start may end in; None: the same.
     worst_usd_per_hour: float | None = None
+    #: What it is held to while it goes on.
+    caps: list[Cap] = []
+    #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
+    stop_at_usd: float | None = None
+
+    @property
+    def worst_rate(self) -> float:
+        """Dollars an hour in the dearest place that a start may end in."""
+        return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
 
     @property
     def worst_case_minutes(self) -> float:
-        """Wall clock of the run's steps if each ran into its timeout in every attempt."""
-        return worst_case_minutes(self.plan.steps, self.plan.max_minutes)
+        """Wall clock of the run's steps if each ran into its timeout in every attempt; with a budget to stop at, no
+        longer than that lasts."""
+        steps = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
+        if self.stop_at_usd is None:
+            return steps
+        fence = self.fence_s
+        bought = float(fence) if fence is not None else seconds_within(self.stop_at_usd, self.worst_rate)
+        return min(steps, (bought - reserve_s(bought)) / 60)
 
     @property
     def fence_s(self) -> int | None:
         """Fence 1 of a machine that fcctl starts for this run, in seconds; None if it starts none for it."""
         machine = as_gcp(self.target) if self.plan.steps else None
-        return None if machine is None else fence_s(self.worst_case_minutes, machine)
+        if machine is None:
+            return None
+        minutes = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
+        if self.stop_at_usd is None:
+            return fence_s(minutes, machine)
+        whole = fence_s(min(minutes, machine.max_run_minutes), machine)
+        return int(min(float(whole), fence_within(self.stop_at_usd, self.worst_rate)))
 
     @property
     def worst_case_usd(self) -> float:
         """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl."""
-        rate = self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
-        fence = self.fence_s
+        rate, fence = self.worst_rate, self.fence_s
         return worst_case_usd(self.worst_case_minutes, rate) if fence is None else fenced_worst_case_usd(fence, rate)
 
     def to_json(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
             "seconds": prepared.saved.worst_case_minutes * 60,
             "fence_s": prepared.saved.fence_s,
             "usd": prepared.saved.worst_case_usd,
+            "stop_at_usd": prepared.saved.stop_at_usd,
         },
     }
 
@@ -56,13 +57,17 @@ def print_plan(prepared: Prepared, console: Console) -> None:
 
 def _worst_case(saved: SavedPlan) -> Iterator[str]:
     usd, limit, fence = saved.worst_case_usd, duration(saved.worst_case_minutes * 60), saved.fence_s
-    rate = saved.usd_per_hour if saved.worst_usd_per_hour is None else saved.worst_usd_per_hour
+    rate = saved.worst_rate
     price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"
     if fence is None:
         yield f"worst case  {limit}{price}. Nothing was sent or started."
+        if saved.stop_at_usd is not None:
+            yield f"            the host itself ends it before it has cost ${saved.stop_at_usd:.2f}, whoever follows it"
         return
     emulated = ", which nobody pays: it is emulated" if saved.target.kind == "sandbox" else ""
     yield f"worst case  {limit} for the steps; the cloud stops the machine after {duration(fence)}{price}{emulated}"
+    if saved.stop_at_usd is not None:
+        yield f"            the host itself ends it before it has cost ${saved.stop_at_usd:.2f}, whoever follows it"
     command = f"fcctl cost plan {saved.plan.job} --on {saved.target.name}"
     yield f"            by activity: {command}. Nothing was sent or started."
 

@@ -106,7 +106,7 @@ def audit(
 
 
 def tell_of_strays(services: Services, found: Audit) -> None:
-    """Tell whoever ``[notify]`` names what is on for nobody. A machine of another workspace is that one's to tell of."""
+    """Tell whoever ``[notify]`` names what is on for nobody. A machine of another workspace is its own affair."""
     strays = [f for f in found.strays if f.verdict == "stray"]
     if not strays:
         return

@@ -313,7 +313,7 @@ class Driver:
 
     def _submit(self) -> None:
         adopted = prewake.adopted(self.stepped(), self._active.intake().read_json, self._services.observer)
-        plan = replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted])
+        plan = self._within_budget(replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted]))
         self._log("submit")
         reply = self._link.call(lambda s: s.submit(plan))
         self._log("submitted", state=reply.state)
@@ -326,12 +326,28 @@ class Driver:
             self._log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
 
     def _follow(self) -> None:
-        summary = follow(self._link, self.run_id, self._services)
+        summary = follow(self._link, self.run_id, self._services, self._guard())
         if summary is None:
             reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
             self._log("lost", reason=reason)
         else:
             self._log("ended", status=summary.status)
+
+    def _guard(self) -> Callable[[wire.WatchReply], None] | None:
+        """What watches the caps while the run is followed; None if it has none."""
+        if not self.saved.caps:
+            return None
+        from orchestrator.workflows.guard import watcher
+
+        return watcher(self._services, self._link, self.saved, self._active.journal.entries, self._log)
+
+    def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
+        """``plan`` with the host told when the run has to be over for its budget to hold."""
+        if self.saved.stop_at_usd is None:
+            return plan
+        if self.machine is not None:
+            return self.machine.within_budget(plan)
+        return replace(plan, stop_by=self._link.host_now() + self.saved.worst_case_minutes * 60)
 
     def _ended_already(self) -> bool:
         summary = self.ask()

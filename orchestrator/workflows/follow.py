@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fcctl_remote import wire
 from orchestrator.errors import HostFault
 from orchestrator.ports import Services
@@ -10,10 +12,15 @@ from orchestrator.workflows.link import Link
 POLL_S = 5.0
 
 
-def follow(link: Link, run_id: str, services: Services) -> wire.RunSummary | None:
+def follow(
+    link: Link, run_id: str, services: Services, also: Callable[[wire.WatchReply], None] | None = None
+) -> wire.RunSummary | None:
     """Report events and progress to the observer until the run has ended.
 
     Events are read by offset, so that after a lost link each is reported once.
+
+    Args:
+        also: called with each reply.
 
     Returns:
         The run's last summary; None if the host does not know the run.
@@ -30,5 +37,7 @@ def follow(link: Link, run_id: str, services: Services) -> wire.RunSummary | Non
             services.observer.event(event)
         request.events_offset = reply.events_offset
         services.observer.progress(reply, tail)
+        if also is not None:
+            also(reply)
         if reply.summary.status in wire.RUN_ENDINGS:
             return reply.summary

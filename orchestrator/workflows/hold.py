@@ -16,13 +16,14 @@ from orchestrator.domain.acquire import Wish, deadline_of
 from orchestrator.domain.cloud import Endpoint, Machine, Power
 from orchestrator.domain.ending import stopped_under
 from orchestrator.domain.endpoint import endpoint
-from orchestrator.domain.machine_cost import machine_cost, machine_record
+from orchestrator.domain.guard import on_since, reserve_s, stop_by
+from orchestrator.domain.machine_cost import machine_cost, machine_record, rate_of
 from orchestrator.domain.machine_spec import Purpose
 from orchestrator.domain.records import JournalEntry, RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.stopped import Stopped, why_stopped
 from orchestrator.domain.target import GcpTarget, SandboxTarget
-from orchestrator.errors import FcctlError, HostError, MachineStopped
+from orchestrator.errors import BudgetError, FcctlError, HostError, MachineStopped
 from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import release as releasing
 from orchestrator.workflows.acquire import acquire
@@ -173,7 +174,47 @@ class MachineHold:
         acquired = self._acquired()
         deadline = acquired.get("deadline")
         fence = Fence(deadline, self._token(), fresh=bool(acquired.get("turned_on")))
-        return arm_within(self._link, fence, self._saved.plan, self._services.observer)
+        return arm_within(self._link, fence, self._bounded(), self._services.observer)
+
+    def within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
+        """``plan`` with the host program told when the money for it ends, if it is to stop at its budget."""
+        until = self._stop_by()
+        if until is None or plan.idle_stop_s is None or self._acquired().get("turned_on"):
+            return replace(plan, stop_by=until)
+        # Fence 1 of a machine that was on already is not this run's: idling counts against the budget there.
+        return replace(plan, stop_by=until, idle_stop_s=min(plan.idle_stop_s, self._reserve_s() / 2))
+
+    def _bounded(self) -> wire.RunPlan:
+        """The plan, no longer than its budget lasts.
+
+        Raises:
+            BudgetError: waking the machine took all of it.
+        """
+        plan, until = self._saved.plan, self._stop_by()
+        if until is None:
+            return plan
+        left = (until - self._link.host_now()) / 60
+        if left <= 0:
+            raise BudgetError(
+                f"waking {self._target.instance} took all that ${self._saved.stop_at_usd:.2f} buys",
+                hint="raise the cap, or try again: another boot may be faster",
+            )
+        return replace(plan, max_minutes=left if plan.max_minutes is None else min(left, plan.max_minutes))
+
+    def _stop_by(self) -> float | None:
+        """When the run has to be over for its budget to hold, epoch seconds of the machine's clock; None: no matter."""
+        usd, acquired, entries = self._saved.stop_at_usd, self._acquired(), self._entries()
+        if usd is None:
+            return None
+        now = self._link.host_now()
+        if acquired.get("turned_on") and acquired.get("started") is not None:
+            began = float(acquired["started"])
+        else:
+            began = now - max(0.0, self._clock.now() - (on_since(entries, machine=True) or self._clock.now()))
+        return stop_by(usd, rate_of(entries, self._saved), began, acquired.get("deadline"))
+
+    def _reserve_s(self) -> float:
+        return reserve_s(float(self._saved.fence_s or 0))
 
     def _token(self) -> str:
         """The same for every run from this computer on this machine, and nobody else's: it comes from the login key."""

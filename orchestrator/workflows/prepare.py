@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from pathlib import Path
 
 from orchestrator.domain import run_id as ids
 from orchestrator.domain.budget import Budget, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.domain.guard import Cap, tightest
 from orchestrator.domain.job import Job
 from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import BudgetError
+from orchestrator.errors import BudgetError, ConfigError
 from orchestrator.ports import Services, Source
 
 
@@ -27,14 +29,18 @@ class Wanted:
     target: Target
     settings: Mapping[str, str]
     steps: str | None = None
+    #: What this run may cost, dollars, beside what the configuration and the job say.
+    budget_usd: float | None = None
+    #: Start it even if its worst case costs more than it may: it is ended at its tightest cap.
+    stop_at_budget: bool = False
 
 
 @dataclass(frozen=True)
 class Prepared:
     saved: SavedPlan
     source: Source
-    #: What the job itself says that a run of it may cost, dollars.
-    job_cap_usd: float | None = None
+    #: Whether somebody said what the run itself may cost.
+    capped: bool = False
 
 
 def prepare(services: Services, root: Path, project: str, budget: Budget, wanted: Wanted) -> Prepared:
@@ -68,30 +74,72 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         usd_by_place=usd_by_place(wanted.target, budget),
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
     )
-    _check_cap(saved, wanted.job, budget)
-    if saved.target.kind != "sandbox" and budget.holds_over_runs:
+    return _held_to_caps(services, saved, source, budget, wanted)
+
+
+def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: Wanted) -> Prepared:
+    """Refuse what could break a cap; or, if that is wanted, have it end in time."""
+    over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
+    given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
+    if not over_runs and all(usd is None for usd in given):
+        return Prepared(saved, source)
+    from orchestrator.workflows.guard import books_caps, run_caps
+
+    caps = run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    capped = bool(caps)
+    if wanted.stop_at_budget:
+        saved = _ended_in_time(services, saved, caps, budget if over_runs else None)
+    _check_cap(saved, caps)
+    if over_runs:
         from orchestrator.workflows.ledger import check_caps
 
         check_caps(services, budget, saved.worst_case_usd)
-    return Prepared(saved, source, wanted.job.budget.usd)
+        caps += books_caps(budget)
+    return Prepared(saved.model_copy(update={"caps": caps}), source, capped)
 
 
-def _check_cap(saved: SavedPlan, job: Job, budget: Budget) -> None:
-    caps = [cap for cap in (budget.per_run_usd, job.budget.usd) if cap is not None]
-    worst = saved.worst_case_usd
-    if caps and worst > min(caps):
+def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
+    """The same run, to be ended at the tightest cap if it might break one.
+
+    Raises:
+        BudgetError: what is left buys no more than a moment.
+    """
+    from orchestrator.domain.guard import LEAST_S
+    from orchestrator.workflows.guard import refuse_useless
+    from orchestrator.workflows.ledger import left_of_caps
+
+    left = [cap.usd for cap in caps] + ([usd for _, usd in left_of_caps(services, books)] if books else [])
+    if not left or saved.worst_rate <= 0 or _worst_usd(saved) <= min(left):
+        return saved
+    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left))})
+    refuse_useless(saved, LEAST_S if saved.fence_s is not None else 1.0)
+    return saved
+
+
+def _worst_usd(saved: SavedPlan) -> float:
+    """What it could cost if nobody ended it; infinite where its target would not let it run so long."""
+    try:
+        return saved.worst_case_usd
+    except ConfigError:
+        return math.inf
+
+
+def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
+    cap, worst = tightest(caps), saved.worst_case_usd
+    if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
-            f"{job.job} on {saved.target.name} could cost ${worst:.2f}, and a run may cost ${min(caps):.2f}",
+            f"{saved.plan.job} on {saved.target.name} could cost ${worst:.2f}, and a run may cost ${cap.usd:.2f}"
+            f" ({cap.name})",
             cause=_why(saved),
-            hint="lower the steps' timeouts or `budget: {minutes: N}` of the job, take fewer with --steps, or raise"
-            " per_run_usd of [budget] in fcctl.toml",
+            hint="have it ended at the cap: --stop-at-budget; or lower the steps' timeouts or `budget: {minutes: N}` of"
+            " the job, take fewer with --steps, or raise the cap",
         )
 
 
 def _why(saved: SavedPlan) -> str:
     """What the worst case is made of."""
     steps = f"its steps may take {saved.worst_case_minutes:.0f} minutes"
-    rate = saved.usd_per_hour if saved.worst_usd_per_hour is None else saved.worst_usd_per_hour
+    rate = saved.worst_rate
     if saved.fence_s is not None:
         steps += f", with boot and transfers the cloud lets the machine run for {saved.fence_s / 60:.0f}"
     return f"{steps}, at ${rate:.2f} an hour"

@@ -80,6 +80,9 @@ class Supervisor:
         state = progress.State(summary, hostfacts.boot_id(), os.getpid(), host=hostfacts.brief())
         self.progress = progress.Progress(run, state, self.reserve)
         self.deadline: Optional[float] = None  # of the whole run, monotonic
+        self.money_ends: Optional[float] = None  # monotonic: a clock that is set meanwhile buys no time
+        if plan.stop_by is not None:
+            self.money_ends = time.monotonic() + plan.stop_by - time.time()
         self.ending: Optional[str] = None  # why the run must stop before its last step
         self.message: Optional[str] = None
         self.grace_s = 10.0
@@ -198,6 +201,8 @@ class Supervisor:
             self._heed_cancel()
         if self.ending is None and self.leash is not None and self.leash.broken():
             self.ending, self.message, self.grace_s = "cancelled", "the fcctl that started this is gone", GRACE_S
+        if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
+            self.ending, self.message = "over_budget", "the run's budget is spent"
         if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
             self.ending = "failed"
             self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)

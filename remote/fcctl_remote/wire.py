@@ -139,6 +139,9 @@ class RunPlan(Message):
     resume_from: Optional[str] = None
     #: After the last run, the shutdown timer of a machine that has one is moved to so many seconds from then.
     idle_stop_s: Optional[float] = None
+    #: When the money for it ends, epoch seconds of the host's clock: it is ended as ``over_budget`` then, with the
+    #: usual notice and grace, whether or not anybody follows it.
+    stop_by: Optional[float] = None
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION

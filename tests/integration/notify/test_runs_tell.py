@@ -17,7 +17,9 @@ def told(workspace: Workspace) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def with_notices(folder: Path, home: Path, on: str, command: str = "cat >> told.jsonl; echo >> told.jsonl") -> Workspace:
+def with_notices(
+    folder: Path, home: Path, on: str, command: str = "cat >> told.jsonl; echo >> told.jsonl"
+) -> Workspace:
     workspace = Workspace(folder / "w", home)
     text = (workspace.root / "fcctl.toml").read_text()
     argv = json.dumps(["sh", "-c", f"cd {workspace.root}; {command}"])

@@ -1,0 +1,95 @@
+"""``fcctl run --stop-at-budget``: a run ends before its cap, with whoever follows it or without anybody."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.workspace import Workspace
+
+#: 0.60 dollars a second, so that a cap of six dollars lasts for ten seconds.
+RATE = 2160.0
+JOB = """
+steps:
+  - id: quick
+    timeout: 60
+    activity: bench
+    run: |
+      echo '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
+  - id: long
+    timeout: 600
+    run: |
+      trap 'echo noticed; exit 1' TERM
+      for i in $(seq 600); do sleep 1; done
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home)
+    text = (made.root / "fcctl.toml").read_text()
+    (made.root / "fcctl.toml").write_text(text.replace('kind = "local"', f'kind = "local"\nusd_per_hour = {RATE}'))
+    made.job("long", JOB)
+    return made
+
+
+def check_ended_in_time(workspace: Workspace, cap: float) -> dict[str, Any]:
+    record = workspace.only_run()
+    assert (record["status"], record["exit_code"]) == ("over_budget", 5)
+    assert [(s["id"], s["status"]) for s in record["steps"]] == [("quick", "passed"), ("long", "cancelled")]
+    assert 0 < record["cost"]["usd"] <= cap
+    assert (workspace.only_folder() / "steps/quick/out/m.json").is_file(), "partial results are home"
+    assert "noticed" in (workspace.only_folder() / "steps/long/log.txt").read_text(), "the step had its notice"
+    return record
+
+
+def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
+    done = workspace.fcctl("run", "long", "--on", "here", "--budget", "30", check=5)
+    assert "could cost $396.00, and a run may cost $30.00 (--budget)" in done.stderr
+    assert "--stop-at-budget" in done.stderr
+    plan = workspace.fcctl("run", "long", "--on", "here", "--budget", "30", "--stop-at-budget", "--dry-run")
+    assert "ends it before it has cost $30.00" in plan.stdout
+    shown = workspace.json("run", "long", "--on", "here", "--budget", "30", "--stop-at-budget", "--dry-run")
+    assert shown["worst_case"]["usd"] <= 30
+    assert shown["worst_case"]["stop_at_usd"] == 30
+    useless = workspace.fcctl("run", "long", "--on", "here", "--budget", "0.3", "--stop-at-budget", check=5)
+    assert "too little to begin with" in useless.stderr
+    assert workspace.runs() == {}
+    assert workspace.active() == []
+
+
+def test_followed_it_warns_and_ends(workspace: Workspace) -> None:
+    done = workspace.fcctl("run", "long", "--on", "here", "--budget", "15", "--stop-at-budget", check=5)
+    record = check_ended_in_time(workspace, 15)
+    assert "of the $15.00 of --budget are spent" in done.stderr
+    assert "spent" in record["message"]
+
+
+def test_a_cap_of_the_configuration_does_the_same(workspace: Workspace) -> None:
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write("\n[budget]\nper_run_usd = 12\n")
+    workspace.fcctl("run", "long", "--on", "here", "--stop-at-budget", check=5)
+    check_ended_in_time(workspace, 12)
+
+
+def test_with_nobody_there_the_host_ends_it(workspace: Workspace) -> None:
+    workspace.fcctl("run", "long", "--on", "here", "--budget", "9", "--stop-at-budget", "-d")
+    (run_id,) = workspace.active()
+    outcome = workspace.home / f".fcctl/runs/{run_id}/outcome.json"
+    deadline = time.monotonic() + 60
+    while not outcome.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert json.loads(outcome.read_text())["status"] == "over_budget"
+    workspace.fcctl("pull-results", check=None)
+    assert "budget is spent" in check_ended_in_time(workspace, 9)["message"]
+
+
+def test_one_that_fits_is_left_alone(workspace: Workspace) -> None:
+    workspace.job("short", "steps:\n  - {id: nap, run: sleep 1, timeout: 60}\n")
+    workspace.fcctl("run", "short", "--on", "here", "--budget", "36.1", "--stop-at-budget")
+    assert workspace.only_run()["status"] == "passed"
