@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -41,22 +42,27 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
         store = services.store
         everything = "all" in runs
         ids = [r.run_id for r in store.rows()] if everything else [i for word in runs for i in named(store, word)]
-        shown = [show(store, run_id) for run_id in dict.fromkeys(ids)]
-    if output == "-":
-        if chosen in BINARY and (cli.json or sys.stdout.isatty()):
-            where = "among the JSON" if cli.json else "to the terminal"
-            what = "an archive" if chosen.startswith("tar") else "Parquet"
-            raise click.UsageError(f"{what} would go {where}: name a file with -o")
-        _write(shown, chosen, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    else:
+        ids = list(dict.fromkeys(ids))
+        shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
+        if output == "-":
+            _check_stream(cli, chosen)
+            _write(shown, chosen, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
         _write_file(shown, chosen, output)
-        if cli.json:
-            cli.emit({"written": output, "format": chosen, "runs": [one.record.run_id for one in shown]})
-        cli.note(f"wrote {output}")
+    if cli.json:
+        cli.emit({"written": output, "format": chosen, "runs": ids})
+    cli.note(f"wrote {output}")
 
 
-def _write_file(shown: list[Shown], form: str, output: str) -> None:
+def _check_stream(cli: Cli, form: str) -> None:
+    if form in BINARY and (cli.json or sys.stdout.isatty()):
+        where = "among the JSON" if cli.json else "to the terminal"
+        what = "an archive" if form.startswith("tar") else "Parquet"
+        raise click.UsageError(f"{what} would go {where}: name a file with -o")
+
+
+def _write_file(shown: Iterable[Shown], form: str, output: str) -> None:
     """Replace the file whole, or leave what was there."""
     from pathlib import Path
 
@@ -76,7 +82,7 @@ def _write_file(shown: list[Shown], form: str, output: str) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _write(shown: list[Shown], form: str, stream: IO[bytes]) -> None:
+def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:
     import json
 
     from orchestrator.workflows import archive, export_rows

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
@@ -45,7 +45,7 @@ class Imported:
 
 
 # ------------------------------------------------------------------------------------------------ writing
-def write(runs: Sequence[Shown], stream: IO[bytes]) -> None:
+def write(runs: Iterable[Shown], stream: IO[bytes]) -> None:
     """All plain files of the runs' folders as tar.zst, the same bytes for the same files whoever packs them."""
     import zstandard
 

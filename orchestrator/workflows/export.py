@@ -67,8 +67,8 @@ def archive(runs: Iterable[Shown], stream: IO[bytes]) -> None:
         gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for shown in sorted(runs, key=lambda s: s.record.run_id):
-            _add(tar, shown.folder, shown.record.run_id, _epoch(shown.record.finished))
+        for run_id, folder, finished in sorted((s.record.run_id, s.folder, s.record.finished) for s in runs):
+            _add(tar, folder, run_id, _epoch(finished))
 
 
 def _pairs(found: list[Timing]) -> dict[str, tuple[Timing, Timing | None]]:
