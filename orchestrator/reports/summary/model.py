@@ -22,6 +22,7 @@ class Row:
 
     run: str
     machine: str
+    document: str  # the path of the one it is from
     label: str
     case: str
     mode: str

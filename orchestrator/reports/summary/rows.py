@@ -51,6 +51,7 @@ def _row(
     return Row(
         run=shown.record.run_id,
         machine=gpu or clean(device, 60) or "no GPU",
+        document=document.path,
         label=clean(_backend_label(timing) if timing.is_reference else named, 60) + (suffix if ours else ""),
         case=clean(case, 60),
         mode=clean(timing.mode, 20),
@@ -116,22 +117,11 @@ def _arranged(members: list[Row]) -> list[Row]:
     """Ours, the fastest first; then each reference once, as timed beside the fastest of ours."""
     ours = sorted((r for r in members if not r.is_reference), key=lambda r: (r.typical is None, r.typical or 0.0))
     references: dict[str, Row] = {}
-    beside = _neighbours(members, ours[0]) if ours else members
+    beside = [r for r in members if ours and (r.run, r.document) == (ours[0].run, ours[0].document)]
     for row in [*beside, *members]:
         if row.is_reference:
             references.setdefault(row.label, row)
     return [*ours, *sorted(references.values(), key=lambda r: r.typical or 0.0)]
-
-
-def _neighbours(members: list[Row], row: Row) -> list[Row]:
-    """The references that follow ``row`` in its own document."""
-    at = next(i for i, member in enumerate(members) if member is row)
-    after = []
-    for member in members[at + 1 :]:
-        if not member.is_reference:
-            break
-        after.append(member)
-    return after
 
 
 def _correctness(content: dict[str, Any]) -> Correctness:
