@@ -18,7 +18,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.ports import Source
 
 #: What the controller itself writes in a workspace, whatever its .gitignore says.
-OWN = (".fcctl", "results/runs", "results/active", "results/index.sqlite", "results/tags.toml")
+OWN = (
+    ".fcctl", "results/runs", "results/active", "results/schedules", "results/machines.jsonl", "results/index.sqlite",
+    "results/tags.toml",
+)  # fmt: skip
 #: Left out where no git is installed to read .gitignore.
 WITHOUT_GIT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".idea", ".vscode"}

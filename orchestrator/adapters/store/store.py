@@ -35,7 +35,7 @@ NEW = ".new-"
 #: A complete run that is being deleted; and how long an import may stand still before it counts as dead, seconds.
 PRUNED, IMPORT_S = ".pruned-", 86_400.0
 #: Notes about machines that are not known to be off; see :meth:`FileStore.owe`.
-OWED = "owed"
+OWED = "active/.owed"
 
 
 class FileStore:
