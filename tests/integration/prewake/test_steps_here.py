@@ -82,6 +82,28 @@ def test_they_run_here_first_and_the_host_sees_what_they_found(
     assert not list((private_home / ".fcctl/controller/runs").iterdir())
 
 
+def test_the_host_has_no_say_in_what_ran_here(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """A step there writes where this computer's steps have their files, and its outcome claims another result."""
+    forge = """
+steps:
+  - {id: compile, where: controller, run: 'echo true words; echo mine > "$FCCTL_OUT/note.txt"'}
+  - id: forge
+    run: |
+      mkdir -p "$FCCTL_RUN_DIR/steps/compile/out"
+      echo forged > "$FCCTL_RUN_DIR/steps/compile/log.txt"
+      echo forged > "$FCCTL_RUN_DIR/steps/compile/out/note.txt"
+      echo forged > "$FCCTL_RUN_DIR/steps/compile/out/more.txt"
+"""
+    workspace.job("forge", forge)
+    workspace.fcctl("run", "forge", "--on", "box")
+    folder = workspace.only_folder() / "steps/compile"
+    assert (folder / "log.txt").read_text() == "true words\n"
+    assert (folder / "out/note.txt").read_text() == "mine\n"
+    assert not (folder / "out/more.txt").exists()
+    assert [step["id"] for step in workspace.only_run()["steps"]] == ["compile", "forge"]
+    assert workspace.only_run()["omitted"] == []
+
+
 def test_a_gate_that_fails_here_costs_nothing(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
     place = tmp_path / "place"
     done = workspace.fcctl("run", "two", "--on", "box", "--set", f"PLACE={place}", "--set", "REGISTERS=255", check=100)
