@@ -13,7 +13,7 @@ from orchestrator.cli.context import Cli
 if TYPE_CHECKING:
     from orchestrator.workflows.results import Shown
 
-FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "tar.zst", "tar.gz")
+FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "mlflow", "tar.zst", "tar.gz")
 BINARY = ("parquet", "tar.zst", "tar.gz")
 _ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
             ".parquet": "parquet"}  # fmt: skip
@@ -21,18 +21,16 @@ _ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv"
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="Write to this file."
-)
+@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="By the file's ending; else json.")
 @click.pass_obj
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
     """Export RUNs (ids, parts of ids, `last`, tags, or `all`) for other programs.
 
     json: run.json with all documents, one object a run and line. csv, jsonl, parquet: a row for each benchmark.
-    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. tar.zst: the whole
-    folders with the sha256 of every file, for `fcctl results import` on another machine. tar.gz: the folders alone.
-    Archives are byte for byte reproducible.
+    flashcore: the p50, p90, p99 and speedup of the benchmark, as `.results.mission.flashcore.p50`. mlflow: a folder
+    for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
+    import` on another machine. tar.gz: the folders alone. Archives are byte for byte reproducible.
     """
     chosen = form or next((f for ending, f in _ENDINGS.items() if output.endswith(ending)), "json")
     with cli.services() as services:
@@ -44,12 +42,15 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
         ids = [r.run_id for r in store.rows()] if everything else [i for word in runs for i in named(store, word)]
         ids = list(dict.fromkeys(ids))
         shown = (show(store, run_id) for run_id in ids)  # one at a time: all of them may be a hundred thousand
-        if output == "-":
+        if chosen == "mlflow":
+            _write_folder(shown, output)
+        elif output == "-":
             _check_stream(cli, chosen)
             _write(shown, chosen, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        _write_file(shown, chosen, output)
+        else:
+            _write_file(shown, chosen, output)
     if cli.json:
         cli.emit({"written": output, "format": chosen, "runs": ids})
     cli.note(f"wrote {output}")
@@ -60,6 +61,16 @@ def _check_stream(cli: Cli, form: str) -> None:
         where = "among the JSON" if cli.json else "to the terminal"
         what = "an archive" if form.startswith("tar") else "Parquet"
         raise click.UsageError(f"{what} would go {where}: name a file with -o")
+
+
+def _write_folder(shown: Iterable[Shown], output: str) -> None:
+    from pathlib import Path
+
+    from orchestrator.workflows import export_mlflow
+
+    if output == "-":
+        raise click.UsageError("MLflow's runs are a folder of files: name one with -o, for instance -o mlruns")
+    export_mlflow.write(shown, Path(output))
 
 
 def _write_file(shown: Iterable[Shown], form: str, output: str) -> None:

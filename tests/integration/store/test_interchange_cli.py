@@ -184,3 +184,33 @@ def test_a_prune_that_was_killed_is_finished_by_the_next(store: FileStore, capsy
     assert tokens(store) == ["1", "2", "3"]
     pruned(capsys, "--older-than", "60h", "--keep-best", "0")
     assert sorted(p.name[-1] for p in (store.root / "runs").iterdir()) == ["2", "3"]
+
+
+# ------------------------------------------------------------------------------------------------ mlflow
+def test_mlflow_gets_a_folder_of_its_layout(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    yaml = pytest.importorskip("yaml")
+    measured(store, [document(entry("../../evil\n", samples(1.0), variant=".."))], at=5)
+    for _ in range(2):
+        assert main(["results", "export", "all", "--format", "mlflow", "-o", "mlruns"]) == 0
+    (experiment,) = (tmp_path / "mlruns").iterdir()
+    assert yaml.safe_load((experiment / "meta.yaml").read_text())["name"] == "bench"
+    runs = [folder for folder in experiment.iterdir() if folder.is_dir()]
+    assert len(runs) == 5, "exporting twice makes nothing twice"
+    by_name = {yaml.safe_load((run / "meta.yaml").read_text())["run_name"]: run for run in runs}
+    newest = by_name[store.rows()[0].run_id]
+    when, value, step = (newest / "metrics" / "mission.fused.hot.p50").read_text().split()
+    assert (float(value), step) == (pytest.approx(11.0, rel=0.01), "0")
+    assert int(when) > 1_700_000_000_000, "milliseconds"
+    assert (newest / "params" / "gpu").read_text() == "NVIDIA L4"
+    allowed = {"meta.yaml", "artifacts", "metrics", "params", "tags"}
+    assert all({p.name for p in run.iterdir()} == allowed for run in runs)
+    assert not [p for p in tmp_path.rglob("*evil*") if p.parent.name != "metrics"]
+
+
+def test_mlflow_is_not_written_over_other_things(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["results", "export", "all", "--format", "mlflow"]) == 2
+    assert main(["results", "export", "all", "--format", "mlflow", "-o", "results"]) == 8
+    assert main(["results", "export", "all", "--format", "mlflow", "-o", "fcctl.toml"]) == 8
+    (tmp_path / "locked").mkdir()
+    assert main(["results", "export", "all", "--format", "csv", "-o", "locked"]) == 1
+    assert "could not write" in capsys.readouterr().err
