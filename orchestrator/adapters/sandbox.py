@@ -32,7 +32,7 @@ from orchestrator.errors import CloudError, ConfigError
 IDLE_S = 15 * 60.0
 _START_LIMIT_S = 120.0
 #: A busy computer may keep a living emulator waiting; one that does not answer for so long hangs.
-_ANSWER_LIMIT_S = 20.0
+_ANSWER_LIMIT_S = 60.0
 _END_LIMIT_S = 15.0
 _POLL_S = 0.02
 _STARTED_AS = "orchestrator.emulator.daemon"
