@@ -119,7 +119,7 @@ class tab:
 
     def __enter__(self) -> Any:
         page = self._context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(90_000)  # a comparison on a machine that is busy
         listen(page, self.complaints, self._base)
         return page
 

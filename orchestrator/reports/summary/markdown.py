@@ -98,8 +98,15 @@ def _targets(report: Report) -> Iterator[str]:
     yield "## Targets\n"
     yield from _table(
         ("target", "is", "verdict"),
-        [(f"{t.step}: {t.expr}", t.value, t.verdict + (f"; {t.hint}" if t.hint else "")) for t in report.targets],
+        [
+            (f"{t.step}{_of_run(t.run, report)}: {t.expr}", t.value, t.verdict + (f"; {t.hint}" if t.hint else ""))
+            for t in report.targets
+        ],
     )
+
+
+def _of_run(run_id: str, report: Report) -> str:
+    return f" ({run_id[-6:]})" if len(report.runs) > 1 else ""
 
 
 def _levers(report: Report) -> Iterator[str]:

@@ -16,8 +16,8 @@ _TRIM = 1.0
 
 
 def ladder(table: Table) -> Chart | None:
-    """Every timing's median, the slowest on top, with its range; ours beside the references."""
-    rows = sorted((r for r in table.rows if r.typical), key=lambda r: -(r.typical or 0.0))[:MAX_ROWS]
+    """Every timing's median (of very many, the fastest), the slowest on top, with its range; ours beside theirs."""
+    rows = sorted((r for r in table.rows if r.typical), key=lambda r: r.typical or 0.0)[:MAX_ROWS][::-1]
     if not rows or not table.ours:
         return None
     slowest = max(r.typical or 0.0 for r in table.ours if r.typical)

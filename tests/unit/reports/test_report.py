@@ -135,6 +135,13 @@ def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
     assert "on NVIDIA H200" in page.render(made, [])
 
 
+def test_of_very_many_timings_the_fastest_are_drawn(tmp_path: Path) -> None:
+    many = [{"name": "mission", "variant": f"v{i:02}", "unit": "us", "stats": {"p50": 100.0 - i}} for i in range(60)]
+    (drawn,) = [c for c in charts(build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": many}})]))
+                if c.name == "ladder"]  # fmt: skip
+    assert [row[0] for row in drawn.rows] == [f"v{i}" for i in range(36, 60)]
+
+
 def test_a_document_of_any_benchmark_tool_is_a_table_too(tmp_path: Path) -> None:
     plain = {"kind": "benchmark", "benchmarks": [
         {"name": "BM_copy/1024", "unit": "ns", "stats": {"p50": 10.5, "n": 3}},
