@@ -173,7 +173,7 @@ def serve(cli: Cli) -> None:
 
 @schedule.command(hidden=True)
 @click.argument("name")
-@click.option("--due", type=float, required=True)
+@click.option("--due", type=float, required=True, help="The time it was due, epoch seconds.")
 @click.pass_obj
 def fire(cli: Cli, name: str, due: float) -> None:
     """One firing, from its start to its record. What a tick launches."""

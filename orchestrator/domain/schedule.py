@@ -111,7 +111,7 @@ def zone(name: str | None) -> tzinfo:
         ValueError: there is none of that name; the nearest is in the message.
     """
     if name is None:
-        return _local_zone()
+        return _LocalZone()
     from zoneinfo import ZoneInfo, available_timezones
 
     try:
@@ -123,22 +123,24 @@ def zone(name: str | None) -> tzinfo:
         raise ValueError(f"unknown time zone '{name}'" + (f", did you mean '{near}'?" if near else "")) from None
 
 
-def _local_zone() -> tzinfo:
-    """This computer's zone with its rules, where they can be found; else its offset of today."""
-    import os
-    from pathlib import Path
-    from zoneinfo import ZoneInfo
+class _LocalZone(tzinfo):
+    """This computer's zone, with the rules that its own clock follows, whatever that zone is called."""
 
-    candidates = [os.environ.get("TZ", "").lstrip(":")]
-    target = str(Path("/etc/localtime").resolve())
-    if "/zoneinfo/" in target:
-        candidates.append(target.split("/zoneinfo/", 1)[1])
-    for name in filter(None, candidates):
-        try:
-            return ZoneInfo(name)
-        except (KeyError, ValueError, OSError):
-            continue
-    return datetime.now().astimezone().tzinfo or UTC
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        if dt is None:
+            return timedelta(0)
+        wall = dt.replace(tzinfo=None)
+        return (wall - datetime(1970, 1, 1)) - timedelta(seconds=wall.timestamp())  # noqa: DTZ001 - a difference
+
+    def dst(self, dt: datetime | None) -> None:  # noqa: ARG002 - tzinfo's signature
+        return None
+
+    def tzname(self, dt: datetime | None) -> str:  # noqa: ARG002 - tzinfo's signature
+        return "local"
+
+    def fromutc(self, dt: datetime) -> datetime:
+        wall = datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp())  # noqa: DTZ006 - the local one is wanted
+        return wall.replace(tzinfo=self)
 
 
 def due_between(schedule: Schedule, after: datetime, until: datetime, limit: int = MOST_RECORDED) -> list[datetime]:

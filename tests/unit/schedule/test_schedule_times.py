@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import ValidationError
@@ -89,3 +91,23 @@ def test_a_clock_that_was_years_off_does_not_take_years() -> None:
     found = due_between(schedule("* * * * *", "UTC"), long_ago, datetime(2026, 11, 21, tzinfo=UTC))
     assert len(found) == 100
     assert found[-1] == datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize("cron", ["30 2 * * *", "*/30 * * * *", "0 */3 * * *", "15 1-4 * * *"])
+@pytest.mark.parametrize("start", [datetime(2027, 3, 27, 20, tzinfo=UTC), datetime(2027, 10, 30, 20, tzinfo=UTC)])
+def test_this_computer_s_own_zone_follows_its_rules(cron: str, start: datetime) -> None:
+    here = Schedule(job="bench", cron=cron)
+    named = schedule(cron, "Europe/Berlin")
+    until = start + timedelta(hours=30)
+    assert due_between(here, start, until) == due_between(named, start, until)
+    assert [t.isoformat() for t in upcoming(here, start, 9)] == [t.isoformat() for t in upcoming(named, start, 9)]
