@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.adapters.store.beneath import opened
 from orchestrator.adapters.store.durable import disk_errors, sync_folder, sync_tree, write_all
 from orchestrator.adapters.store.intake import FolderIntake, Limits
-from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record
+from orchestrator.adapters.store.rows import DamagedRecord, read_record
 from orchestrator.domain.paths import RESERVED
 from orchestrator.domain.records import RunRecord
 from orchestrator.errors import ConflictError, FcctlError
@@ -51,7 +51,14 @@ class IncomingRun:
             write_all(fd, data)
 
     def check(self) -> None:
-        """Raises: FcctlError, if this is no complete run: then it is not to become one."""
+        """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any.
+
+        Raises:
+            FcctlError: this is no complete run.
+            ConflictError: something has its name by now.
+        """
+        if self._final.exists():
+            raise ConflictError(f"run {self.run_id} exists already", hint=f"look at it: ls {self._final}")
         try:
             read_record(self._folder, self.run_id)
         except DamagedRecord as exc:
@@ -62,15 +69,9 @@ class IncomingRun:
             ) from exc
 
     def finish(self) -> Path:
-        """Make it a run of the store, flushed and indexed.
-
-        Raises:
-            ConflictError: there is one of that name by now.
-        """
+        """Make it a run of the store, flushed and indexed. After :meth:`check`."""
         with disk_errors("store the run", self._folder):
             sync_tree(self._folder)
-            if self._final.exists() or is_complete(self._final):
-                raise ConflictError(f"run {self.run_id} exists already", hint=f"look at it: ls {self._final}")
             os.rename(self._folder, self._final)  # noqa: PTH104
             sync_folder(self._final.parent)
             self._index(read_record(self._final, self.run_id))

@@ -219,3 +219,12 @@ def test_the_archives_that_hostile_ones_are_made_like_would_come_in(there: Path)
     long = "/".join(["d" * 40] * 6)
     (there / "good.tar.zst").write_bytes(one(long))
     assert main(["results", "import", "good.tar.zst"]) == 0
+
+
+def test_a_folder_of_that_name_is_not_overwritten(there: Path, capsys: Captured) -> None:
+    mine = there / "results" / "runs" / RUN
+    mine.mkdir(parents=True)
+    (mine / "notes.txt").write_text("mine")
+    (there / "good.tar.zst").write_bytes(one("a"))
+    assert main(["results", "import", "good.tar.zst"]) == 8
+    assert left(there) == [f"runs/{RUN}", f"runs/{RUN}/notes.txt"]
