@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.domain.compare import Compared
 from orchestrator.domain.compare_facts import Difference
 from orchestrator.reports.compare_table import basis, fact, headline, one_sided, p_value, percent
-from orchestrator.reports.figures import microseconds
+from orchestrator.reports.figures import microseconds, plural
 from orchestrator.reports.sanitize import clean
 from orchestrator.workflows.compare import Report, Side
 
@@ -94,14 +94,17 @@ def _details(report: Report) -> Iterator[str]:
         both = [d for d in facts if d.fact or not alone]
         if facts:
             body = [*(_facts(both) if both else []), "", *(f"- {cell(line, 300)}" for line in alone)]
-            yield from _folded(f"{title}: {len(both)} facts differ", body)
+            yield from _folded(f"{title}: {plural(len(both), 'difference')}", body)
     changes = report.source.changes
     if report.source.same_tree:
         yield "The source is the same on both sides."
     elif changes:
         body = [f"- {sha[:10]} {cell(subject, 120)}" for sha, subject in changes.commits[:30]]
         files = [f"- {what} {cell(path, 160)}" for what, path in changes.files[:60]]
-        yield from _folded(f"Source: {len(changes.commits)} commits, {len(changes.files)} files", [*body, "", *files])
+        yield from _folded(
+            f"Source: {plural(len(changes.commits), 'commit')}, {plural(len(changes.files), 'file')}",
+            [*body, "", *files],
+        )
 
 
 def _facts(facts: Sequence[Difference]) -> list[str]:
