@@ -13,6 +13,10 @@ namespace flashcore {
 // Instructions; the tests emulate them (tests/support/cuda_on_cpu/fp8.h).
 #ifndef CUDA_ON_CPU
 
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
+#error "mma.sync takes E4M3 from CUDA 12.4 (PTX ISA 8.4) on"
+#endif
+
 // c += a b for E4M3. sm_89 multiplies them as they are, but sums at less than FP32's precision; sm_90 has no such
 // mma.sync and converts to FP16 first.
 __device__ __forceinline__ void mma_16832_e4m3(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
@@ -216,3 +217,26 @@ def test_the_extension_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert dispatch._compiled() == first
     assert first.stat().st_mtime_ns == stamp
     assert [p.name for p in tmp_path.iterdir()] == [first.parent.name]
+
+
+def test_a_tensor_on_another_device_than_the_current_one_goes_through_python(echo: launch.Kernel) -> None:
+    current, slow = [0], list[Any]()
+    launcher = dispatch.load()[0].Launcher()
+    q, k, v = tensors()
+    with pytest.raises(TypeError, match="configure"):
+        launcher(q, k, v)
+    allocate, by_layout = dispatch.allocator("cpu")
+    forward = ctypes.cast(echo._forward, ctypes.c_void_p).value
+    settings = (
+        forward, dispatch.DEVICE_TYPES["cpu"], 4, True, by_layout, torch.Tensor, lambda *a: slow.append(a),
+        echo._failed, allocate, lambda: current[0],
+    )  # fmt: skip
+    launcher.configure(*settings)
+    with pytest.raises(ValueError, match="configured twice"):
+        launcher.configure(*settings)
+    echo.teach(launcher, (q, k, v, False, None, None), q)
+    assert heard(launcher(q, k, v))[0] == float(q.flatten()[0])
+    assert slow == []
+    current[0] = 1
+    assert launcher(q, k, v) is None
+    assert [call[3:] for call in slow] == [(False, None, None)]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
-from flashcore.errors import Unsupported
+from flashcore.errors import Unavailable, Unsupported
 
 sdpa = F.scaled_dot_product_attention
 OPERATOR = torch.ops.flashcore.attention.default
@@ -148,3 +148,57 @@ def test_many_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_where_the_kernel_cannot_be_built_pytorch_works_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise Unavailable("nvcc not found", hint="install the CUDA toolkit")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _number: (8, 9))
+    monkeypatch.setattr(module.build, "build", fails)
+    module._built.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match="leaves the work to PyTorch: nvcc not found"):
+            assert module._kernel() is None
+        assert module._kernel() is None  # warnings are errors here
+    finally:
+        module._built.cache_clear()
+
+
+def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On make-believe tensors of a GPU: shapes, types and strides decide."""
+    monkeypatch.setattr(module, "_recent", lambda _device: True)
+    monkeypatch.setattr(module, "_aligned", lambda _tensor: True)
+    with torch._subclasses.FakeTensorMode():
+
+        def fits(q: tuple[int, ...], k: tuple[int, ...], gqa: bool = False, causal: bool = False, **how: Any) -> bool:
+            dtype = how.get("dtype", torch.float16)
+            a, b, c = (torch.empty(x, dtype=dtype, device="cuda") for x in (q, k, how.get("v", k)))
+            return module._fits(a, b, c, causal, gqa)
+
+        assert fits((1, 8, 5, 64), (1, 8, 9, 64))
+        assert fits((1, 8, 5, 128), (1, 2, 9, 128), gqa=True, dtype=torch.bfloat16)
+        assert not fits((1, 8, 5, 64), (1, 2, 9, 64))
+        assert not fits((1, 8, 5, 64), (1, 3, 9, 64), gqa=True)
+        assert not fits((1, 8, 5, 64), (1, 8, 9, 64), dtype=torch.float32)
+        assert not fits((1, 8, 5, 96), (1, 8, 9, 96))
+        assert not fits((1, 8, 5, 64), (1, 8, 9, 64), v=(1, 8, 9, 32))
+        assert not fits((2, 8, 5, 64), (1, 8, 9, 64))
+        assert not fits((1, 8, 0, 64), (1, 8, 9, 64))
+        assert not fits((1, 70000, 1, 64), (1, 70000, 1, 64))
+        assert not fits((1, 1, 2_000_000, 64), (1, 1, 1, 64), causal=True)
+        assert not fits((8, 5, 64), (8, 9, 64))
+    assert not module._fits(*tensors(dtype=torch.float16), False, False)  # a CPU's
+
+
+def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:
+    x = torch.zeros(2, 3, 4, 72, dtype=torch.float16)
+    assert module._aligned(x[..., :64])
+    assert module._aligned(x[..., 8:])
+    assert not module._aligned(x[..., 4:68])
+    assert not module._aligned(x.flatten()[: 2 * 3 * 4 * 65].view(2, 3, 4, 65)[..., :64])
+    assert not module._aligned(x.transpose(2, 3))
+    assert module._aligned(
+        x[:1, :, :1, :64].as_strided((1, 3, 1, 64), (3, 288, 5, 1))
+    )  # where n is 1, strides are free
