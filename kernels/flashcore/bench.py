@@ -31,14 +31,13 @@ from flashcore.tuned import Tuned
 MIN_ITERATIONS = 100
 #: A B B A, then B A A B: whoever comes first after the pause between blocks has no lasting disadvantage.
 ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
-#: Samples in a row before the other side's turn; in eager mode more, since single calls are short and jitter.
+#: Samples in a row before the other side's turn.
 RUN, EAGER_RUN = 2, 4
 #: Independent repetitions of a comparison, an even number: each order of capture as often as the other.
 REPLICATES = timing.PLACES
 #: Replicates whose timers the audit looks at.
 AUDITED = (0, REPLICATES // 2, REPLICATES - 1)
-#: Times as many blocks in eager mode: the processor that makes the calls is not quiet, for milliseconds on end. With 4
-#: times as many, 18 of 20 comparisons of a kernel with itself were within 1 %; with more, all.
+#: Times as many blocks in eager mode, where the processor is disturbed for milliseconds on end: 4 times were not enough.
 EAGER_BLOCKS = 8
 #: What the figures mean; raised whenever they stop being comparable with older ones.
 METHOD_VERSION = 3
@@ -73,6 +72,7 @@ class Paired:
 
 
 Report = Callable[[dict[str, Any], dict[str, Any]], None]
+Pair = tuple[timing.Timer, timing.Timer]
 
 
 def run(
@@ -320,7 +320,7 @@ class Bench:
     def _source(self, subject: timing.Subject) -> timing.Source:
         return timing.Source(self.mode, subject, self.sets, self.turns)
 
-    def _pair(self, a: timing.Source, b: timing.Source, replicate: int) -> tuple[timing.Timer, timing.Timer]:
+    def _pair(self, a: timing.Source, b: timing.Source, replicate: int) -> Pair:
         """The two timers of a replicate; who is captured first, and gets the memory there is first, alternates."""
         try:
             if replicate % 2:
@@ -355,9 +355,7 @@ class Bench:
         return Paired(np.array(samples[0]), np.array(samples[1]), readings)
 
     @staticmethod
-    def _block(
-        pair: tuple[timing.Timer, timing.Timer], order: Sequence[int], run: int
-    ) -> tuple[list[float], list[float]]:
+    def _block(pair: Pair, order: Sequence[int], run: int) -> tuple[list[float], list[float]]:
         taken: tuple[list[float], list[float]] = ([], [])
         for side in order:
             pair[side].lead_in()

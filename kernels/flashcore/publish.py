@@ -97,7 +97,8 @@ def write_tables(docs: Path, reference: Path) -> None:
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UsageError(f"{docs} has no place for the tables", hint=f"add two lines: {BEGIN} and {END}")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    rendered = "\n\n".join(tables.render(gpu) for gpu in published(reference))
+    gpus = list(published(reference))
+    rendered = "\n\n".join(filter(None, [*map(tables.render, gpus), tables.render_agreement(gpus)]))
     documents.write_text(docs, f"{before}{BEGIN}\n\n{rendered or 'Nothing is published yet.'}\n\n{END}{after}")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashcore import registry
+from flashcore import agreement, registry
 
 #: Which variant each one builds on, in the order of the ladder. A step up that is slower is a negative result.
 BUILDS_ON = {
@@ -36,10 +37,17 @@ class Evidence:
     profiles: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     ceilings: dict[str, float] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: What each run found, for comparison with other machines'.
+    findings: dict[str, dict[agreement.Subject, agreement.Finding]] = field(default_factory=dict)
 
     def add_run(self, run: dict[str, Any], documents: Iterable[dict[str, Any]]) -> None:
         """What is known of a label from earlier runs is replaced; within a run it adds up."""
         self.runs.append(run)
+        documents = list(documents)
+        found = agreement.findings(d for d in documents if d["kind"] == "benchmark")
+        if found:
+            self.findings[str(run.get("run_id"))] = found
         seen: set[tuple[str, str]] = set()
         for document in documents:
             key = (document["kind"], str(document.get("label") or document.get("variant") or ""))
@@ -51,14 +59,19 @@ class Evidence:
             self.environment = document
         elif kind == "metrics" and "mma_f32_tflops" in document["metrics"]:
             self.ceilings = document["metrics"]
+        elif kind == "metrics" and "fewest_both" in document["metrics"]:
+            self.nulls[label] = document["metrics"]
         elif kind == "profile":
             self.profiles[label, str((document.get("shape") or {}).get("name"))] = document
         elif label and kind == "build":
             self.builds[label] = [*(self.builds[label] if again else []), document]
         elif label and kind == "correctness":
             self.checks[label] = document
+        elif label and kind == "benchmark" and again:
+            self.benches[label] = _merged(self.benches[label], document)
         elif label and kind == "benchmark":
-            self.benches[label] = _merged(self.benches[label], document) if again else document
+            self.benches[label] = document  # profiles come after benchmarks in a run, so these are of an older kernel:
+            self.profiles = {key: profile for key, profile in self.profiles.items() if key[0] != label}
 
     def labels(self) -> list[str]:
         """Variants with figures, up the ladder, settings after the defaults."""
@@ -92,8 +105,37 @@ def _merged(bench: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def render(found: Evidence) -> str:
     """All tables of one GPU."""
-    sections = [_head(found), _ceilings(found), _ladder(found), *_shapes(found), _correctness(found), _negative(found)]
+    sections = [_head(found), _ceilings(found), _ladder(found), *_shapes(found)]
+    sections += [_correctness(found), _nulls(found), _negative(found)]
     return "\n\n".join(section for section in sections if section)
+
+
+def render_agreement(published: Iterable[Evidence]) -> str:
+    """Each two runs with comparisons in common: do two machines come to the same verdict? Empty without such runs."""
+    runs = [(gpu.name, run, found) for gpu in published for run, found in gpu.findings.items()]
+    rows, contradictions = [], []
+    for (name, run, found), (other_name, other, theirs) in itertools.combinations(sorted(runs, key=lambda r: r[1]), 2):
+        both = agreement.compare(found, theirs)
+        if not both.common:
+            continue
+        rows.append([
+            f"{_text(name)} `{_text(run)}`", f"{_text(other_name)} `{_text(other)}`", str(len(both.common)),
+            str(len(both.agreeing)), str(len(both.by_one_only)), str(len(both.contradicting)),
+            f"{100 * (both.median_difference or 0):.1f} %",
+        ])  # fmt: skip
+        for subject in both.contradicting:
+            a, b = both.common[subject]
+            contradictions.append(f"- {_text(subject)}: {a} on {_text(name)}, {b} on {_text(other_name)}.")
+    if not rows:
+        return ""
+    header = ["run", "run on another machine", "comparisons in common", "same verdict", "decided by one only",
+              "contradict", "ratios differ by (median)"]  # fmt: skip
+    about = (
+        "Of the same variant and configuration with the same backend, shape and mode. A verdict is faster, slower or\n"
+        "undecided, by the interval; `python -m flashcore.agreement RUN RUN` lists them."
+    )
+    sections = ["### The same verdict on another machine", about, _table(header, rows), "\n".join(contradictions)]
+    return "\n\n".join(filter(None, sections))
 
 
 # ------------------------------------------------------------------------------------------------ the tables
@@ -187,6 +229,19 @@ def _correctness(found: Evidence) -> str:
     return "#### Correctness\n\n" + _table(header, rows) if rows else ""
 
 
+def _nulls(found: Evidence) -> str:
+    """Each variant that was compared with itself, again and again: does the method find the 1 that is there?"""
+    rows = []
+    for label, metrics in sorted(found.nulls.items()):
+        for name in (name for name in metrics if name.endswith(".both")):
+            of = name[: -len("both")]
+            both, repeats, worst, widest = (metrics[of + key] for key in ("both", "repeats", "worst", "widest"))
+            where = _text(of.strip(".").replace(".", ", "))
+            rows += [[f"`{_text(label)}`", where, f"{both:.0f}/{repeats:.0f}", f"{worst:.4f}", f"{widest:.4f}"]]
+    header = ["variant", "shape, mode", "within 1 %, with an interval that has 1", "worst ratio", "widest interval"]
+    return "#### A kernel against itself\n\n" + _table(header, rows) if rows else ""
+
+
 def _negative(found: Evidence) -> str:
     """Steps up the ladder that are slower than what they build on, and what warps waited for there."""
     lines = []
@@ -198,18 +253,20 @@ def _negative(found: Evidence) -> str:
             if ours and theirs and ours > 1.01 * theirs:
                 lines.append(f"- `{_text(label)}` at {_text(shape)}: {ours / theirs:.2f} of `{below}`'s time."
                              f"{_why(found, label, shape)}")  # fmt: skip
-    lines += [f"- `{_text(label)}`: {_text(reason)}" for label, reason in sorted(found.notes.items())]
+    lines += [f"- `{_text(label)}`: {_text(reason, 1000)}" for label, reason in sorted(found.notes.items())]
     return "#### Negative results\n\n" + "\n".join(lines) if lines else ""
 
 
 def _why(found: Evidence, label: str, shape: str) -> str:
-    document = found.profiles.get((label, shape)) or found.profiles.get((label, MISSION)) or {}
+    nearest = next((at for lab, at in sorted(found.profiles) if lab == label), "")
+    seen_at = shape if (label, shape) in found.profiles else nearest
+    document = found.profiles.get((label, seen_at), {})
     kernel = next(iter(document.get("kernels") or []), {})
     stalls = ", ".join(f"{_text(s['reason'])} {s['warps']:.2f}" for s in (kernel.get("top_stalls") or [])[:3])
     metrics = kernel.get("metrics") or {}
     if not stalls:
         return ""
-    at = "" if (label, shape) in found.profiles else f" (profiled at {MISSION})"
+    at = "" if seen_at == shape else f" (profiled at {_text(seen_at)})"
     busy = f"tensor cores {_pct(metrics.get('tensor_active_pct'))} %, occupancy {_pct(metrics.get('occupancy_pct'))} %"
     return f" Warps wait{at} for {stalls} per issue; {busy}."
 
@@ -288,10 +345,10 @@ def _n(metrics: dict[str, float], name: str) -> str:
     return "?" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, most: int = 200) -> str:
     """``value`` as text that cannot break out of a table."""
     plain = "".join(c for c in str(value if value is not None else "") if c.isprintable())
-    return plain.replace("|", "/").replace("<", "&lt;").replace("`", "'")[:200]
+    return plain.replace("|", "/").replace("<", "&lt;").replace("`", "'")[:most]
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

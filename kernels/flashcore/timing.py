@@ -15,6 +15,7 @@ mode they have a rotation each, and exchange them from one timer to the next.
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
 import time
@@ -51,7 +52,7 @@ PLACES = 14
 CPU_LEAD_IN_S = 0.005
 
 
-class Timer:
+class Timer(abc.ABC):
     """A subject on some inputs. ``lead_in`` brings it to a steady state, ``sample`` measures."""
 
     launches = 1  # per sample
@@ -67,12 +68,13 @@ class Timer:
     def tensors(self) -> inputs.Tensors:
         return self.sets[0]
 
+    @abc.abstractmethod
     def sample(self) -> float:
-        raise NotImplementedError
+        """Microseconds per launch."""
 
+    @abc.abstractmethod
     def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
         """Run once and return inputs with the outputs they gave, complete or not, for the audit."""
-        raise NotImplementedError
 
 
 class Wall(Timer):
@@ -97,8 +99,9 @@ class Events(Timer):
         super().__init__(subject, sets)
         self.start, self.stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
+    @abc.abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """What lies between the two events."""
 
     def sample(self) -> float:
         self.start.record()

@@ -102,16 +102,6 @@ __device__ __forceinline__ void barrier_sync(int id, int threads) {
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
-// sync(), and whether any of the threads gave true.
-__device__ __forceinline__ bool barrier_or(int id, int threads, bool mine) {
-  int any;
-  asm volatile("{\n.reg .pred mine, any;\nsetp.ne.s32 mine, %3, 0;\nbar.red.or.pred any, %1, %2, mine;\n"
-               "selp.s32 %0, 1, 0, any;\n}\n"
-               : "=r"(any)
-               : "r"(id), "r"(threads), "r"(static_cast<int>(mine))
-               : "memory");
-  return any != 0;
-}
 
 #endif  // CUDA_ON_CPU
 

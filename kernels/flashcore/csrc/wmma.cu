@@ -64,6 +64,7 @@ constexpr uint32_t kWeightBytes = kPairs * kPairBytes;
 struct RowNumbers {  // of a pair's rows
   float reference[PAIR_ROWS], maximum[PAIR_ROWS], correction[PAIR_ROWS];
   float found[2][PAIR_ROWS], sum[2][PAIR_ROWS];  // by each warp of the pair; a sum is both parts together
+  float above[16];  // [side]: whether a warp has weights above 1; padded for the alignment of the next pair
 };
 constexpr uint32_t kNumbersAt = 4 * kTileBytes + 2 * kWeightBytes;
 constexpr uint32_t kSharedBytes = kNumbersAt + kPairs * sizeof(RowNumbers);
@@ -390,7 +391,10 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
     cp_async_commit();
     if (any) {
       const Warp again(memory, half, thread_again());
-      if (barrier_or(1 + again.pair, 64, above)) {
+      const bool own = __any_sync(kAllLanes, above);
+      if (again.lane == 0) again.rows->above[again.side] = own ? 1.f : 0.f;
+      again.meet();
+      if (again.rows->above[0] + again.rows->above[1] != 0.f) {
         raise_references(s, state, again, scale.factor);
         weigh(s, again, scale.factor);
         again.meet();

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from flashcore import build as building
-from flashcore import launch, readers, registry, toolchain
+from flashcore import launch, readers, registry, tilings, toolchain
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
 
@@ -131,6 +132,22 @@ def test_cuda_variants_fit_an_l4_without_spills(
     assert again.cached
     assert again.document["kernels"] == kernels
     assert again.document["duration_s"] < 0.1 * built.document["duration_s"]
+
+
+@needs_nvcc
+def test_every_tiling_of_the_table_fits_an_l4_without_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    distinct = {(row.variant, tuple(sorted(row.settings.items()))) for row in tilings.load()}
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda one: build(registry.VARIANTS[one[0]], dict(one[1]), archs="89"), distinct))
+    wasteful = [
+        f"{b.label}: {k}"
+        for b in built
+        for k in b.document["kernels"]
+        if k["stack_bytes"] or k["spill_store_bytes"] or k["registers"] > REGISTERS.get(b.variant.name, 254)
+    ]
+    assert built
+    assert wasteful == []
 
 
 @needs_nvcc

@@ -144,6 +144,9 @@ def test_both_sides_share_a_place_and_exchange_their_rotations(monkeypatch: pyte
         def sample(self) -> float:
             return 1.0
 
+        def outputs(self) -> list[tuple[inputs.Tensors, torch.Tensor]]:
+            return []
+
     monkeypatch.setattr(timing, "Graph", Graph)
     monkeypatch.setattr(timing, "Eager", timing.Wall)
     monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)

@@ -1,0 +1,131 @@
+"""``python -m flashcore.agreement RUN RUN``: do two machines come to the same verdicts? RUNs are published ones.
+
+A comparison is of a variant in one configuration with a backend of PyTorch, at a shape, in a mode. Its verdict is by
+the interval of the ratio: ``faster`` if all of it is below 1, ``slower`` if all is above, else ``undecided``. Two runs
+*contradict* each other where one says faster and the other slower; where only one of them decides, they do not agree
+either, but nothing is wrong with them. Exit code 1 if any contradict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashcore.errors import FlashcoreError, UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Subject:
+    variant: str
+    settings: tuple[tuple[str, int], ...]
+    shape: str
+    mode: str
+    rival: str
+
+    def __str__(self) -> str:
+        settings = "+".join(f"{name}={value}" for name, value in self.settings)
+        return f"{self.variant} ({settings}) against {self.rival} at {self.shape}, {self.mode}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def verdict(self) -> str:
+        return "faster" if self.high < 1 else "slower" if self.low > 1 else "undecided"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What two runs say of the same comparisons."""
+
+    common: dict[Subject, tuple[Finding, Finding]]
+
+    def _having(self, *verdicts: set[str]) -> list[Subject]:
+        return [s for s, (a, b) in self.common.items() if {a.verdict, b.verdict} in verdicts]
+
+    @property
+    def agreeing(self) -> list[Subject]:
+        return self._having({"faster"}, {"slower"}, {"undecided"})
+
+    @property
+    def contradicting(self) -> list[Subject]:
+        return self._having({"faster", "slower"})
+
+    @property
+    def by_one_only(self) -> list[Subject]:
+        return self._having({"faster", "undecided"}, {"slower", "undecided"})
+
+    @property
+    def median_difference(self) -> float | None:
+        """Of the two ratios, as a share: what another machine changes."""
+        logs = [abs(math.log(a.ratio / b.ratio)) for a, b in self.common.values()]
+        return math.expm1(statistics.median(logs)) if logs else None
+
+
+def findings(benchmarks: Iterable[dict[str, Any]]) -> dict[Subject, Finding]:
+    """All comparisons with PyTorch in a run's ``benchmark`` documents."""
+    found = {}
+    for document in benchmarks:
+        used = {row.get("name"): row.get("configuration") for row in document.get("benchmarks", [])}
+        for c in document.get("comparisons", []):
+            parts = str(c.get("against")).split("/")
+            if c.get("null") or len(parts) < 2 or not parts[1].startswith("sdpa"):
+                continue
+            configuration = used.get(c.get("benchmark")) or document.get("configuration") or {}
+            settings = tuple(sorted((str(k), int(v)) for k, v in configuration.items()))
+            subject = Subject(str(document.get("variant")), settings, parts[0], str(c.get("mode")), parts[1])
+            found[subject] = Finding(float(c["ratio"]), float(c["ci_low"]), float(c["ci_high"]))
+    return found
+
+
+def compare(first: dict[Subject, Finding], second: dict[Subject, Finding]) -> Agreement:
+    return Agreement({s: (first[s], second[s]) for s in sorted(first.keys() & second.keys())})
+
+
+def load(folder: Path) -> dict[Subject, Finding]:
+    """The findings of a published run.
+
+    Raises:
+        UsageError: ``folder`` has no benchmarks.
+    """
+    documents = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.json"))]
+    found = findings(d for d in documents if isinstance(d, dict) and d.get("kind") == "benchmark")
+    if not found:
+        raise UsageError(f"{folder} has no benchmarks", hint="give two folders of results/reference/GPU")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flashcore.agreement", description="Compare two runs' verdicts.")
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="as results/reference/h200/ID")
+    options = parser.parse_args(argv)
+    try:
+        agreement = compare(*(load(run) for run in options.runs))
+    except (FlashcoreError, ValueError, LookupError) as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    for name, subjects in (("contradict", agreement.contradicting), ("by one only", agreement.by_one_only)):
+        for subject in subjects:
+            a, b = agreement.common[subject]
+            print(f"{name}: {subject}: {a}, {b}")
+    print(f"{len(agreement.common)} comparisons in common: {len(agreement.agreeing)} agree, "
+          f"{len(agreement.by_one_only)} decided by one only, {len(agreement.contradicting)} contradict")  # fmt: skip
+    return 1 if agreement.contradicting else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
