@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.reports.figures import microseconds, small
+from orchestrator.reports.live import duration
 from orchestrator.reports.summary import words
 from orchestrator.reports.summary.chart import Chart
 from orchestrator.reports.summary.model import Report, Row, Table
@@ -49,6 +50,11 @@ def _blocks(report: Report, charts: Iterable[Chart], pictures: Mapping[str, str]
         yield f"## {'Run' if len(report.runs) == 1 else escape(run.run_id)}\n"
         yield from (f"- {escape(name)}: {escape(value)}" for name, value in words.run_facts(run))
         yield ""
+        if run.steps:
+            yield from _table(
+                ("step", "status", "time"),
+                [(s.id, s.status.replace("_", " "), duration(s.seconds)) for s in run.steps],
+            )
         cost = [(c.activity, f"{c.seconds:.0f} s", f"${c.usd:.4f}" if run.usd else "") for c in run.cost]
         if cost:
             yield from _table(("activity", "time", "cost"), cost)

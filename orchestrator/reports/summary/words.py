@@ -115,7 +115,11 @@ def _levers(label: str, members: list[Profiled], run: str, several: bool) -> Lev
 
 
 def verdict(report: Report) -> Iterator[str]:
-    """The report's first sentences: the fastest kernel, against what, whether to believe it, and the targets."""
+    """The report's first sentences: what failed, the fastest kernel, whether to believe it, and the targets."""
+    for run in report.runs:
+        if run.status != "passed":
+            why = f": {run.message}" if run.message else ""
+            yield f"Run {run.run_id} ended as {run.status.replace('_', ' ')}{why}."
     table = report.headline
     if table is not None and table.ours:
         best = table.ours[0]
@@ -133,9 +137,6 @@ def verdict(report: Report) -> Iterator[str]:
     if judged:
         met = sum(t.verdict == "met" for t in judged)
         yield f"{met} of {len(judged)} targets met."
-    unsuccessful = [run for run in report.runs if run.status != "passed"]
-    for run in unsuccessful:
-        yield f"Run {run.run_id} ended as {run.status.replace('_', ' ')}{f': {run.message}' if run.message else ''}."
 
 
 def run_facts(run: RunPart) -> list[tuple[str, str]]:
