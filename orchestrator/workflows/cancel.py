@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.domain.records import RunRecord
-from orchestrator.errors import ConflictError, HostFault, RunNotFound
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.errors import ConflictError, HostFault, HostUnreachable, RunNotFound
 from orchestrator.ports import Services
 from orchestrator.workflows.resume import new_link, resumed, saved_plan
 
@@ -32,14 +33,22 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
         except HostFault as e:
             if e.fault != "not_found":
                 raise
-            raise ConflictError(
-                f"run {run_id} is still on its way to {saved.target.name}",
-                cause="another fcctl is sending it",
-                hint="press Ctrl-C there, or try again in a moment",
-            ) from e
+            raise _on_its_way(run_id, saved) from e
+        except HostUnreachable as e:
+            if saved.fence_s is None:
+                raise
+            raise _on_its_way(run_id, saved) from e  # its machine is being woken, or let go
         finally:
             link.close()
         return None
+
+
+def _on_its_way(run_id: str, saved: SavedPlan) -> ConflictError:
+    return ConflictError(
+        f"run {run_id} is still on its way to {saved.target.name}",
+        cause="another fcctl is at work on it",
+        hint="press Ctrl-C there, or try again in a moment",
+    )
 
 
 def give_up(services: Services, run_id: str) -> RunRecord:

@@ -84,6 +84,8 @@ class Driver:
     def begin(self) -> None:
         """The journal's first line: what this run is to do."""
         facts: dict[str, object] = {"before_wake": len(self.saved.before_wake)} if self.saved.before_wake else {}
+        if self.saved.session is not None:
+            facts["session"] = self.saved.session
         self._log("begun", **facts, **({"machine": True} if self.machine else {}))
 
     def launch(self) -> None:
@@ -385,13 +387,13 @@ class Driver:
 
     def _release(self) -> None:
         machine = self._wanted_machine()
+        if self.state.without_outcome is None:
+            self._tidy_host()
         left = machine.left_behind()
         if left:
             from orchestrator.workflows.resume import settle
 
             settle(self._services, left)
-        if self.state.without_outcome is None:
-            self._tidy_host()
         machine.release(ran=self.state.without_outcome is None)
 
     def _wait(self) -> NoReturn:
