@@ -9,14 +9,14 @@ from typing import Literal
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget, price_in
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Leftover, Machine, Power, region_of
 from orchestrator.domain.list_prices import LIST_PRICES
-from orchestrator.domain.machine_spec import UP_PREFIX
+from orchestrator.domain.machine_spec import UP_PREFIX, woken_by_hand
 from orchestrator.domain.prices import HOURS_PER_MONTH, Model
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import ConfigError
 
-Verdict = Literal["off", "run", "kept", "up", "foreign", "stray"]
+Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "stray"]
 #: These are nobody's business: they cost nothing by the hour, or somebody wants them on.
-IN_ORDER: frozenset[Verdict] = frozenset({"off", "run", "kept", "up"})
+IN_ORDER: frozenset[Verdict] = frozenset({"off", "run", "session", "kept", "up"})
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Claim:
     run_id: str
     #: ``followed`` by a living fcctl; ``alive`` on the machine, followed or not; ``left`` by an fcctl that is gone, and
     #: the machine does not say that the run goes on; ``over``.
-    state: Literal["followed", "alive", "left", "over"]
+    state: Literal["followed", "alive", "session", "left", "over"]
     #: The newest line of its journal: what fcctl did last, or was about to.
     line: str | None = None
     #: A machine that was kept for the next run: until then, epoch seconds.
@@ -94,22 +94,16 @@ def _verdict(machine: Machine, claims: Sequence[Claim], now: float, workspace: s
             return "run", f"an fcctl follows {claim.run_id}"
         if claim.state == "alive":
             return "run", f"{claim.run_id} goes on there, and nobody follows it (fcctl attach {claim.run_id})"
+        if claim.state == "session":
+            return "session", f"{claim.run_id} keeps it warm (fcctl session status)"
     if machine.power in (Power.STOPPING, Power.SUSPENDING):
         return "off", f"on its way down ({machine.status})"
     kept = max((c.kept_until for c in claims if c.kept_until is not None), default=0.0)
     if kept > now:
         return "kept", "kept for the next run, as the target says"
-    label = machine.labels.get(RUN_LABEL, "")
-    if label.startswith(UP_PREFIX) and _will_end(machine, now):
+    if woken_by_hand(machine, now):
         return "up", "woken by fcctl hosts up"
-    return _stray(machine, claims, label, workspace)
-
-
-def _will_end(machine: Machine, now: float) -> bool:
-    """Whether the cloud ends it by itself, at a moment to come; one that is just starting has no moment yet."""
-    if machine.power is Power.STARTING:
-        return machine.max_run_s is not None and machine.termination_action == "STOP"
-    return (machine.deadline or 0.0) > now
+    return _stray(machine, claims, machine.labels.get(RUN_LABEL, ""), workspace)
 
 
 def _stray(machine: Machine, claims: Sequence[Claim], label: str, workspace: str | None) -> tuple[Verdict, str]:

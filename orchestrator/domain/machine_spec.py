@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, MachineSpec
+from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Machine, MachineSpec, Power
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import GcpTarget
 
@@ -32,6 +32,18 @@ class Purpose:
         if present.get(RUN_LABEL, "").startswith(UP_PREFIX) and not self.label.startswith(UP_PREFIX):
             del labels[RUN_LABEL]
         return labels
+
+
+def woken_by_hand(machine: Machine, now: float) -> bool:
+    """Whether ``fcctl hosts up`` woke it, and the cloud ends that by itself at a moment to come.
+
+    One that is just starting has no such moment yet, but a limit.
+    """
+    if not machine.labels.get(RUN_LABEL, "").startswith(UP_PREFIX):
+        return False
+    if machine.power is Power.STARTING:
+        return machine.max_run_s is not None and machine.termination_action == "STOP"
+    return machine.power is Power.RUNNING and (machine.deadline or 0.0) > now
 
 
 def machine_spec(

@@ -5,7 +5,6 @@ For a machine that is simply there (``local``, ``ssh``) none of this is loaded.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from orchestrator.domain.ending import stopped_under
 from orchestrator.domain.endpoint import endpoint
 from orchestrator.domain.guard import on_since, reserve_s, stop_by
 from orchestrator.domain.machine_cost import machine_cost, machine_record, rate_of
-from orchestrator.domain.machine_spec import Purpose
+from orchestrator.domain.machine_spec import Purpose, woken_by_hand
 from orchestrator.domain.records import JournalEntry, RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.stopped import Stopped, why_stopped
@@ -27,7 +26,7 @@ from orchestrator.errors import BudgetError, FcctlError, HostError, MachineStopp
 from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import release as releasing
 from orchestrator.workflows.acquire import acquire
-from orchestrator.workflows.lease import Armed, Fence, arm_within, keep_on, shorten
+from orchestrator.workflows.lease import Armed, Fence, arm_within, keep_on, shorten, token_of
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import STOP_LIMIT_S, Log
 from orchestrator.workflows.neighbours import neighbours
@@ -86,7 +85,8 @@ class MachineHold:
         worst_s = self._saved.worst_case_minutes * 60
         wish = Wish(
             max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
-            need_s=worst_s + NEED_MARGIN_S,
+            need_s=worst_s + (NEED_MARGIN_S if self._saved.stop_at_usd is None else self._reserve_s()),
+            start=self._saved.session is None,
             restart=restart,
             allow_unfenced=allow_unfenced,
         )
@@ -217,11 +217,7 @@ class MachineHold:
         return reserve_s(float(self._saved.fence_s or 0))
 
     def _token(self) -> str:
-        """The same for every run from this computer on this machine, and nobody else's: it comes from the login key."""
-        login = self._services.clouds.login(self._target)
-        secret = login.identity_file.read_bytes()
-        machine = f"{self._target.project}/{self._target.instance}"
-        return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
+        return token_of(self._services.clouds.login(self._target), self._target)
 
     # -------------------------------------------------------------------------------------------------- is it there
     def check(self) -> None:
@@ -299,6 +295,10 @@ class MachineHold:
         Args:
             ran: whether a run came to its end there; a machine that never worked is not kept on.
         """
+        if self._saved.session is None and (session := self._session_there()) is not None:
+            self._log("released", how="used", by=session)
+            return
+        ran = ran or self._saved.session is not None
         policy = self._target.release if ran or self._target.release != "keep" else "stop"
         self._log("release", policy=policy)
         if not (self._acquired() or self._zones()):
@@ -316,7 +316,18 @@ class MachineHold:
             return
         if policy == "keep" and self._keep():
             return
+        if policy != "keep" and self._goes_back():
+            return
         self._stop("stop" if policy == "keep" else policy)
+
+    def _session_there(self) -> str | None:
+        """A session that has begun on this machine meanwhile, and sees to it."""
+        if not self._services.sessions.open():
+            return None
+        from orchestrator.workflows.session import means, underway
+
+        there = (s.saved for s in underway(self._services) if means(self._services, s.saved, self._target))
+        return next((saved.session_id for saved in there), None)
 
     def turn_off_again(self) -> float | None:
         """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
@@ -344,6 +355,25 @@ class MachineHold:
             return False
         self._log("released", how="kept", until=until)
         self._services.observer.note(f"{self._target.instance} stays on for {minutes:g} minutes; then it stops itself")
+        return True
+
+    def _goes_back(self) -> bool:
+        """Leave a machine on that was on before, because a person woke it for longer (``fcctl hosts up``)."""
+        acquired = self._acquired()
+        if not acquired or acquired.get("turned_on"):
+            return False
+        now = self._clock.now()
+        try:
+            cloud = self._services.clouds.open(self._target)
+            machine = cloud.machine(str(acquired["zone"]), self._target.instance)
+            if machine is None or machine.id != acquired["instance_id"] or not woken_by_hand(machine, now):
+                return False
+            # The run's timer would end it too early.
+            keep_on(self._link, (machine.deadline or now) - now, self._token(), "fcctl hosts up")
+        except FcctlError:
+            return False
+        self._services.observer.note(f"{machine.name} stays on, as fcctl hosts up has it; fcctl hosts down stops it")
+        self._log("released", how="used", by="fcctl hosts up")
         return True
 
     def _stop(self, policy: releasing.Policy) -> None:
