@@ -186,6 +186,8 @@ class Sandbox:
     def _start(self) -> _Daemon:
         self._end_other()
         log = self.folder / "daemon.log"
+        if log.exists():
+            log.replace(log.with_suffix(".before.log"))  # how the last one ended
         code = self._run(log)
         if code == _UNREADABLE:
             self._set_aside()  # written by another version, or cut off

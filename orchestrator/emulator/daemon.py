@@ -31,17 +31,19 @@ _LOOK_S = 1.0
 _SEED_LIMIT_S = 60.0
 
 
-def wait_for_the_end(emulator: Emulator, *, idle_s: float | None, seconds: float | None, record: Path | None) -> None:
-    """Return when a client says so, after ``seconds``, after ``idle_s`` without use, or if ``record`` is deleted."""
+def wait_for_the_end(emulator: Emulator, *, idle_s: float | None, seconds: float | None, record: Path | None) -> str:
+    """Return when a client says so, after ``seconds``, after ``idle_s`` without use, or if ``record`` is gone; why."""
     until = None if seconds is None else time.monotonic() + seconds
     while True:
         left = _LOOK_S if until is None else until - time.monotonic()
-        if left <= 0 or emulator.ended.wait(min(left, _LOOK_S)):
-            return
+        if left <= 0:
+            return "the time is over"
+        if emulator.ended.wait(min(left, _LOOK_S)):
+            return "told to"
         if idle_s is not None and emulator.idle_s() >= idle_s:
-            return
+            return "idle"
         if record is not None and not record.exists():
-            return
+            return f"{record} is gone"
 
 
 def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
@@ -110,7 +112,7 @@ def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
     scenario = Scenario(guest_path=tuple(settings["guest_path"]))
     emulator = Emulator(state, scenario=scenario, fresh_secret=True)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: emulator.ended.set())
+        signal.signal(number, partial(_signalled, emulator))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         emulator.start()
@@ -124,11 +126,22 @@ def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
         scenario.latency = _LATENCY
         _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
         tell(b"+")
-        wait_for_the_end(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
+        why = wait_for_the_end(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
+        _say(f"ends: {why}")
         with contextlib.suppress(OSError):
             record.unlink()
     finally:
         emulator.stop()
+
+
+def _signalled(emulator: Emulator, number: int, _frame: object) -> None:
+    _say(f"signal {number}")
+    emulator.ended.set()
+
+
+def _say(text: str) -> None:
+    """For whoever reads the log."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
 
 
 def _begin(emulator: Emulator, state: Path, machine: dict[str, Any]) -> None:
