@@ -36,6 +36,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
 def print_plan(prepared: Prepared, console: Console) -> None:
     """Print steps, limits, gates and the worst case."""
     from rich.table import Table
+    from rich.text import Text
 
     plan, source = prepared.saved.plan, prepared.source
     console.print(f"[bold]{plan.job}[/] on [bold]{plan.target}[/]  {plan.title}", highlight=False)
@@ -49,7 +50,8 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     here = {step.id: "  (here, before the wake)" for step in prepared.saved.before_wake}
     for step in [*prepared.saved.before_wake, *plan.steps]:
         shown = step.id + here.get(step.id, "")
-        table.add_row(shown, _limit(step), _needs(step.needs), "\n".join(g.expr for g in step.gates))
+        gates = Text("\n".join(g.expr for g in step.gates))  # whose brackets are no markup
+        table.add_row(shown, _limit(step), _needs(step.needs), gates)
     console.print(table)
     for line in _worst_case(prepared.saved):
         console.print(line, highlight=False)

@@ -168,7 +168,9 @@ def test_the_plan_says_what_runs_here(workspace: Workspace) -> None:
     planned = workspace.json("run", "two", "--on", "box", "--dry-run")
     assert [s["id"] for s in planned["before_wake"]] == ["compile"]
     assert [s["id"] for s in planned["plan"]["steps"]] == ["on-host"]
-    assert "before the wake" in workspace.fcctl("run", "two", "--on", "box", "--dry-run").stdout
+    shown = workspace.fcctl("run", "two", "--on", "box", "--dry-run").stdout
+    assert "before the wake" in shown
+    assert "max(build.kernels[*].registers) == 40" in shown
 
 
 SLOW = """
