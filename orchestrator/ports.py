@@ -21,6 +21,7 @@ from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 
 if TYPE_CHECKING:
     from orchestrator.domain.measurement import Measurement
+    from orchestrator.domain.session import SessionRecord
     from orchestrator.domain.tags import Tag
 
 
@@ -431,6 +432,42 @@ class Notifier(Protocol):
         """Tell whoever wants to know; what went wrong, one line each. Never raises."""
 
 
+class HeldSession(Protocol):
+    """A session that this process alone changes, until :meth:`release`."""
+
+    session_id: str
+
+    @property
+    def journal(self) -> Journal: ...
+
+    def end(self, record: SessionRecord) -> None:
+        """Write how it ended; it is over when this returns. May be repeated."""
+
+    def release(self) -> None: ...
+
+
+class SessionBook(Protocol):
+    """The sessions of a workspace."""
+
+    def starting(self) -> AbstractContextManager[bool]:
+        """Whether this process alone may begin one now."""
+
+    def begin(self, session_id: str, plan: dict[str, Any]) -> HeldSession: ...
+
+    def open(self) -> list[str]:
+        """Those that are not over, oldest first."""
+
+    def claim(self, session_id: str) -> HeldSession | None:
+        """None while another live process has it."""
+
+    def plan_of(self, session_id: str) -> dict[str, Any] | None: ...
+
+    def journal_of(self, session_id: str) -> list[JournalEntry]: ...
+
+    def ended(self) -> list[SessionRecord]:
+        """Those that are over, oldest first."""
+
+
 @dataclass(frozen=True)
 class Services:
     """All a workflow may touch."""
@@ -444,3 +481,4 @@ class Services:
     book: MachineBook
     notifier: Notifier
     sightings: Sightings
+    sessions: SessionBook

@@ -35,6 +35,7 @@ VERBS: dict[str, Verb] = {
     "config": Verb("orchestrator.cli.config", "config", "Show the configuration and where it comes from."),
     "cost": Verb("orchestrator.cli.cost", "cost", "Say what a run would cost, and by which prices."),
     "schedule": Verb("orchestrator.cli.schedule", "schedule", "Run jobs at set times, each within its budget."),
+    "session": Verb("orchestrator.cli.session", "session", "Keep a machine warm for several runs, within a budget."),
     "emulator": Verb("orchestrator.cli.emulator", "emulator", "Emulate Compute Engine on this machine."),
     "completion": Verb("orchestrator.cli.completion", "completion", "Print a shell completion script."),
 }

@@ -45,6 +45,8 @@ class Wish:
     allow_unfenced: bool = False
     #: Make the machine if there is none.
     create: bool = True
+    #: Start it if it is off; else it is of use only while it runs.
+    start: bool = True
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def next_move(
         )
     machine = choose(seen, policy, history)
     if machine is None:
-        return _create(policy, history, now, None, None)
+        return _create(policy, history, now, None, None) if policy.wish.start else _over(policy)
     power = machine.power
     if power is Power.RUNNING:
         return _running(machine, policy, history, now, now + cloud_ahead_s)
@@ -304,6 +306,8 @@ def _suspended(machine: Machine, policy: Policy, history: History, now: float) -
 
 
 def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    if not policy.wish.start:
+        return _over(policy)
     starts = history.of("start", machine.zone)
     made_here = any(a.worked for a in history.of("create", machine.zone))
     if made_here or any(a.worked for a in starts):
@@ -323,6 +327,14 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> 
     if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
         return Wait(POLL_S, f"{machine.name} is about to start")
     return _fence(machine, policy, history, now) or Start(machine)
+
+
+def _over(policy: Policy) -> GiveUp:
+    return GiveUp(
+        "conflict",
+        f"{policy.name} is off: its session is over",
+        hint="fcctl session status says why; then run it again, or start another session",
+    )
 
 
 def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:

@@ -13,6 +13,9 @@ from orchestrator.domain.guard import Cap, fence_within, reserve_s, seconds_with
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.target import Target
 
+#: Past the steps' worst case, what a run in a session needs for sending and fetching, seconds.
+SESSION_MARGIN_S = 5 * 60.0
+
 
 class SavedPlan(BaseModel):
     """What :meth:`orchestrator.ports.Store.begin` keeps of a run before anything happens."""
@@ -33,6 +36,8 @@ class SavedPlan(BaseModel):
     worst_usd_per_hour: float | None = None
     #: What it is held to while it goes on.
     caps: list[Cap] = []
+    #: The session on whose machine it runs, and which sees to that machine.
+    session: str | None = None
     #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
     stop_at_usd: float | None = None
 
@@ -66,8 +71,13 @@ class SavedPlan(BaseModel):
 
     @property
     def worst_case_usd(self) -> float:
-        """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl."""
+        """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
+
+        In a session the machine is on already, and its fence is the session's.
+        """
         rate, fence = self.worst_rate, self.fence_s
+        if self.session is not None and self.stop_at_usd is None:
+            return worst_case_usd(self.worst_case_minutes + SESSION_MARGIN_S / 60, rate)
         return worst_case_usd(self.worst_case_minutes, rate) if fence is None else fenced_worst_case_usd(fence, rate)
 
     def to_json(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from orchestrator.domain import audit as judgement
 from orchestrator.domain import sandbox
+from orchestrator.domain import session as sessions
 from orchestrator.domain.audit import Claim, Finding
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, Leftover, Machine
@@ -197,11 +198,29 @@ def claims_on(services: Services, place: Place, machine: Machine) -> list[Claim]
             Claim(c.run_id, "alive", c.line, c.kept_until) if c.state == "left" and c.run_id in alive else c
             for c in claims
         ]
+    claims += _sessions_on(services, machine)
     labelled = machine.labels.get(RUN_LABEL, "")
     if services.store.is_complete(labelled):
         claims.append(_over(labelled, services.store.journal_of(labelled)))
-    order = ("followed", "alive", "left", "over")
+    order = ("followed", "alive", "session", "left", "over")
     return sorted(claims, key=lambda claim: order.index(claim.state))
+
+
+def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
+    """The sessions that are not over on this machine; one whose fcctl died while it woke or stopped it is ``left``."""
+    for session_id in services.sessions.open():
+        plan, entries = services.sessions.plan_of(session_id), services.sessions.journal_of(session_id)
+        if not _means(_target_of(plan), machine):
+            continue
+        held = services.sessions.claim(session_id)
+        if held is None:
+            yield Claim(session_id, "followed", _line(entries, machine))
+            continue
+        held.release()
+        own = sessions.machine_of(entries)
+        is_it = own is not None and own.instance_id == machine.id and own.started == machine.started
+        is_open = sessions.stage(entries) == "open" and is_it
+        yield Claim(session_id, "session" if is_open else "left", _line(entries, machine))
 
 
 def _active_on(services: Services, machine: Machine) -> Iterator[str]:

@@ -12,6 +12,7 @@ from orchestrator.ports import Services
 from orchestrator.workflows.machines import in_cloud
 from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.release import Hold, others_on_host, release
+from orchestrator.workflows.session import means, underway
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 _HOLDS = TypeAdapter(list[Hold])
@@ -38,6 +39,8 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     machine = in_cloud(services, target)
     if machine is None or not holds:
         return True
+    if any(means(services, found.saved, machine) for found in underway(services)):
+        return True  # the machine was off when the session took it, and the session sees to it now
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     if others_on_host(services, machine, run_id) is not None:

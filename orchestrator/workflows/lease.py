@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.domain.budget import worst_case_minutes
+from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import BudgetError, HostFault, HostUnusable
-from orchestrator.ports import HostSession, Observer
+from orchestrator.ports import HostSession, Login, Observer
 from orchestrator.workflows.link import Link
 
 #: Past the worst case of the run, for sending the source and fetching the results.
@@ -67,6 +69,13 @@ class Fence:
     token: str
     #: The machine was turned on for this run: a timer from before that start is void.
     fresh: bool = False
+
+
+def token_of(login: Login, target: GcpTarget) -> str:
+    """The same for every run from this computer on this machine, and nobody else's: it comes from the login key."""
+    secret = login.identity_file.read_bytes()
+    machine = f"{target.project}/{target.instance}"
+    return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
 
 def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer) -> Armed:

@@ -7,15 +7,16 @@ from datetime import tzinfo
 
 from pydantic import ValidationError
 
+from orchestrator.domain import cloud
 from orchestrator.domain import ledger as books
 from orchestrator.domain.audit import rate_of
 from orchestrator.domain.budget import Budget
-from orchestrator.domain.cloud import Machine
 from orchestrator.domain.endpoint import on_loopback
 from orchestrator.domain.ledger import Line, Sighting, Spent
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.schedule import zone
+from orchestrator.domain.session import Machine, SavedSession, SessionRecord, attributed, machine_of
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import BudgetError, FcctlError
 from orchestrator.ports import Clock, Services, Sightings, Store
@@ -23,7 +24,28 @@ from orchestrator.ports import Clock, Services, Sightings, Store
 
 def lines(services: Services) -> list[Line]:
     """All that was ever billed here, oldest first."""
-    return books.ledger(_records(services.store), services.sightings.all())
+    found = books.ledger(_records(services.store), services.sightings.all())
+    return attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
+
+
+def _open_sessions(services: Services) -> Iterator[SessionRecord]:
+    """The sessions that are not over, as if they ended now."""
+    now = services.clock.now()
+    for saved, machine in _sessions(services):
+        if machine is not None:
+            yield SessionRecord(
+                session_id=saved.session_id, target=saved.target.name, how="stopped", reason="open",
+                created=saved.created, ended=now, instance_id=machine.instance_id, started=machine.started,
+            )  # fmt: skip
+
+
+def _sessions(services: Services) -> Iterator[tuple[SavedSession, Machine | None]]:
+    for session_id in services.sessions.open():
+        try:
+            saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
+        except ValidationError:
+            continue
+        yield saved, machine_of(services.sessions.journal_of(session_id))
 
 
 def _records(store: Store) -> Iterator[RunRecord]:
@@ -43,7 +65,7 @@ class Witness:
         self._budget = budget
         self._told: set[tuple[str, float, float | None]] | None = None
 
-    def see(self, target: GcpTarget, machine: Machine) -> None:
+    def see(self, target: GcpTarget, machine: cloud.Machine) -> None:
         if machine.started is None:
             return
         off = machine.stopped is not None and machine.stopped >= machine.started and not machine.billed
@@ -55,7 +77,7 @@ class Witness:
             self._told.add(word)
             self._sightings.note(self._sighting(target, machine, word[2]))
 
-    def _sighting(self, target: GcpTarget, machine: Machine, stopped: float | None) -> Sighting:
+    def _sighting(self, target: GcpTarget, machine: cloud.Machine, stopped: float | None) -> Sighting:
         return Sighting(
             project=machine.project,
             zone=machine.zone,
@@ -82,7 +104,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
     if worst_usd <= 0 or all(cap is None for cap in caps):
         return
     spent = books.spent(lines(services), services.clock.now(), local or zone(None))
-    underway = _underway(services.store)
+    underway = _underway(services)
     for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
         if cap is not None and used + underway + worst_usd > cap + 1e-9:
             left = max(0.0, cap - used - underway)
@@ -99,7 +121,7 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
     if not budget.holds_over_runs:
         return []
     spent = books.spent(lines(services), services.clock.now(), local or zone(None))
-    underway = _underway(services.store)
+    underway = _underway(services)
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     return [
         (name, cap - used - underway)
@@ -114,16 +136,30 @@ def spent_without(services: Services, run_id: str, local: tzinfo | None = None) 
     return books.spent(others, services.clock.now(), local or zone(None))
 
 
-def _underway(store: Store) -> float:
-    """Dollars that the runs which are not complete may cost, each at its worst."""
-    total = 0.0
+def _underway(services: Services) -> float:
+    """Dollars that runs which are not complete, and sessions that are not over, may cost, each at its worst."""
+    store, total = services.store, 0.0
     for run_id in store.active():
         try:
             saved = SavedPlan.model_validate(store.plan_of(run_id))
         except ValidationError:
             continue  # `fcctl ps` says so
-        total += saved.worst_case_usd if saved.target.kind != "sandbox" else 0.0
-    return total
+        if saved.target.kind != "sandbox" and saved.session is None:
+            total += saved.worst_case_usd
+    return total + sum(_rest_of_sessions(services))
+
+
+def _rest_of_sessions(services: Services) -> Iterator[float]:
+    """What each open session may cost beyond what the books have of it already."""
+    for saved, machine in _sessions(services):
+        if saved.target.kind == "sandbox":
+            continue
+        booked = 0.0
+        if machine is not None and machine.started is not None:
+            name = f"{machine.name} ({machine.instance_id})"
+            of_it = [line for line in lines(services) if line.machine == name and line.start >= machine.started - 1.0]
+            booked = sum(line.usd for line in of_it)
+        yield max(0.0, saved.worst_case_usd - booked)
 
 
 def _used(spent: Spent) -> tuple[float, float, float]:

@@ -81,11 +81,19 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     """Refuse what could break a cap; or, if that is wanted, have it end in time."""
     over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
-    if not over_runs and all(usd is None for usd in given):
+    of_session: list[Cap] = []
+    if saved.fence_s is not None and services.sessions.open():
+        from orchestrator.workflows.session_runs import session_on, within
+
+        found = session_on(services, saved.target)
+        if found is not None:  # what it may cost was reserved when the session began
+            saved, cap = within(services, saved, found)
+            of_session, over_runs = [cap], False
+    if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
     from orchestrator.workflows.guard import books_caps, run_caps
 
-    caps = run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
     capped = bool(caps)
     if wanted.stop_at_budget:
         saved = _ended_in_time(services, saved, caps, budget if over_runs else None)

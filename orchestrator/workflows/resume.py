@@ -90,6 +90,10 @@ def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[Act
         from orchestrator.workflows.debts import pay
 
         pay(services)
+    if run_ids is None and services.sessions.open():
+        from orchestrator.workflows.session import settle as settle_sessions
+
+        settle_sessions(services)
     for run_id in services.store.active() if run_ids is None else run_ids:
         state = _settle_one(services, run_id)
         if state is not None:

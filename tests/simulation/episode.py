@@ -18,6 +18,7 @@ from fcctl_remote import wire
 from orchestrator.adapters.gcp.watched import WatchedClouds
 from orchestrator.adapters.sightings import SightingFile
 from orchestrator.adapters.store import FileStore
+from orchestrator.adapters.store.sessions import FileHeldSession, SessionFiles
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
 from orchestrator.domain.job import Job, Step
@@ -180,6 +181,36 @@ class CountedStore(FileStore):
         return active
 
 
+class CountedSessions(SessionFiles):
+    """The real book of sessions; a controller may be killed at each line that it writes there."""
+
+    def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
+        super().__init__(root, clock)
+        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+
+    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
+        made = super().begin
+        return self._world.effect(self._actor, "session", lambda: self._counted(made(session_id, plan)), via="disk")
+
+    def claim(self, session_id: str) -> FileHeldSession | None:
+        claimed = super().claim(session_id)
+        return self._counted(claimed) if claimed is not None else None
+
+    def _counted(self, held: FileHeldSession) -> FileHeldSession:
+        self.held.append(held)
+        append, end = held.journal.append, held.end
+
+        def counted_append(kind: str, **data: Any) -> None:
+            self._world.effect(self._actor, f"session {kind}", lambda: append(kind, **data), via="disk")
+
+        def counted_end(record: Any) -> None:
+            self._world.effect(self._actor, f"session ended: {record.how}", lambda: end(record), via="disk")
+
+        held.journal.append = counted_append  # type: ignore[method-assign]
+        held.end = counted_end  # type: ignore[method-assign]
+        return held
+
+
 class Inline:
     """A thread that does its work when it is started: one world, one order of events."""
 
@@ -259,6 +290,7 @@ class Episode:
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(clouds, Witness(sightings, clock, Budget()).see),
             book=book, notifier=Nobody(), sightings=sightings,
+            sessions=CountedSessions(self.root / "results", clock, self.world, actor),
         )  # fmt: skip
 
     def command(self, what: str, name: str) -> str:
@@ -279,7 +311,7 @@ class Episode:
             ending = "ended"
         finally:
             actor.alive = False
-            for active in services.store.held:  # type: ignore[attr-defined]
+            for active in [*services.store.held, *services.sessions.held]:  # type: ignore[attr-defined]
                 active.release()
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {name}: {what} {ending}")
         self.check(services)

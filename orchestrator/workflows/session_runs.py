@@ -1,0 +1,45 @@
+"""A run on a machine that has a session: it finds it warm, leaves it on, and counts against the session's budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.domain import session as sessions
+from orchestrator.domain.budget import as_gcp
+from orchestrator.domain.guard import Cap
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import Target
+from orchestrator.errors import BudgetError
+from orchestrator.ports import Services
+from orchestrator.workflows.session import Open, underway
+
+
+def session_on(services: Services, target: Target) -> Open | None:
+    """The open session of a target's machine; nobody is asked."""
+    wanted = as_gcp(target)
+    if wanted is None or not services.sessions.open():
+        return None
+    for found in underway(services):
+        own = as_gcp(found.saved.target)
+        if own is not None and (own.project, own.instance) == (wanted.project, wanted.instance):
+            return found if found.stage == "open" else None
+    return None
+
+
+def within(services: Services, saved: SavedPlan, found: Open) -> tuple[SavedPlan, Cap]:
+    """``saved`` as a run of the session, and what it may cost there.
+
+    Raises:
+        BudgetError: nothing is left of the session.
+    """
+    minutes = found.saved.idle_minutes
+    left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now())
+    if left <= 0:
+        raise BudgetError(
+            f"nothing is left of session {found.saved.session_id}",
+            hint="fcctl session stop, and start another one",
+        )
+    target = saved.target.model_copy(update={"release": "keep", "keep_minutes": minutes})
+    plan = replace(saved.plan, idle_stop_s=minutes * 60)
+    kept = saved.model_copy(update={"target": target, "plan": plan, "session": found.saved.session_id})
+    return kept, Cap(name=f"what is left of session {found.saved.session_id}", usd=left)

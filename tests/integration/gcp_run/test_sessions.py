@@ -1,0 +1,153 @@
+"""``fcctl session`` on a machine of a cloud: warm for several runs, within one budget, ending by itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.waiting import wait_for
+
+Make = Callable[..., CloudWorkspace]
+HELLO = "steps:\n  - {id: say, run: 'echo hello', timeout: 60}\n"
+START = ("session", "start", "--on", "l4", "--budget", "1")
+
+
+def status(workspace: CloudWorkspace) -> dict[str, Any]:
+    (one,) = workspace.json("session", "status")["sessions"]
+    return one  # type: ignore[no-any-return]
+
+
+def ends(workspace: CloudWorkspace) -> list[dict[str, Any]]:
+    return [json.loads(p.read_text()) for p in sorted((workspace.root / "results/sessions").glob("*/end.json"))]
+
+
+def test_two_runs_find_it_warm_and_leave_it_on(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    opened = workspace.json(*START, "--max-hours", "1", "--idle-minutes", "10")
+    assert opened["fence_s"] == 3600
+    assert opened["worst_usd"] <= 1
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    limit = workspace.machines()["us-west1-c"].resource["scheduling"]["maxRunDuration"]["seconds"]
+    assert int(limit) == 3600
+    for _ in range(2):
+        workspace.fcctl("run", "hello", "--on", "l4")
+        assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    assert {r["machine"]["released"] for r in workspace.runs().values()} == {"kept"}
+    assert workspace.operations("insert") == ["insert"], "both found it warm"
+    stands = status(workspace)
+    assert stands["stage"] == "open"
+    assert 0 < stands["spent_usd"] < 0.1
+    assert stands["left_usd"] + stands["spent_usd"] == pytest.approx(1, abs=1e-4)
+    assert 0 < stands["idle_stop"] - time.time() < 605
+    (machine,) = workspace.json("hosts", "audit")["machines"]
+    assert machine["verdict"] in ("session", "kept")
+    done = workspace.json("session", "stop")
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert (done["how"], sorted(done["runs"])) == ("stopped", sorted(workspace.runs()))
+    assert 0 < done["usd"] <= opened["worst_usd"]
+    assert workspace.json("session", "status")["sessions"] == []
+    workspace.fcctl("session", "stop", check=7)
+
+
+def test_its_idle_seconds_are_its_own_in_the_ledger(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    opened = workspace.json(*START)
+    done = workspace.json("session", "stop")
+    lines = workspace.json("cost", "ledger", "--by", "run", "--lines")["lines"]
+    own = [line for line in lines if line["run_id"] == opened["session_id"]]
+    assert [line["activity"] for line in own] == ["idle"]
+    assert own[0]["usd"] == pytest.approx(done["usd"], abs=1e-3)
+
+
+def test_what_does_not_fit_what_is_left_is_refused(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    workspace.job("long", HELLO.replace("60", "7200"))
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.5")
+    refused = workspace.fcctl("run", "long", "--on", "l4", "--dry-run", check=5)
+    assert "left of session" in refused.stderr
+    plan = workspace.fcctl("run", "long", "--on", "l4", "--stop-at-budget", "--dry-run")
+    assert "ends it before it has cost $0.4" in plan.stdout
+    taken = workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.5", check=8)
+    assert "has a session already" in taken.stderr
+    workspace.fcctl("run", "hello", "--on", "l4")
+    workspace.fcctl("session", "stop")
+
+
+def test_a_machine_that_is_on_is_not_taken_without_a_word(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.fcctl("--yes", "hosts", "up", "l4", "--minutes", "20")
+    assert "is on already" in workspace.fcctl(*START, check=8).stderr
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}, "and is left as it is"
+    workspace.fcctl(*START, "--restart")
+    assert workspace.operations("stop") == ["stop"]
+    workspace.fcctl("session", "stop")
+    assert [one["how"] for one in ends(workspace)] == ["failed", "stopped"]
+
+
+def test_it_stops_itself_and_is_closed_by_whoever_looks(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("hello", HELLO)
+    workspace.fcctl(*START, "--idle-minutes", "5")
+    timers = workspace.machines()["us-west1-c"].timers
+    assert 0 < next(iter(timers.values())) - shared_cloud.clock.now() <= 301
+    shared_cloud.control.happen(workspace.instance, "guestTerminate")  # what the timer does
+    wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"})
+    refused = workspace.fcctl("run", "hello", "--on", "l4", check=8)
+    assert "its session is over" in refused.stderr
+    assert workspace.json("session", "status")["sessions"] == []
+    (ended,) = ends(workspace)
+    assert (ended["how"], "stopped itself" in ended["reason"]) == ("off", True)
+    workspace.fcctl("run", "hello", "--on", "l4")
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "a run of its own again"
+
+
+def test_two_hours_pass(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
+    """The fence ends it with nobody there; what it cost is within the budget."""
+    cloud = start_cloud()
+    workspace = workspace_on(cloud)
+    opened = workspace.json("session", "start", "--on", "l4", "--budget", "3", "--max-hours", "2",
+                            "--idle-minutes", "600")  # fmt: skip
+    assert opened["fence_s"] == 7200
+    cloud.clock.advance(7300)
+    wait_for(lambda: workspace.statuses() == {"us-west1-c": "TERMINATED"}, 60)
+    assert workspace.json("session", "status")["sessions"] == []
+    (ended,) = ends(workspace)
+    assert ended["how"] == "off"
+    assert 1.3 < ended["usd"] <= opened["worst_usd"] <= 3
+
+
+def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    done = workspace.fcctl("session", "start", "--on", "here", "--budget", "1", check=3)
+    assert "neither starts nor stops" in done.stderr
+    for bad in ("0", "-1", "nan"):
+        workspace.fcctl("session", "start", "--on", "l4", "--budget", bad, check=None)
+    assert (
+        "too little to begin with"
+        in workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.01", check=5).stderr
+    )
+    assert workspace.machines() == {}
+    assert workspace.json("session", "status")["sessions"] == []
+
+
+def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
+    from orchestrator.emulator import Latency, Scenario
+
+    workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
+    process = workspace.start(*START)
+    wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=40)
+    assert process.returncode == 130
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert [one["how"] for one in ends(workspace)] == ["failed"]
