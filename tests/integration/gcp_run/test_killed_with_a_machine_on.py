@@ -1,0 +1,138 @@
+"""A controller killed with SIGKILL at every line of a journal that has a machine in it: nothing is left running."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.waiting import wait_for
+
+Make = Callable[..., CloudWorkspace]
+JOB = """
+steps:
+  - {id: one, timeout: 60, run: 'echo one >> "$COUNT"'}
+  - id: two
+    timeout: 60
+    run: |
+      echo two >> "$COUNT"
+      echo '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
+    gates: [metrics.metrics.answer == 42]
+env: {COUNT: unset}
+"""
+#: begun, acquire, create, acquired, arm, armed, sync, submit, submitted, ended, collected, release, stop, released,
+#: complete.
+LINES = 15
+
+
+def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
+    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
+    done = subprocess.run(
+        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, timeout=90, check=False
+    )
+    if done.returncode not in (0, -signal.SIGKILL):
+        print(done.stderr)
+    return done.returncode
+
+
+def pick_up(workspace: CloudWorkspace) -> None:
+    """``fcctl ps`` until no run is active; what a user would see over the next seconds."""
+    deadline = time.monotonic() + 60
+    while workspace.active():
+        assert time.monotonic() < deadline, workspace.fcctl("ps").stdout
+        workspace.fcctl("ps")
+
+
+def check_whole(workspace: CloudWorkspace, count: Path) -> None:
+    ran = count.read_text().split() if count.exists() else []
+    record = workspace.only_run()
+    if record["status"] == "passed":
+        assert ran == ["one", "two"]
+        assert (workspace.only_folder() / "steps/two/out/m.json").is_file()
+    else:
+        assert record["status"] == "error"
+        assert ran == []
+    assert set(workspace.statuses().values()) <= {"TERMINATED"}, "nothing is left running"
+    assert len(workspace.machines()) <= 1
+    assert record["cost"]["usd"] <= 0.5, "within the plan"
+
+
+@pytest.mark.parametrize(
+    ("when", "line"),
+    # Before a line: what the line before announced has happened. Worth a test where that was more than a line.
+    [*(("after", line) for line in range(1, LINES + 1)), *(("before", line) for line in (4, 6, 9, 12, 14, 15))],
+)
+def test_killed_at_every_line(when: str, line: int, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    code = killed(workspace, when, line, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
+    assert code == -signal.SIGKILL
+    pick_up(workspace)
+    check_whole(workspace, count)
+
+
+def test_the_journal_has_the_lines_this_test_kills_at(
+    shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("count", JOB)
+    workspace.fcctl("run", "count", "--on", "l4", "--set", f"COUNT={tmp_path / 'count'}")
+    assert len(workspace.journal()) == LINES
+
+
+@pytest.mark.parametrize("line", [2, 4])
+def test_the_command_that_picks_up_is_killed_too(
+    line: int, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    killed(workspace, "after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
+    wait_for(lambda: list(shared_cloud.home(workspace.instance).glob(".fcctl/runs/*/outcome.json")))
+    killed(workspace, "after", line, "pull-results")
+    pick_up(workspace)
+    check_whole(workspace, count)
+
+
+@pytest.mark.parametrize("line", [1, 2, 3, 5])
+def test_killed_while_it_wakes_a_machine_for_what_is_on_its_disk(
+    line: int, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("count", JOB)
+    count = tmp_path / "count"
+    workspace.fcctl("run", "count", "--on", "l4", "-d", "--set", f"COUNT={count}")
+    wait_for(lambda: list(shared_cloud.home(workspace.instance).glob(".fcctl/runs/*/outcome.json")))
+    shared_cloud.control.happen(workspace.instance, "guestTerminate")
+    (run_id,) = workspace.active()
+    deadline = time.monotonic() + 20
+    while workspace.json("ps")["runs"][0]["state"] != "waiting":
+        assert time.monotonic() < deadline
+    killed(workspace, "after", line, "--yes", "pull-results", "--wake", run_id)
+    workspace.fcctl("ps")
+    if workspace.active():  # woken or not: it is off, and waits as before
+        assert workspace.json("ps")["runs"][0]["state"] == "waiting"
+        workspace.fcctl("--yes", "pull-results", "--wake", run_id)
+    check_whole(workspace, count)
+
+
+def test_the_next_run_brings_the_killed_one_home_before_it_stops_the_machine(
+    shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
+) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.job("count", JOB)
+    first, second = tmp_path / "first", tmp_path / "second"
+    killed(workspace, "after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={first}")
+    workspace.fcctl("run", "count", "--on", "l4", "--set", f"COUNT={second}")
+    assert [record["status"] for record in workspace.runs().values()] == ["passed", "passed"]
+    assert first.read_text() == second.read_text() == "one\ntwo\n"
+    assert workspace.active() == []
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
