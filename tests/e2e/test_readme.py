@@ -35,11 +35,16 @@ int main(int argc, char **argv) { return argc > 1 && std::strcmp(argv[1], "--che
 PLAIN = "#include <cstdio>\n" + CUDA[CUDA.index("int main") :].replace(
     'std::strcmp(argv[1], "--check") ? 2 :', "false ? 2 :"
 )
-NO_STEP_TO_TYPE = {"make demo", "make test"}  # the first is tests/e2e/test_demo.py, the second is what runs this
 
 
 def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def block(kind: str, holding: str) -> str:
+    """The one block of a kind that has these words."""
+    (found,) = [text for text in blocks(kind) if holding in text]
+    return found
 
 
 def commands(block: str) -> list[str]:
@@ -84,7 +89,7 @@ def typed(private_home: Path) -> dict[str, str]:
 
 def test_the_first_two_commands_are_the_makefiles() -> None:
     assert commands(blocks("console")[0]) == ["make demo", "make test"]
-    for target, wanted in (("demo", "fcctl run phase0 --on local"), ("test", "-m pytest")):
+    for target, wanted in (("demo", "fcctl run phase0 --on sandbox"), ("test", "-m pytest")):
         done = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True, check=True)
         assert wanted in done.stdout
 
@@ -93,9 +98,10 @@ def test_the_first_two_commands_are_the_makefiles() -> None:
 def test_every_command_of_the_readme_works_as_it_stands(
     gpu_box: LoopbackSshd, kernels: Path, typed: dict[str, str]
 ) -> None:
-    lines = [line for block in blocks("console") for line in commands(block) if line not in NO_STEP_TO_TYPE]
+    lines = commands(block("console", "cd my-kernels"))
     assert lines[0] == "cd my-kernels"
     assert len(lines) == 5, "a new command of the README needs a line here"
+    lines.append(next(line for line in commands(block("console", "results report")) if "report" in line))
     shown: dict[str, str] = {}
     for line in lines[1:]:
         done = subprocess.run(
@@ -108,6 +114,7 @@ def test_every_command_of_the_readme_works_as_it_stands(
     assert "GPU Hardware ---" in shown["fcctl preflight"]
     assert "first on gpu  ✓ passed" in shown["fcctl run first"]
     assert shown["fcctl results show"] == shown["fcctl run first"]
+    assert "<html" in (kernels / "report.html").read_text()
     (run,) = (kernels / "results/runs").glob("*-first-gpu-*")
     assert f"Results  results/runs/{run.name}" in shown["fcctl run first"], "where the README says they are"
     assert (gpu_box.home / ".fcctl/runs" / run.name / "outcome.json").is_file(), "it ran at the far side"
@@ -115,7 +122,7 @@ def test_every_command_of_the_readme_works_as_it_stands(
 
 
 def test_the_configuration_and_the_job_are_valid(tmp_path: Path) -> None:
-    (toml,), (yaml,) = blocks("toml"), blocks("yaml")
+    toml, (yaml,) = block("toml", "gpu-box"), blocks("yaml")
     (tmp_path / "jobs").mkdir()
     (tmp_path / "fcctl.toml").write_text(toml)
     (tmp_path / "jobs/first.yaml").write_text(yaml)
@@ -128,10 +135,19 @@ def test_the_configuration_and_the_job_are_valid(tmp_path: Path) -> None:
     assert len(job.steps[0].gates) == 2
 
 
+def test_the_cloud_s_configuration_is_valid_and_its_price_is_known(tmp_path: Path, typed: dict[str, str]) -> None:
+    shutil.copytree(REPOSITORY / "jobs", tmp_path / "jobs")
+    (tmp_path / "fcctl.toml").write_text('[project]\nname = "x"\n' + block("toml", 'kind = "gcp"'))
+    (line,) = [line for line in commands(block("console", "hosts audit")) if "cost plan" in line]
+    done = subprocess.run(line.split(), cwd=tmp_path, env=typed, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "$" in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="the README's job compiles with nvcc")
 def test_the_job_of_the_readme_passes(kernels: Path, typed: dict[str, str]) -> None:
-    (kernels / "fcctl.toml").write_text(blocks("toml")[0])
+    (kernels / "fcctl.toml").write_text(block("toml", "gpu-box"))
     (kernels / "jobs").mkdir()
     (kernels / "jobs/first.yaml").write_text(blocks("yaml")[0])
     for line in ("fcctl jobs validate first", "fcctl run first --on local"):
