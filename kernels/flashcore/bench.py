@@ -5,9 +5,8 @@ The blocks belong to replicates: each has buffers in another place and graphs of
 cold mode whose buffers, the two sides exchange from one replicate to the next. The ratio and its interval are those of
 the replicates (:func:`flashcore.stats.paired_ratio`). The kernel is timed against itself in the same way: that null
 must be 1 within its interval, or the method is not to be believed on this machine; what it shows is the ``floor`` under
-the width of every other interval of the same shape and mode. After the timing
-:mod:`flashcore.audit` looks whether what was timed was the work; a figure that did not survive this is never written.
-Each of the kernel's and its rivals' rows says how far it is from this GPU's measured roofline.
+the width of every other interval of the same shape and mode. After the timing :mod:`flashcore.audit` looks whether what
+was timed was the work; a figure that did not survive this is never written. Each row has its distance to the roofline.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcore import audit, documents, inputs, reference, roofline, stats, timing
+from flashcore import audit, documents, inputs, peaks, reference, roofline, stats, timing
 from flashcore.clocks import Clocks
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
@@ -37,15 +36,14 @@ RUN, EAGER_RUN = 2, 4
 REPLICATES = timing.PLACES
 #: Replicates whose timers the audit looks at.
 AUDITED = (0, REPLICATES // 2, REPLICATES - 1)
-#: Times as many blocks in eager mode, where the processor is disturbed for milliseconds on end: 4 times were not enough.
+#: Times as many blocks in eager mode: the processor is disturbed for milliseconds on end, and 4 times were not enough.
 EAGER_BLOCKS = 8
 #: What the figures mean; raised whenever they stop being comparable with older ones.
 METHOD_VERSION = 3
 #: Raw samples kept of each row, and unthrottled replicates that a ratio needs.
 MAX_SAMPLES, MIN_REPLICATES = 2000, 5
-#: PyTorch's math backend writes all scores to memory, several times over; it is not timed beyond this.
-MAX_MATH_SCORES = 2**27
-BOUNDED = "sdpa-math"
+#: PyTorch's math backend writes all scores to memory, several times over; it is not timed beyond so many.
+BOUNDED, MAX_MATH_SCORES = "sdpa-math", 2**27
 
 
 @dataclass(frozen=True)
@@ -185,11 +183,7 @@ def _contains_1(comparison: Mapping[str, Any]) -> bool:
 
 
 def _ceilings(kernel: Kernel | Tuned, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if given is not None or kernel.variant.device != "cuda":
-        return given
-    from flashcore import peaks
-
-    return peaks.run()
+    return given if given is not None or kernel.variant.device != "cuda" else peaks.run()
 
 
 def _environment(kernel: Kernel | Tuned, clocks: Clocks) -> dict[str, Any]:
