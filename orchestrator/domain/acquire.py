@@ -11,15 +11,25 @@ the :class:`History`, and looks again. Whatever the cloud answers, three things 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
 
 from orchestrator.domain import refusals
-from orchestrator.domain.cloud import Machine, Power, Refusal, Remedy, region_of
-from orchestrator.domain.target import GcpTarget
-
-Action = Literal["fence", "start", "stop", "resume", "create", "snapshot"]
-Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
+from orchestrator.domain.acquire_moves import (
+    Attempt,
+    Create,
+    GiveUp,
+    History,
+    Move,
+    Policy,
+    Problem,
+    Resume,
+    SetFence,
+    Snapshot,
+    Start,
+    Stop,
+    Use,
+    Wait,
+)
+from orchestrator.domain.cloud import Machine, Power, Remedy, region_of
 
 #: Between two looks at a machine that is changing its state by itself, seconds.
 POLL_S = 2.0
@@ -29,157 +39,6 @@ BACKOFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 PATIENCE = 6
 #: What the cloud's clock and ours may differ by before a limit counts as another one, seconds.
 SLACK_S = 5.0
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the machine is wanted for."""
-
-    #: Fence 1 of a machine that is started now, seconds from its entry into RUNNING.
-    max_run_s: int
-    #: How long a machine that runs already must still be allowed to, seconds.
-    need_s: float
-    #: Stop a machine that runs already and start it anew, so that it gets a limit of its own.
-    restart: bool = False
-    #: Be content with a machine that runs without a limit of the cloud's: its own shutdown timer is the only fence.
-    allow_unfenced: bool = False
-    #: Make the machine if there is none.
-    create: bool = True
-    #: Start it if it is off; else it is of use only while it runs.
-    start: bool = True
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A target and a wish, as far as decisions depend on them."""
-
-    project: str
-    name: str
-    zones: tuple[str, ...]
-    models: tuple[bool, ...]  # whether spot, in the order of preference
-    on_stockout: Literal["wait", "rebuild", "fail"]
-    stockout_wait_s: float
-    wake_timeout_s: float
-    wish: Wish
-
-    @property
-    def limit_s(self) -> float:
-        """When everything ends, counted from the beginning."""
-        return 2 * self.wake_timeout_s + self.stockout_wait_s
-
-
-def policy(target: GcpTarget, wish: Wish) -> Policy:
-    """What ``target`` says about having its machine."""
-    models: dict[str, tuple[bool, ...]] = {
-        "on_demand": (False,),
-        "spot": (True,),
-        "spot_then_on_demand": (True, False),
-        "on_demand_then_spot": (False, True),
-    }
-    return Policy(
-        project=target.project,
-        name=target.instance,
-        zones=tuple(dict.fromkeys(target.zones)),
-        models=models[target.provisioning],
-        on_stockout=target.on_stockout,
-        stockout_wait_s=target.stockout_wait_minutes * 60,
-        wake_timeout_s=target.wake_timeout_s,
-        wish=replace(wish, create=wish.create and target.create),
-    )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A change that was asked for, and what came of it."""
-
-    action: Action
-    zone: str
-    at: float
-    spot: bool = False
-    refusal: Refusal | None = None
-    #: False: the cloud took it, and has not said how it ended.
-    done: bool = True
-
-    @property
-    def worked(self) -> bool:
-        return self.done and self.refusal is None
-
-
-@dataclass(frozen=True)
-class History:
-    """What was tried since ``began``, oldest first. All times are the controller's, epoch seconds."""
-
-    began: float
-    attempts: tuple[Attempt, ...] = ()
-
-    def with_(self, attempt: Attempt) -> History:
-        return replace(self, attempts=(*self.attempts, attempt))
-
-    def of(self, action: Action, zone: str | None = None) -> list[Attempt]:
-        return [a for a in self.attempts if a.action == action and zone in (None, a.zone)]
-
-
-# ------------------------------------------------------------------------------------------------------------- moves
-@dataclass(frozen=True)
-class Use:
-    """It runs, and may run for long enough."""
-
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Wait:
-    seconds: float
-    why: str
-
-
-@dataclass(frozen=True)
-class SetFence:
-    machine: Machine
-    seconds: int
-
-
-@dataclass(frozen=True)
-class Start:
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Stop:
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Wake a suspended machine, only to stop it: a limit can be set on a stopped one alone."""
-
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    machine: Machine
-    name: str
-
-
-@dataclass(frozen=True)
-class Create:
-    zone: str
-    spot: bool
-    snapshot: str | None = None
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    problem: Problem
-    message: str
-    cause: str | None = None
-    hint: str | None = None
-    #: The cloud's own words, if it was the cloud that refused.
-    refusal: Refusal | None = None
-
-
-Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | GiveUp
 
 
 def next_move(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from fcctl_remote import wire
-from orchestrator.domain import acquire as decision
-from orchestrator.domain.acquire import Attempt, History, Wish, next_move, policy
+from orchestrator.domain import acquire_moves as decision
+from orchestrator.domain.acquire import next_move
+from orchestrator.domain.acquire_moves import Attempt, History, Wish, policy
 from orchestrator.domain.cloud import Machine, Operation, Power, Remedy
 from orchestrator.domain.endpoint import login_items
 from orchestrator.domain.machine_spec import Purpose, machine_spec

@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.domain.acquire import Wish, deadline_of
+from orchestrator.domain.acquire import deadline_of
+from orchestrator.domain.acquire_moves import Wish
 from orchestrator.domain.cloud import Endpoint, Machine, Power
 from orchestrator.domain.ending import stopped_under
 from orchestrator.domain.endpoint import endpoint

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.domain import audit as judgement
-from orchestrator.domain.acquire import Wish
+from orchestrator.domain.acquire_moves import Wish
 from orchestrator.domain.audit import Claim, Finding
 from orchestrator.domain.budget import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.cloud import Endpoint, Machine, Power

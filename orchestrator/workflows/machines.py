@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.domain.acquire import Action
+from orchestrator.domain.acquire_moves import Action
 from orchestrator.domain.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.ports import Clock, Cloud, Services

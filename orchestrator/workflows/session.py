@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.domain import session as sessions
-from orchestrator.domain.acquire import Wish, deadline_of
+from orchestrator.domain.acquire import deadline_of
+from orchestrator.domain.acquire_moves import Wish
 from orchestrator.domain.cloud import Power
 from orchestrator.domain.machine_spec import Purpose
 from orchestrator.domain.records import iso

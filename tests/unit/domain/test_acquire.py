@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.domain import acquire as a
+from orchestrator.domain import acquire_moves as m
 from orchestrator.domain.cloud import Machine, Power, Refusal, Remedy
 
 NOW = 1_000_000.0
-WISH = a.Wish(max_run_s=3600, need_s=1800.0)
+WISH = m.Wish(max_run_s=3600, need_s=1800.0)
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
 NO_STOCK = Refusal("ZONE_RESOURCE_POOL_EXHAUSTED", "none left", Remedy.NEXT_ZONE)
 NO_QUOTA = Refusal("QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded", Remedy.NEXT_REGION)
@@ -22,13 +23,13 @@ LATER = Refusal("resourceNotReady", "still stopping", Remedy.NOT_READY, 400)
 TAKEN = Refusal("alreadyExists", "exists", Remedy.LOOK_AGAIN, 409)
 
 
-def policy(**changes: Any) -> a.Policy:
+def policy(**changes: Any) -> m.Policy:
     wish = replace(WISH, **{k: changes.pop(k) for k in list(changes) if hasattr(WISH, k)})
     values = {
         "project": "proj", "name": "vm", "zones": ZONES, "models": (False,), "on_stockout": "wait",
         "stockout_wait_s": 600.0, "wake_timeout_s": 300.0, "wish": wish,
     }  # fmt: skip
-    return a.Policy(**{**values, **changes})
+    return m.Policy(**{**values, **changes})
 
 
 def machine(status: str = "TERMINATED", zone: str = ZONES[0], **changes: Any) -> Machine:
@@ -36,37 +37,37 @@ def machine(status: str = "TERMINATED", zone: str = ZONES[0], **changes: Any) ->
     return Machine("proj", zone, "vm", "1", status, **{**values, **changes})
 
 
-def history(*attempts: a.Attempt, began: float = NOW) -> a.History:
-    return a.History(began, attempts)
+def history(*attempts: m.Attempt, began: float = NOW) -> m.History:
+    return m.History(began, attempts)
 
 
-def tried(action: a.Action, refusal: Refusal | None = None, zone: str = ZONES[0], **more: Any) -> a.Attempt:
-    return a.Attempt(action, zone, **{"at": NOW, "refusal": refusal, **more})
+def tried(action: m.Action, refusal: Refusal | None = None, zone: str = ZONES[0], **more: Any) -> m.Attempt:
+    return m.Attempt(action, zone, **{"at": NOW, "refusal": refusal, **more})
 
 
-def move(seen: list[Machine], past: a.History | None = None, now: float = NOW, **changes: Any) -> a.Move:
+def move(seen: list[Machine], past: m.History | None = None, now: float = NOW, **changes: Any) -> m.Move:
     return a.next_move(seen, policy(**changes), past or history(), now)
 
 
 # ------------------------------------------------------------------------------------------------------- one at a time
 def test_a_stopped_machine_gets_its_limit_then_starts() -> None:
-    assert move([machine(max_run_s=60)]) == a.SetFence(machine(max_run_s=60), 3600)
-    assert isinstance(move([machine(termination_action="DELETE")]), a.SetFence)
-    assert move([machine()], history(tried("fence"))) == a.Start(machine())
+    assert move([machine(max_run_s=60)]) == m.SetFence(machine(max_run_s=60), 3600)
+    assert isinstance(move([machine(termination_action="DELETE")]), m.SetFence)
+    assert move([machine()], history(tried("fence"))) == m.Start(machine())
 
 
 def test_a_limit_that_does_not_stay_is_not_started_with() -> None:
     given_up = move([machine(max_run_s=7)], history(tried("fence"), tried("fence")))
-    assert isinstance(given_up, a.GiveUp)
+    assert isinstance(given_up, m.GiveUp)
     assert given_up.problem == "conflict"
 
 
 def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
-    assert move([machine("RUNNING", deadline=NOW + 1800)]) == a.Use(machine("RUNNING", deadline=NOW + 1800))
+    assert move([machine("RUNNING", deadline=NOW + 1800)]) == m.Use(machine("RUNNING", deadline=NOW + 1800))
     short = move([machine("RUNNING", deadline=NOW + 1700)])
-    assert isinstance(short, a.GiveUp)
+    assert isinstance(short, m.GiveUp)
     assert (short.problem, "--restart" in (short.hint or "")) == ("budget", True)
-    assert isinstance(move([machine("RUNNING", deadline=NOW + 9)], restart=True), a.Stop)
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9)], restart=True), m.Stop)
 
 
 @pytest.mark.parametrize(
@@ -75,123 +76,123 @@ def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
 def test_a_machine_without_a_limit(changes: dict[str, Any]) -> None:
     runs = machine("RUNNING", **changes)
     refused = move([runs])
-    assert isinstance(refused, a.GiveUp)
+    assert isinstance(refused, m.GiveUp)
     assert "--allow-unfenced" in (refused.hint or "")
-    assert move([runs], allow_unfenced=True) == a.Use(runs)
-    assert isinstance(move([runs], restart=True), a.Stop)
-    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), a.GiveUp), "not one we started"
+    assert move([runs], allow_unfenced=True) == m.Use(runs)
+    assert isinstance(move([runs], restart=True), m.Stop)
+    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), m.GiveUp), "not one we started"
 
 
 def test_a_restart_stops_once() -> None:
     stopped = history(tried("stop"))
-    assert isinstance(move([machine()], stopped, restart=True), a.Start)
+    assert isinstance(move([machine()], stopped, restart=True), m.Start)
     late = NOW + 5
     assert isinstance(
         move([machine("RUNNING", deadline=late + 3600)], history(tried("stop"), tried("start")), late, restart=True),
-        a.Use,
+        m.Use,
     )
     twice = move([machine("RUNNING")], history(tried("stop"), tried("stop")), restart=True)
-    assert isinstance(twice, a.GiveUp)
+    assert isinstance(twice, m.GiveUp)
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "SUSPENDING", "REPAIRING", "NEW_STATUS"])
 def test_a_machine_in_between_is_waited_for_and_not_for_ever(status: str) -> None:
-    assert isinstance(move([machine(status)]), a.Wait)
+    assert isinstance(move([machine(status)]), m.Wait)
     given_up = move([machine(status)], now=NOW + 301)
-    assert isinstance(given_up, a.GiveUp)
+    assert isinstance(given_up, m.GiveUp)
     assert status in given_up.message
 
 
 def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
-    assert isinstance(move([machine("SUSPENDED")]), a.GiveUp)
-    assert isinstance(move([machine("SUSPENDED")], restart=True), a.Resume)
+    assert isinstance(move([machine("SUSPENDED")]), m.GiveUp)
+    assert isinstance(move([machine("SUSPENDED")], restart=True), m.Resume)
     resumed = history(tried("resume"))
-    assert isinstance(move([machine("RUNNING", deadline=NOW + 9e9)], resumed, restart=True), a.Stop)
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9e9)], resumed, restart=True), m.Stop)
 
 
 def test_where_there_is_none_it_is_made() -> None:
-    assert move([]) == a.Create(ZONES[0], spot=False)
-    assert isinstance(move([], create=False), a.GiveUp)
-    assert move([], history(tried("create", NO_STOCK))) == a.Create(ZONES[1], spot=False)
-    assert move([], history(tried("create", NO_QUOTA))) == a.Create(ZONES[2], spot=False), "another region"
+    assert move([]) == m.Create(ZONES[0], spot=False)
+    assert isinstance(move([], create=False), m.GiveUp)
+    assert move([], history(tried("create", NO_STOCK))) == m.Create(ZONES[1], spot=False)
+    assert move([], history(tried("create", NO_QUOTA))) == m.Create(ZONES[2], spot=False), "another region"
 
 
 def test_spot_first_and_on_demand_after_it() -> None:
     none = [tried("create", NO_STOCK, zone, spot=True) for zone in ZONES]
-    assert move([], history(*none), models=(True, False)) == a.Create(ZONES[0], spot=False)
+    assert move([], history(*none), models=(True, False)) == m.Create(ZONES[0], spot=False)
 
 
 def test_zones_that_the_cloud_names_go_first() -> None:
     hint = replace(NO_STOCK, zones_available=("us-central1-a", "mars-1"))
-    assert move([], history(tried("create", hint))) == a.Create("us-central1-a", spot=False)
+    assert move([], history(tried("create", hint))) == m.Create("us-central1-a", spot=False)
 
 
 def test_no_stock_anywhere() -> None:
     none = [tried("create", NO_STOCK, zone) for zone in ZONES]
-    assert isinstance(move([], history(*none)), a.Wait)
-    assert move([], history(*none), NOW + 6) == a.Create(ZONES[0], spot=False), "another round"
-    assert isinstance(move([], history(*none), on_stockout="fail"), a.GiveUp)
+    assert isinstance(move([], history(*none)), m.Wait)
+    assert move([], history(*none), NOW + 6) == m.Create(ZONES[0], spot=False), "another round"
+    assert isinstance(move([], history(*none), on_stockout="fail"), m.GiveUp)
     end = move([], history(*none), NOW + 601)
-    assert isinstance(end, a.GiveUp)
+    assert isinstance(end, m.GiveUp)
     assert end.problem == "capacity"
 
 
 def test_a_creation_with_no_known_end_is_waited_for() -> None:
     flying = history(tried("create", done=False))
-    assert isinstance(move([], flying), a.Wait)
-    assert isinstance(move([], flying, NOW + 301), a.GiveUp)
+    assert isinstance(move([], flying), m.Wait)
+    assert isinstance(move([], flying, NOW + 301), m.GiveUp)
 
 
 def test_a_name_that_is_taken_is_looked_for_and_then_said() -> None:
-    assert isinstance(move([], history(tried("create", TAKEN))), a.Wait)
+    assert isinstance(move([], history(tried("create", TAKEN))), m.Wait)
     end = move([], history(*[tried("create", TAKEN)] * 4), NOW + 200)
-    assert isinstance(end, a.GiveUp)
+    assert isinstance(end, m.GiveUp)
     assert "disk" in (end.hint or "")
 
 
 def test_no_stock_for_a_stopped_machine() -> None:
     none = history(tried("start", NO_STOCK))
-    assert isinstance(move([machine()], none), a.Wait)
-    assert isinstance(move([machine()], none, NOW + 6), a.Start)
-    assert isinstance(move([machine()], none, NOW + 601), a.GiveUp)
-    assert isinstance(move([machine()], none, on_stockout="fail"), a.GiveUp)
-    assert move([machine()], none, on_stockout="rebuild") == a.Snapshot(machine(), a.snapshot_name(machine()))
+    assert isinstance(move([machine()], none), m.Wait)
+    assert isinstance(move([machine()], none, NOW + 6), m.Start)
+    assert isinstance(move([machine()], none, NOW + 601), m.GiveUp)
+    assert isinstance(move([machine()], none, on_stockout="fail"), m.GiveUp)
+    assert move([machine()], none, on_stockout="rebuild") == m.Snapshot(machine(), a.snapshot_name(machine()))
 
 
 def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
     made = history(tried("start", NO_STOCK), tried("snapshot"))
     name = a.snapshot_name(machine())
-    assert move([machine()], made, on_stockout="rebuild") == a.Create(ZONES[1], spot=False, snapshot=name)
+    assert move([machine()], made, on_stockout="rebuild") == m.Create(ZONES[1], spot=False, snapshot=name)
     copy = machine("RUNNING", ZONES[1], deadline=NOW + 3600)
-    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == a.Use(copy)
+    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.Use(copy)
 
 
 def test_of_two_of_one_name_the_newest_disk_counts() -> None:
     old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
-    assert move([old, new]) == a.Start(new)
-    assert move([old, new], history(tried("start", NO_STOCK, ZONES[1]))) == a.Start(old)
+    assert move([old, new]) == m.Start(new)
+    assert move([old, new], history(tried("start", NO_STOCK, ZONES[1]))) == m.Start(old)
 
 
 @pytest.mark.parametrize("action", ["fence", "start"])
-def test_a_refusal_that_nothing_cures(action: a.Action) -> None:
+def test_a_refusal_that_nothing_cures(action: m.Action) -> None:
     seen = machine(max_run_s=1 if action == "fence" else 3600)
     end = move([seen], history(tried(action, FATAL)))
-    assert isinstance(end, a.GiveUp)
+    assert isinstance(end, m.GiveUp)
     assert (end.problem, "roles/compute.instanceAdmin.v1" in (end.hint or "")) == ("denied", True)
 
 
 def test_not_ready_is_asked_again_with_pauses() -> None:
-    assert isinstance(move([machine()], history(tried("start", LATER))), a.Wait)
-    assert isinstance(move([machine()], history(tried("start", LATER)), NOW + 6), a.Start)
-    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), a.GiveUp)
+    assert isinstance(move([machine()], history(tried("start", LATER))), m.Wait)
+    assert isinstance(move([machine()], history(tried("start", LATER)), NOW + 6), m.Start)
+    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), m.GiveUp)
 
 
 def test_a_machine_that_woke_and_stopped_is_not_woken_again() -> None:
     end = move([machine()], history(tried("start")))
-    assert isinstance(end, a.GiveUp)
+    assert isinstance(end, m.GiveUp)
     assert end.problem == "preempted"
     gone = move([], history(tried("create")))
-    assert isinstance(gone, a.GiveUp)
+    assert isinstance(gone, m.GiveUp)
 
 
 def test_snapshot_names_are_names() -> None:
@@ -209,10 +210,10 @@ STATUSES = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED", "SUS
 class World:
     """A cloud that does what ``data`` says, and an executor that does what it is told."""
 
-    def __init__(self, data: st.DataObject, policy: a.Policy) -> None:
+    def __init__(self, data: st.DataObject, policy: m.Policy) -> None:
         self.data, self.policy = data, policy
         self.now = NOW
-        self.history = a.History(NOW)
+        self.history = m.History(NOW)
         statuses = st.sampled_from((*STATUSES, "TERMINATED", "TERMINATED"))
         zones = data.draw(st.lists(st.sampled_from(ZONES), unique=True))
         self.machines = {
@@ -221,8 +222,8 @@ class World:
         }
         self.in_flight = 0
 
-    def act(self, move: a.Move) -> None:
-        if isinstance(move, a.Wait):
+    def act(self, move: m.Move) -> None:
+        if isinstance(move, m.Wait):
             assert 0 < move.seconds <= max(a.BACKOFF_S)
             self.now += move.seconds
             self._drift()
@@ -231,36 +232,36 @@ class World:
         refusal = self.data.draw(REFUSALS)
         action, zone, spot = self._facts(move)
         done = self.data.draw(st.integers(0, 9)) > 0
-        self.history = self.history.with_(a.Attempt(action, zone, self.now, spot, refusal, done))
+        self.history = self.history.with_(m.Attempt(action, zone, self.now, spot, refusal, done))
         applied = refusal is None or self.data.draw(st.integers(0, 9)) == 0
         if applied:
             self._apply(move)
 
-    def _facts(self, move: a.Move) -> tuple[a.Action, str, bool]:
-        if isinstance(move, a.Create):
+    def _facts(self, move: m.Move) -> tuple[m.Action, str, bool]:
+        if isinstance(move, m.Create):
             assert not any(m.power is not Power.STOPPED for m in self.machines.values()), "one is there already"
             assert move.snapshot or not self.machines
             last = self.history.of("create")
             assert not last or last[-1].done, "one is on its way"
             assert zone_free(move.zone, self.machines)
             return "create", move.zone, move.spot
-        names: dict[type, a.Action] = {
-            a.SetFence: "fence", a.Start: "start", a.Stop: "stop", a.Resume: "resume", a.Snapshot: "snapshot",
+        names: dict[type, m.Action] = {
+            m.SetFence: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
         }  # fmt: skip
-        assert not isinstance(move, a.Use | a.GiveUp | a.Wait)
-        if isinstance(move, a.Start):
+        assert not isinstance(move, m.Use | m.GiveUp | m.Wait)
+        if isinstance(move, m.Start):
             assert (move.machine.max_run_s, move.machine.termination_action) == (3600, "STOP"), "no limit"
         return names[type(move)], move.machine.zone, False
 
-    def _apply(self, move: a.Move) -> None:
-        if isinstance(move, a.Create):
+    def _apply(self, move: m.Move) -> None:
+        if isinstance(move, m.Create):
             self.machines[move.zone] = machine("STAGING", move.zone, started=self.now)
-        elif isinstance(move, a.SetFence):
+        elif isinstance(move, m.SetFence):
             kept = self.data.draw(st.integers(0, 4)) > 0
             self._change(move.machine, max_run_s=move.seconds if kept else 60)
-        elif isinstance(move, a.Start | a.Resume):
+        elif isinstance(move, m.Start | m.Resume):
             self._change(move.machine, status="RUNNING", started=self.now, deadline=self.now + 3600)
-        elif isinstance(move, a.Stop):
+        elif isinstance(move, m.Stop):
             self._change(move.machine, status="TERMINATED", deadline=None)
 
     def _change(self, one: Machine, **values: Any) -> None:
@@ -295,10 +296,10 @@ def test_whatever_the_cloud_does_it_ends_in_time(
     world = World(data, policy(on_stockout=stockout, models=models, restart=restart))
     for _ in range(2000):
         move = a.next_move(list(world.machines.values()), world.policy, world.history, world.now)
-        if isinstance(move, a.GiveUp):
+        if isinstance(move, m.GiveUp):
             assert move.message
             return
-        if isinstance(move, a.Use):
+        if isinstance(move, m.Use):
             deadline = a.deadline_of(move.machine)
             assert move.machine.power is Power.RUNNING
             assert deadline is not None
