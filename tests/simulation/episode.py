@@ -449,8 +449,8 @@ class Episode:
     def _books(self, services: Services) -> None:
         """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
 
-        With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that does
-        not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger shows
+        With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that
+        does not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger shows
         the difference; here it is left alone.
         """
         if any(fault.kind in ("skew", "cloud_down", "lost_reply", "other") for fault in self.schedule.faults):
