@@ -443,15 +443,15 @@ class Episode:
 
     def _excused(self, instance: Instance) -> bool:
         """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
-        owed = any((self.root / "results" / "owed").glob("*.json"))
-        return self.cloud.starts[-1:] == ["console"] or owed
+        owed = self.services(Actor("judge")).store.owed()
+        return self.cloud.starts[-1:] == ["console"] or bool(owed)
 
     def _books(self, services: Services) -> None:
         """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
 
         With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that
-        does not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger shows
-        the difference; here it is left alone.
+        does not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger
+        shows the difference; here it is left alone.
         """
         if any(fault.kind in ("skew", "cloud_down", "lost_reply", "other") for fault in self.schedule.faults):
             return
