@@ -48,7 +48,7 @@ def go_on(
         return _go_on_from_home(services, run_id, agree, detach=detach)
     with resumed(services, run_id) as earlier:
         _check_waits(earlier)
-        agree(earlier.saved)
+        agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
         earlier.wake(earlier.saved.fence_s or 0)
         earlier.collect_only()
         intake = earlier.intake()
@@ -161,7 +161,7 @@ def _rest(
         adopted=[*saved.plan.adopted, *finished],
         resume_from=saved.plan.run_id,
     )
-    return saved.model_copy(update={"plan": plan, "before_wake": []})
+    return saved.model_copy(update={"plan": plan, "before_wake": [], "session": None})
 
 
 def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
 from orchestrator.domain.acquire import deadline_of
@@ -32,6 +32,9 @@ from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import STOP_LIMIT_S, Log
 from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.ready import make_ready
+
+if TYPE_CHECKING:
+    from orchestrator.domain.session import SavedSession
 
 #: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
 NEED_MARGIN_S = 5 * 60.0
@@ -296,11 +299,14 @@ class MachineHold:
         Args:
             ran: whether a run came to its end there; a machine that never worked is not kept on.
         """
-        if self._saved.session is None and (session := self._session_there()) is not None:
-            self._log("released", how="used", by=session)
+        session = self._session_there()
+        if session is not None and session.session_id != self._saved.session:
+            self._log("released", how="used", by=session.session_id)
             return
-        ran = ran or self._saved.session is not None
         policy = self._target.release if ran or self._target.release != "keep" else "stop"
+        minutes = self._target.keep_minutes
+        if session is not None:
+            policy, minutes = "keep", session.idle_minutes
         self._log("release", policy=policy)
         if not (self._acquired() or self._zones()):
             self._log("released", how="untouched")
@@ -315,20 +321,20 @@ class MachineHold:
             self._leave_a_note()
             self._log("released", how="used", by=user)
             return
-        if policy == "keep" and self._keep():
+        if policy == "keep" and self._keep(minutes):
             return
         if policy != "keep" and self._goes_back():
             return
         self._stop("stop" if policy == "keep" else policy)
 
-    def _session_there(self) -> str | None:
-        """A session that has begun on this machine meanwhile, and sees to it."""
+    def _session_there(self) -> SavedSession | None:
+        """The session that sees to this machine, this run's or one that has begun meanwhile."""
         if not self._services.sessions.open():
             return None
         from orchestrator.workflows.session import means, underway
 
         there = (s.saved for s in underway(self._services) if means(self._services, s.saved, self._target))
-        return next((saved.session_id for saved in there), None)
+        return next(there, None)
 
     def turn_off_again(self) -> float | None:
         """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
@@ -344,9 +350,8 @@ class MachineHold:
             return None
         return next((r.stopped for r in done if r.stopped is not None), None)
 
-    def _keep(self) -> bool:
+    def _keep(self, minutes: float) -> bool:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
-        minutes = self._target.keep_minutes
         try:
             until = keep_on(self._link, minutes * 60, self._token(), f"kept for {minutes:g} minutes")
         except FcctlError:

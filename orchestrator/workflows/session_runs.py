@@ -39,7 +39,6 @@ def within(services: Services, saved: SavedPlan, found: Open) -> tuple[SavedPlan
             f"nothing is left of session {found.saved.session_id}",
             hint="fcctl session stop, and start another one",
         )
-    target = saved.target.model_copy(update={"release": "keep", "keep_minutes": minutes})
     plan = replace(saved.plan, idle_stop_s=minutes * 60)
-    kept = saved.model_copy(update={"target": target, "plan": plan, "session": found.saved.session_id})
+    kept = saved.model_copy(update={"plan": plan, "session": found.saved.session_id})
     return kept, Cap(name=f"what is left of session {found.saved.session_id}", usd=left)

@@ -342,6 +342,9 @@ class CloudsPort:
     def __init__(self, truth: SimulatedCloud, actor: Actor, identity: Login) -> None:
         self._truth, self._actor, self._identity = truth, actor, identity
 
+    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
+        return target if isinstance(target, GcpTarget) else None
+
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
         assert isinstance(target, GcpTarget)
         return target

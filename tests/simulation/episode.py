@@ -28,6 +28,7 @@ from orchestrator.errors import FcctlError, LinkLost
 from orchestrator.ports import ActiveRun, Login, Services, Source
 from orchestrator.workflows import hold
 from orchestrator.workflows import link as links
+from orchestrator.workflows import session as sessions
 from orchestrator.workflows.cancel import cancel
 from orchestrator.workflows.go_on import go_on
 from orchestrator.workflows.ledger import Witness
@@ -35,12 +36,14 @@ from orchestrator.workflows.ledger import lines as ledger_lines
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
 from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
 from orchestrator.workflows.run import Detached, run
+from orchestrator.workflows.session_plan import plan_session
 from orchestrator.workflows.wake import fetch, waking_usd
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
 
 RATE = 0.72
+SESSION_USD = 0.8
 ZONES = ["us-west1-c", "us-west1-a", "us-central1-a"]
 #: A command that ended leaves nothing on; how long it may still take for what it asked for to come true.
 SETTLED_S = 30.0
@@ -55,7 +58,7 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "never"]
+Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never"]
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
 
@@ -69,11 +72,15 @@ class Schedule:
     commands: tuple[Command, ...]
     release: Literal["stop", "keep", "delete"] = "stop"
     exists: bool = True
+    #: ``--budget``, with ``--stop-at-budget``, of every run.
+    stop_at: float | None = None
 
     def __str__(self) -> str:
         faults = " ".join(map(str, self.faults)) or "-"
+        money = f" stop_at={self.stop_at}" if self.stop_at is not None else ""
         return (
-            f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists} faults: {faults}"
+            f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists}{money}"
+            f" faults: {faults}"
         )
 
 
@@ -96,7 +103,24 @@ def draw(seed: int) -> Schedule:
         commands.append(rng.choice(COMMANDS))
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
-    return Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
+    made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
+    return _with_money(made)
+
+
+def _with_money(schedule: Schedule) -> Schedule:
+    """Every fourth schedule has a session in it, and every fourth a budget to stop at; both, now and then."""
+    rng = random.Random(f"money {schedule.seed}")
+    if rng.random() < 0.25:
+        first, *rest = schedule.commands
+        session: list[Command] = ["session", first, *rest]
+        if rng.random() < 0.6:
+            session.insert(rng.randint(1, len(session) - 1), "session stop")
+        if rng.random() < 0.3:
+            session.insert(rng.randint(1, len(session) - 1), "run")
+        schedule = replace(schedule, commands=tuple(session))
+    if rng.random() < 0.25:
+        schedule = replace(schedule, stop_at=round(rng.uniform(0.05, 0.35), 3))
+    return schedule
 
 
 class VirtualClock:
@@ -321,7 +345,14 @@ class Episode:
         if what == "run":
             self._run(services)
             return
+        if what == "session":
+            self._session(services)
+            return
         states = settle(services)
+        if what == "session stop":
+            for found in list(sessions.underway(services)):
+                sessions.stop(services, found.saved.session_id, force=True)
+            return
         each: dict[str, Callable[[str], object]] = {
             "attach": lambda run_id: attach(services, run_id),
             "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
@@ -335,6 +366,12 @@ class Episode:
             except FcctlError as e:
                 self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {what} {run_id}: {e.message}")
 
+    def _session(self, services: Services) -> None:
+        self.world.advance(0.01)
+        saved = plan_session(services, Budget(), self.target, SESSION_USD, None, 10.0, "sim")
+        self.allowed += saved.worst_case_usd
+        sessions.start(services, saved)
+
     def _fetch(self, services: Services, run_id: str) -> None:
         saved = saved_plan(services, run_id)
         self.allowed += waking_usd(saved) if saved is not None else 0.0
@@ -345,7 +382,10 @@ class Episode:
 
     def _run(self, services: Services) -> None:
         prepared = self._prepared(services)
-        self.allowed += prepared.saved.worst_case_usd
+        if prepared.saved.session is None:  # else it is the session's money
+            self.allowed += prepared.saved.worst_case_usd
+            if self.schedule.stop_at is not None and prepared.saved.worst_case_usd > self.schedule.stop_at:
+                raise Violation(f"a run that stops at ${self.schedule.stop_at} is let cost more")
         self.runs.append(prepared.saved.plan.run_id)
         link = new_link(services, self.target)
         if services.book.known("sim-project", "vm") is not None:
@@ -360,7 +400,10 @@ class Episode:
         ]
         job = Job(job="bench", steps=steps)
         self.world.advance(0.01)  # an attempt is known by the moment it was planned
-        return prepare(services, self.root, "sim", Budget(), Wanted(job, self.target, {}))
+        return prepare(services, self.root, "sim", Budget(), self._wanted(job))
+
+    def _wanted(self, job: Job) -> Wanted:
+        return Wanted(job, self.target, {}, None, self.schedule.stop_at, self.schedule.stop_at is not None)
 
     def _other(self) -> None:
         """Another fcctl on this laptop, while the first is in the middle of something."""
@@ -439,7 +482,8 @@ class Episode:
                 raise Violation(f"{instance.view.name} is {instance.view.status} after a command that {ending}")
 
     def _live(self) -> bool:
-        return any((self.root / "results" / "active").glob("2*"))
+        sessions_open = [p for p in (self.root / "results/sessions").glob("2*") if not (p / "end.json").exists()]
+        return bool(sessions_open) or any((self.root / "results" / "active").glob("2*"))
 
     def _excused(self, instance: Instance) -> bool:
         """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
@@ -476,6 +520,8 @@ class Episode:
             return
         if services.store.owed():
             raise Violation(f"still to be stopped, hours later: {services.store.owed()}")
+        if services.sessions.open():
+            raise Violation(f"still not over, hours later: {services.sessions.open()}")
         for run_id in services.store.active():
             kinds = [entry.kind for entry in services.store.journal_of(run_id)]
             if "stopped" not in kinds:

@@ -62,6 +62,8 @@ class Guest:
         if again:
             raise Violation(f"step {sorted(again)[0]} of {plan.resume_from} had passed, and runs again")
         run = self.runs[plan.run_id] = Run(plan, self.world.now, self.instance.boots)
+        if plan.stop_by is not None:
+            self.world.at(plan.stop_by, lambda: self._money_ends(run, run.boot))
         self._begin(run)
         return "started"
 
@@ -77,6 +79,11 @@ class Guest:
         seconds = min(self.world.rng.uniform(5, spec.timeout_s), spec.timeout_s)
         boot = self.instance.boots
         self.world.at(self.world.now + seconds, lambda: self._step_ended(run, boot))
+
+    def _money_ends(self, run: Run, boot: int) -> None:
+        """The host program keeps to ``stop_by`` with nobody there."""
+        if self._alive(run, boot):
+            self.cancel(run, "the run's budget is spent", "over_budget")
 
     def _alive(self, run: Run, boot: int) -> bool:
         return self.instance.up and self.instance.boots == boot == run.boot and not run.ended
