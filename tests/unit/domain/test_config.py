@@ -71,7 +71,9 @@ def test_the_stronger_layer_wins_and_is_named() -> None:
 
 def test_environment_reaches_targets_lists_and_names_with_hyphens() -> None:
     text = WHOLE + '[targets.l4-big]\nkind = "ssh"\nhost = "a"\n'
-    found = load(text, environ={"FCCTL_TARGETS_L4_BIG_HOST": "b", "FCCTL_TARGETS_L4_ZONES": "us-west1-c, us-west4-a"}).config
+    found = load(
+        text, environ={"FCCTL_TARGETS_L4_BIG_HOST": "b", "FCCTL_TARGETS_L4_ZONES": "us-west1-c, us-west4-a"}
+    ).config
     assert found.targets["l4-big"].host == "b"  # type: ignore[union-attr]
     assert found.targets["l4"].zones == ["us-west1-c", "us-west4-a"]  # type: ignore[union-attr]
 
