@@ -23,8 +23,9 @@ from tests.support.workspace import Workspace
 
 PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
-#: However short a wait is meant to be, processes of the emulated machines need a moment of real time in it.
-REAL_S = 0.01
+#: Processes of the emulated machines need real time. On a busy computer an sshd may take seconds to start, and a wait
+#: of ten minutes for it must not be over by then: at this rate it lasts 18 s.
+REAL_S = 0.03
 
 
 class VirtualClock:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-REAL_S = 0.01
+REAL_S = 0.03
 
 
 class RemoteClock:
