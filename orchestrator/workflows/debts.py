@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.domain.target import Target
+from orchestrator.domain.target import GcpTarget, Target
 from orchestrator.errors import FcctlError
 from orchestrator.ports import Services
 from orchestrator.workflows.machines import in_cloud
 from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.release import Hold, others_on_host, release
-from orchestrator.workflows.session import means, underway
+from orchestrator.workflows.session import open_on
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 _HOLDS = TypeAdapter(list[Hold])
@@ -39,8 +39,8 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     machine = in_cloud(services, target)
     if machine is None or not holds:
         return True
-    if any(means(services, found.saved, machine) for found in underway(services)):
-        return True  # the machine was off when the session took it, and the session sees to it now
+    if services.sessions.open() and _is_of_session(services, machine, holds):
+        return True  # it was off before the session turned it on, and the session sees to it now
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     if others_on_host(services, machine, run_id) is not None:
@@ -48,6 +48,12 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     release(services, machine, holds, "stop", _unwritten)
     services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
     return True
+
+
+def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:
+    cloud = services.clouds.open(target)
+    seen = [cloud.machine(hold.zone, target.instance) for hold in holds]
+    return all(one is not None and open_on(services, one.id, one.started) for one in seen)
 
 
 def _unwritten(kind: str, **data: object) -> None:

@@ -328,13 +328,14 @@ class MachineHold:
         self._stop("stop" if policy == "keep" else policy)
 
     def _session_there(self) -> SavedSession | None:
-        """The session that sees to this machine, this run's or one that has begun meanwhile."""
-        if not self._services.sessions.open():
+        """The open session whose machine this is: the same machine, since the same start."""
+        acquired = self._acquired()
+        if not acquired or acquired.get("turned_on") or not self._services.sessions.open():
             return None
-        from orchestrator.workflows.session import means, underway
+        from orchestrator.workflows.session import open_on
 
-        there = (s.saved for s in underway(self._services) if means(self._services, s.saved, self._target))
-        return next(there, None)
+        found = open_on(self._services, str(acquired["instance_id"]), acquired.get("started"))
+        return found.saved if found is not None else None
 
     def turn_off_again(self) -> float | None:
         """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.

@@ -62,6 +62,21 @@ def known(services: Services, session_id: str) -> Open | None:
     return Open(saved, sessions.stage(entries), sessions.machine_of(entries))
 
 
+def open_on(services: Services, instance_id: str, started: float | None) -> Open | None:
+    """The open session that turned this machine on.
+
+    Args:
+        started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
+    """
+    for found in underway(services):
+        machine = found.machine
+        if found.stage != "open" or machine is None or machine.instance_id != instance_id:
+            continue
+        if started is None or machine.started is None or abs(machine.started - started) < 1.0:
+            return found
+    return None
+
+
 def means(services: Services, saved: SavedSession, target: GcpTarget) -> bool:
     """Whether ``target`` is the session's machine."""
     own = _cloud_target(services, saved)

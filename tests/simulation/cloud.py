@@ -174,6 +174,14 @@ class SimulatedCloud:
         return [span for i in [*self.instances.values(), *self._gone] for span in i.billed]
 
 
+class _Gone(Exception):
+    """Somebody deleted the machine that a request is about."""
+
+    def __init__(self, zone: str, name: str) -> None:
+        super().__init__(name)
+        self.zone, self.name = zone, name
+
+
 class CloudPort:
     """:class:`orchestrator.ports.Cloud` for one controller."""
 
@@ -309,7 +317,12 @@ class CloudPort:
 
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
         kind, key = HOST_KEY.split()
-        return self._do("guest_attributes", lambda: {kind: key} if self._of(machine).boots else {})  # type: ignore[return-value]
+
+        def published() -> dict[str, str]:
+            there = self._truth.instances.get((machine.zone, machine.name))
+            return {kind: key} if there is not None and there.boots else {}
+
+        return self._do("guest_attributes", published)  # type: ignore[return-value]
 
     def serial_output(self, machine: Machine) -> str:
         return ""
@@ -330,10 +343,19 @@ class CloudPort:
         return None
 
     def _request(self, name: str, request_id: str, make: Callable[[], Operation]) -> Operation:
-        return self._do(name, lambda: self._truth.request(request_id, make))  # type: ignore[return-value]
+        def ask() -> Operation:
+            try:
+                return self._truth.request(request_id, make)
+            except _Gone as gone:
+                return self._truth.refused(name, gone.zone, gone.name, "notFound", Remedy.LOOK_AGAIN)
+
+        return self._do(name, ask)  # type: ignore[return-value]
 
     def _of(self, machine: Machine) -> Instance:
-        return self._truth.instances[machine.zone, machine.name]
+        found = self._truth.instances.get((machine.zone, machine.name))
+        if found is None:
+            raise _Gone(machine.zone, machine.name)
+        return found
 
 
 class CloudsPort:

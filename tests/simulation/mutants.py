@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from orchestrator.domain import acquire as decision
-from orchestrator.workflows import drive, hold
+from orchestrator.domain import saved_plan
+from orchestrator.workflows import drive, hold, prepare, session
 from orchestrator.workflows.collect import Collection
 from orchestrator.workflows.machines import Changes
+from orchestrator.workflows.release import Released
 from tests.simulation import episode
 
 
@@ -88,6 +90,24 @@ def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(episode, "settle", lambda services: [])
 
 
+def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
+    """The fence of a run that is to stop at its budget is reckoned without the budget, and nobody looks at it again."""
+    patch.setattr(saved_plan, "fence_within", lambda *_: float("inf"))
+    patch.setattr(prepare, "_check_cap", lambda *_: None)
+
+
+def longer_session(patch: pytest.MonkeyPatch) -> None:
+    """A session's machine is let run for longer than its budget lasts."""
+    wish = session.Wish
+    patch.setattr(session, "Wish", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
+    patch.setattr(session, "_arm", lambda *_: 0.0)
+
+
+def session_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What a dead fcctl had turned on for a session is called over, and left on."""
+    patch.setattr(session, "release", lambda *_: [Released("gone", "us-west1-c")])
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$"),
@@ -97,4 +117,7 @@ MUTANTS = [
     Mutant("no note left", no_note_left, "vm is "),
     Mutant("submitted again", submitted_again, "step "),
     Mutant("nobody picks up", nobody_picks_up, "20270115"),
+    Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
+    Mutant("a longer session", longer_session, "$"),
+    Mutant("a session forgotten", session_forgotten, "vm is "),
 ]
