@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_STYLES = {"run": "green", "kept": "cyan", "up": "cyan", "off": "dim", "foreign": "yellow", "stray": "red"}
+_STYLES = {
+    "run": "green",
+    "session": "cyan",
+    "kept": "cyan",
+    "up": "cyan",
+    "off": "dim",
+    "foreign": "yellow",
+    "stray": "red",
+}
 
 
 def gpus(machine: Machine) -> str:

@@ -48,8 +48,11 @@ def test_two_runs_find_it_warm_and_leave_it_on(shared_cloud: Emulator, workspace
     assert 0 < stands["spent_usd"] < 0.1
     assert stands["left_usd"] + stands["spent_usd"] == pytest.approx(1, abs=1e-4)
     assert 0 < stands["idle_stop"] - time.time() < 605
-    (machine,) = workspace.json("hosts", "audit")["machines"]
-    assert machine["verdict"] in ("session", "kept")
+    machines = workspace.json("hosts", "audit", check=None)["machines"]
+    (machine,) = [m for m in machines if m["name"] == workspace.instance]
+    assert machine["verdict"] == "session"
+    assert "keeps it warm" in workspace.fcctl("hosts", "ls").stdout
+    assert "session" in workspace.fcctl("hosts", "audit").stdout
     done = workspace.json("session", "stop")
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert (done["how"], sorted(done["runs"])) == ("stopped", sorted(workspace.runs()))
