@@ -89,7 +89,9 @@ def look(folder: Path) -> starter.Findings:
     """What there is to build in ``folder``."""
     name = slug(folder.resolve().name)[:48].strip("-")
     sources = tuple(_cuda_sources(folder))
-    tests = any((folder / place).is_dir() for place in ("tests", "test"))
+    tests = any((folder / place).is_dir() for place in ("tests", "test")) or any(
+        next(folder.glob(name), None) for name in ("test_*.py", "*_test.py")
+    )
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = _read(makefile)
         targets = tuple(dict.fromkeys(_TARGET.findall(text)))
