@@ -19,6 +19,8 @@ submit       the plan is about to reach the host program         SUBMITTING
 submitted    the host program answered that it has the run       RUNNING
 detached     nobody follows any more                             (unchanged)
 cancel       the host program is about to be told to stop it     (unchanged)
+over_budget  the host program is about to be told that a cap is  (unchanged)
+             reached, and to end the run
 stopped      the machine was stopped under the run               (unchanged)
 ended        the host program says how it ended                  ENDED
 lost         the host does not know the run                      ENDED
