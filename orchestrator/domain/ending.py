@@ -23,6 +23,8 @@ from orchestrator.domain.records import (
 from orchestrator.domain.saved_plan import SavedPlan
 
 _OUTCOME = TypeAdapter(wire.Outcome)
+#: What a shell says of a program that SIGTERM or SIGKILL has ended.
+_BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
 
 
 def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], now: float) -> RunRecord:
@@ -125,13 +127,19 @@ def ended_here(
 def stopped_under(record: RunRecord, status: RunStatus, reason: str, hint: str | None) -> RunRecord:
     """``record`` of a run whose machine was stopped before the run was home.
 
-    A run that had come to its own end by then stays what it was; of one that was cut off, the host can only say that.
+    A run that had come to its own end by then stays what it was; of one that was cut off, the host can only say that,
+    or that a step was ended by the signal which a system that goes down sends to everything.
     """
-    if record.status not in ("lost", "preempted", "error"):
+    if record.status not in ("lost", "preempted", "error") and not _ended_by_shutdown(record):
         return record
     said = f"{reason} ({record.message})" if record.message and record.status != "lost" else reason
     update = {"status": status, "exit_code": EXIT_CODES[status], "message": said, "hint": hint or record.hint}
     return record.model_copy(update=update)
+
+
+def _ended_by_shutdown(record: RunRecord) -> bool:
+    last = next((step for step in reversed(record.steps) if step.status != "skipped"), None)
+    return record.status == "failed" and last is not None and last.exit_code in _BY_SHUTDOWN
 
 
 def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> RunRecord:

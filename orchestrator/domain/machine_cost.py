@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.domain.budget import MINIMUM_BILLED_S
+from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.domain.records import CostLine, CostRecord, JournalEntry, MachineRecord, StepRecord, iso
 from orchestrator.domain.saved_plan import SavedPlan
 
@@ -33,13 +33,16 @@ class Sitting:
     #: The cloud's clock.
     started: float | None = None
     stopped: float | None = None
+    #: When the cloud was to stop it by itself; it was not on for longer, whenever this computer came to look.
+    deadline: float | None = None
     released: str | None = None
 
     @property
     def seconds(self) -> float:
-        if self.turned_on and self.started is not None and self.stopped is not None:
-            return max(0.0, self.stopped - self.started)
-        return sum(self.parts.values())
+        if not self.turned_on or self.started is None or self.stopped is None:
+            return sum(self.parts.values())
+        latest = self.stopped if self.deadline is None else min(self.stopped, self.deadline + FENCE_LATENESS_S)
+        return max(0.0, latest - self.started)
 
 
 def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
@@ -79,6 +82,7 @@ def _learn(sitting: Sitting, entry: JournalEntry) -> None:
     elif entry.kind == "acquired":
         sitting.turned_on = bool(entry.data.get("turned_on"))
         sitting.started = entry.data.get("started")
+        sitting.deadline = entry.data.get("deadline")
     elif entry.kind in ("released", "unreleased", "stopped"):
         sitting.released = str(entry.data.get("how", "left on")) if entry.kind == "released" else "stopped"
         sitting.released = None if entry.kind == "unreleased" else sitting.released

@@ -179,6 +179,15 @@ class _Waking:
             return True
         return False
 
+    def _where_to_look(self) -> str:
+        machine = self._machine
+        if self._target.api_endpoint is not None:
+            return "it is an emulated one: fcctl emulator --stop, then try again; what sshd says is in its state folder"
+        return (
+            f"its console: gcloud compute instances get-serial-port-output {machine.name} --zone {machine.zone}"
+            f" --project {machine.project}"
+        )
+
     def _judge(self, error: HostUnreachable) -> None:
         """Raise what does not pass by waiting."""
         now = self._clock.monotonic()
@@ -197,8 +206,7 @@ class _Waking:
             raise HostUnreachable(
                 f"{self._machine.name} runs, and no command ran on it within {self._target.wake_timeout_s:.0f} s",
                 reason="timeout",
-                hint="its console: gcloud compute instances get-serial-port-output"
-                f" {self._machine.name} --zone {self._machine.zone} --project {self._machine.project}",
+                hint=self._where_to_look(),
             )
         if self._clock.monotonic() - self._looked < LOOK_EVERY_S:
             return
