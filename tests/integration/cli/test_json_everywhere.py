@@ -56,6 +56,15 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "cost prices": (("cost", "prices"), 0, "regions"),
     "cost ledger": (("cost", "ledger"), 0, "totals"),
     "cost budget": (("cost", "budget"), 0, "caps"),
+    "hosts ls": (("hosts", "ls"), 0, "hosts"),
+    "hosts audit": (("hosts", "audit"), 0, "machines"),
+    "hosts up": (("hosts", "up", "here"), 0, "note"),
+    "hosts down": (("hosts", "down", "here"), 0, "note"),
+    "results report": (("results", "report", "last:good"), 0, "runs"),
+    "schedule ls": (("schedule", "ls"), 0, "schedules"),
+    "schedule tick": (("schedule", "tick"), 0, "firings"),
+    "session status": (("session", "status"), 0, "sessions"),
+    "top": (("top",), 0, "runs"),
     "emulator": (("emulator", "--for", "0"), 0, "url"),
     "emulator stopped": (("emulator", "--stop"), 0, "stopped"),
     "completion": (("completion", "bash"), 0, "script"),
@@ -101,12 +110,37 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "cost prices": (("cost", "prices", "--region", "us-east9"), 7, "not_found"),
     "cost ledger": (("cost", "ledger", "--by", "colour"), 2, "usage"),
     "cost budget": (("cost", "budget", "x"), 2, "usage"),
+    "hosts ls": (("hosts", "ls", "x"), 2, "usage"),
+    "hosts audit": (("hosts", "audit", "x"), 2, "usage"),
+    "hosts up": (("hosts", "up", "nowhere"), 7, "not_found"),
+    "hosts down": (("hosts", "down", "nowhere"), 7, "not_found"),
+    "hosts ssh": (("hosts", "ssh", "nowhere"), 7, "not_found"),
+    "results report": (("results", "report", "nothing"), 102, "run_not_found"),
+    "schedule add": (("schedule", "add", "n", "--cron", "1", "--job", "good"), 2, "usage"),
+    "schedule ls": (("schedule", "ls", "x"), 2, "usage"),
+    "schedule rm": (("schedule", "rm", "nothing"), 7, "not_found"),
+    "schedule install": (("schedule", "install", "x"), 2, "usage"),
+    "schedule tick": (("schedule", "tick", "x"), 2, "usage"),
+    "schedule serve": (("schedule", "serve", "x"), 2, "usage"),
+    "schedule fire": (("schedule", "fire", "nothing", "--due", "1"), 7, "not_found"),
+    "session start": (("session", "start", "--on", "nowhere", "--budget", "1"), 7, "not_found"),
+    "session status": (("session", "status", "x"), 2, "usage"),
+    "session stop": (("session", "stop"), 7, "not_found"),
+    "top": (("top", "x"), 2, "usage"),
+    "ui": (("ui", "--port", "x"), 2, "usage"),
     "emulator": (("emulator", "--faults", "nothing.yaml"), 3, "config"),
     "completion": (("completion", "tcsh"), 2, "usage"),
     "results": (("results",), 2, "usage"),
     "nothing": ((), 2, "usage"),
     "unknown": (("rum",), 2, "usage"),
 }
+
+#: Verbs that work only with what is made for them elsewhere (a machine, a page, a schedule), or that do not end.
+ELSEWHERE = {
+    "hosts ssh": "hosts", "session start": "gcp_run", "session stop": "gcp_run", "schedule add": "schedule",
+    "schedule rm": "schedule", "schedule install": "schedule", "schedule serve": "schedule",
+    "schedule fire": "schedule", "ui": "web",
+}  # fmt: skip
 
 
 def verbs() -> set[str]:
@@ -157,7 +191,7 @@ def typed(workspace: Workspace, *argv: str, env: dict[str, str] | None = None) -
 
 
 def test_no_verb_is_left_out() -> None:
-    assert covered(WORKING) == verbs()
+    assert covered(WORKING) == verbs() - set(ELSEWHERE)
     assert covered(FAILING) == verbs()
 
 
