@@ -43,7 +43,7 @@ class Screen:
 
 @pytest.mark.skipif(
     "PYTEST_XDIST_WORKER" in os.environ,
-    reason="in a worker of xdist the upper rows of the screen stay empty, not understood yet; it passes with -p no:xdist",
+    reason="in a worker of xdist the upper rows stay empty, not understood yet; it passes with -p no:xdist",
 )
 @pytest.mark.parametrize("columns", [80, 200])
 def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path: Path) -> None:
