@@ -498,8 +498,9 @@ class Episode:
         shows the difference; here it is left alone.
         """
         kinds = {fault.kind for fault in self.schedule.faults}
-        # A machine that stopped by itself and is gone by the time anybody looks has taken its hour of stopping along.
-        unseen = self.schedule.release == "delete" and "sleep" in kinds
+        # A machine that is gone by the time anybody looks has taken the hour of its stopping along, and a run that was
+        # on it assumes the worst.
+        unseen = self.schedule.release == "delete" and kinds & {"sleep", "kill", "kill_after", "cut", "interrupt"}
         if unseen or kinds & {"skew", "cloud_down", "lost_reply", "other"}:
             return
         cloud = services.clouds.open(self.target)
