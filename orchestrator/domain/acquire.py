@@ -360,10 +360,12 @@ def _again(tried: Sequence[Attempt], policy: Policy, now: float, what: str) -> M
 
 def _row(tried: Sequence[Attempt]) -> int:
     """How many attempts at the end of ``tried`` were refused for the same reason in the same place."""
+    last = tried[-1] if tried else None
+    if last is None or last.refusal is None:
+        return 0
     count = 0
     for attempt in reversed(tried):
-        same = attempt.refusal is not None and tried[-1].refusal is not None
-        if not same or attempt.zone != tried[-1].zone or attempt.refusal.remedy is not tried[-1].refusal.remedy:  # type: ignore[union-attr]
+        if attempt.refusal is None or attempt.zone != last.zone or attempt.refusal.remedy is not last.refusal.remedy:
             break
         count += 1
     return count

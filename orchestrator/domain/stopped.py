@@ -42,9 +42,9 @@ def why_stopped(
     last = next((op for op in operations if _ends_a_run(op)), None)
     at = (last.finished or last.started) if last else None
     if seen is None:
-        how = "preempted" if last is not None and last.type.endswith("preempted") else "deleted"
-        status: RunStatus = "preempted" if how == "preempted" else "lost"
-        return Stopped(how, status, f"{name} was {how}, and its disk is gone", at, disk=False)  # type: ignore[arg-type]
+        if last is not None and last.type.endswith("preempted"):
+            return Stopped("preempted", "preempted", f"{name} was preempted, and its disk is gone", at, disk=False)
+        return Stopped("deleted", "lost", f"{name} was deleted, and its disk is gone", at, disk=False)
     if seen.id != instance_id:
         return Stopped("replaced", "lost", f"{name} was deleted, and another machine has its name now", at, disk=False)
     if seen.power in (Power.RUNNING, Power.STARTING, Power.REPAIRING, Power.UNKNOWN):
