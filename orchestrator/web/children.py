@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,6 @@ class Children:
         self._fcctl = list(fcctl)
         self._root = root
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._launched: set[asyncio.Task[int]] = set()
 
     async def fcctl(self, *args: str) -> Any:
         """One command with ``--json``; its document.
@@ -68,15 +69,14 @@ class Children:
             FcctlError: it ended before there was a run, and why.
         """
         with tempfile.TemporaryFile() as said:
-            child = await asyncio.create_subprocess_exec(
-                *self._fcctl, *args, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=said,
+            # Not asyncio's: a loop that ends kills the children it still has, and a run outlives the server.
+            child = subprocess.Popen(
+                [*self._fcctl, *args], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
                 cwd=self._root, env=_environment(), start_new_session=True,
             )  # fmt: skip
-            ended = asyncio.create_task(child.wait())  # also reaps it
-            self._launched.add(ended)
-            ended.add_done_callback(self._launched.discard)
+            threading.Thread(target=child.wait, name=f"reap {child.pid}", daemon=True).start()
             for _ in range(int(LAUNCH_S / 0.1)):
-                over = ended.done()
+                over = child.poll() is not None
                 text = os.pread(said.fileno(), 64 * 1024, 0).decode(errors="replace")
                 run_id = _run_id(text)
                 if run_id or over:
@@ -103,6 +103,7 @@ class Children:
             finally:
                 if child.returncode is None:
                     child.kill()
+                    await child.wait()
             return child.returncode or 0, out, err
 
 

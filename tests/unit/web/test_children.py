@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.errors import FcctlError, RunNotFound
 from orchestrator.web.children import Children
+from tests.support.waiting import wait_for
 
 SAYS = "import sys; sys.stderr.write({said!r}); sys.stdout.write({out!r}); sys.exit({code})"
 ID = "20261121t081530z-phase1-l4-3fa9c1"
@@ -44,6 +46,18 @@ def test_what_died_without_a_word_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [f"note: run {ID}\n", f"source: reading\nrun {ID}\nsync: 3 files\n"])
 def test_a_launch_is_known_by_its_run(tmp_path: Path, said: str) -> None:
     assert asyncio.run(_launch(child(tmp_path, said))) == ID
+
+
+def test_a_run_outlives_the_server(tmp_path: Path) -> None:
+    script = tmp_path / "fcctl.py"
+    script.write_text(
+        f"import pathlib, sys, time\nsys.stderr.write('run {ID}\\n')\nsys.stderr.flush()\n"
+        "go = pathlib.Path('go')\nwhile not go.exists(): time.sleep(0.01)\npathlib.Path('done').touch()\n"
+    )
+    assert asyncio.run(_launch(Children([sys.executable, str(script)], tmp_path))) == ID
+    gc.collect()  # what the server's loop had of it is gone
+    (tmp_path / "go").touch()
+    wait_for((tmp_path / "done").exists, seconds=30)
 
 
 def test_a_launch_that_is_refused_says_why(tmp_path: Path) -> None:
