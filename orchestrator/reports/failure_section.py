@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.domain import paths
 from orchestrator.domain.records import GateRecord, RunRecord, StepRecord
 from orchestrator.reports.sanitize import clean, clean_text
+from orchestrator.workflows import result_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,24 +52,10 @@ def failure(step: StepRecord, folder: Path, shown_folder: str) -> Iterator[Rende
 
 def log_end(folder: Path, log: str | None) -> list[str] | None:
     """The last lines of a step's log that are not blank, cleaned; None if it did not come home as a plain file."""
-    if not log or paths.fault(log):
+    end = result_file.tail(folder, log, _TAIL_BYTES) if log else None
+    if end is None:
         return None
-    at = folder
-    for name in log.split("/"):
-        at /= name
-        if at.is_symlink():
-            return None
-    try:
-        fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as stream:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        stream.seek(max(0, found.st_size - _TAIL_BYTES))
-        tail = stream.read(_TAIL_BYTES).decode(errors="replace")
-    lines = [clean(line, _LINE) for line in clean_text(tail).splitlines()]
+    lines = [clean(line, _LINE) for line in clean_text(end.data.decode(errors="replace")).splitlines()]
     return [line for line in lines if line][-LOG_LINES:]
 
 

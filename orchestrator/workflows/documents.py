@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain import paths
 from orchestrator.domain.records import RunRecord
+from orchestrator.workflows import result_file
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -66,19 +64,11 @@ def label(document: Document) -> str:
 
 
 def _read(folder: Path, path: str) -> dict[str, Any]:
-    if paths.fault(path):
-        raise ValueError("its name is not acceptable")
-    at = folder
-    for name in path.split("/"):
-        at /= name
-        if at.is_symlink():
-            raise ValueError("a link is in the way, and fcctl makes none")
-    fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as stream:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            raise ValueError(f"not a plain file of at most {MAX_BYTES} bytes")
-        content = stream.read()
+    stream, size = result_file.opened(folder, path)
+    with stream:
+        if size > MAX_BYTES:
+            raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
+        content = stream.read(MAX_BYTES)
     try:
         value = json.loads(content)
     except RecursionError:

@@ -4,14 +4,13 @@ need be there or have the right type."""
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.domain.timings import number
+from orchestrator.workflows import result_file
 
 FILE = "telemetry.jsonl"
 MAX_BYTES = 256 * 1024 * 1024
@@ -85,15 +84,11 @@ def of(raw: list[dict[str, Any]]) -> Series:
 
 def _lines(folder: Path) -> Iterator[bytes]:
     try:
-        fd = os.open(folder / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        stream, size = result_file.opened(folder, FILE)
+    except (OSError, ValueError):
         return
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-        os.close(fd)
-        return
-    with os.fdopen(fd, "rb") as stream:
-        while line := stream.readline(MAX_LINE_BYTES):
+    with stream:
+        while size <= MAX_BYTES and (line := stream.readline(MAX_LINE_BYTES)):
             yield line
 
 

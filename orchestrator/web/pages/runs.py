@@ -19,9 +19,9 @@ from orchestrator.errors import FcctlError, RunNotFound
 from orchestrator.reports.sanitize import clean_text
 from orchestrator.reports.summary.page import POLICY as REPORT_POLICY
 from orchestrator.reports.top_table import spent_today
-from orchestrator.web import files
 from orchestrator.web.live import HEARTBEAT_S
 from orchestrator.web.redirect import see
+from orchestrator.workflows import result_file
 from orchestrator.workflows.overview import LiveRun
 from orchestrator.workflows.results import show
 
@@ -157,7 +157,7 @@ class _Runs:
         run_id = await self._resolve(request)
         record = await asyncio.to_thread(self._site.store.get, run_id)
         step = next((s for s in record.steps if s.id == request.path_params["step"]), None)
-        content = files.tail(self._site.store.folder(run_id), step.log, LOG_BYTES) if step and step.log else None
+        content = result_file.tail(self._site.store.folder(run_id), step.log, LOG_BYTES) if step and step.log else None
         if step is None or content is None:
             raise HTTPException(404, "no such log")
         if request.query_params.get("raw") is not None:
