@@ -32,17 +32,31 @@ def watch(console: Console, services: Services, overview: Overview, budget: Budg
 
     def screen() -> RenderableType:
         runs = overview.poll()
+        _fit(console)
         now = services.clock.now()
         today = spent_today(services.store.rows(limit=500), runs, now)
         foot = text("q leaves; the runs go on", "dim")
         return Group(*top_screen(runs, now, today, budget, console.width, plain=plain), foot)
 
+    _fit(console)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         live.update(text("asking the machines", "dim"), refresh=True)
         while True:
             live.update(screen(), refresh=True)
             if pressed(interval_s) in ("q", "Q", "\x03", "\x04"):
                 return
+
+
+def _fit(console: Console) -> None:
+    """As large as the terminal is now.
+
+    The environment's LINES and COLUMNS, which rich believes first, may be another terminal's (whoever loads readline
+    exports them), and one row too many scrolls the top of a full screen away.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        size = os.get_terminal_size(console.file.fileno())
+        if size.columns and size.lines:
+            console.size = size
 
 
 class _Keys:
