@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
-from orchestrator.domain import ending
 from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
 from orchestrator.domain.notify import of_run
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
@@ -20,19 +19,18 @@ from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault, MachineStopped
 from orchestrator.ports import ActiveRun, Intake, Services, Source
 from orchestrator.workflows import prewake
+from orchestrator.workflows.account import record_of
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_source
 from orchestrator.workflows.tell import tell
+from orchestrator.workflows.tidy import tidy_host
 from orchestrator.workflows.waking import Waking
 
 if TYPE_CHECKING:
     from orchestrator.workflows.hold import MachineHold
-
-#: Finished runs kept on a host, newest first, for whoever logs in there.
-KEPT_ON_HOST = 10
 
 
 class Driver:
@@ -366,14 +364,15 @@ class Driver:
         self._log("collected", omitted=[wire.encode(o) for o in omitted])
 
     def _complete(self) -> RunRecord:
-        record = self._record()
+        now = self._services.clock.now()
+        record = record_of(self._active, self.saved, self.state, self.machine, now)
         if self.state.without_outcome is None and self.machine is None:
             self._disarm()
         self._log("complete", status=record.status)
         self.folder = self._active.complete(record)
         tell(self._services, of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
-            self._tidy_host()
+            tidy_host(self._services, self._link)
         if self.machine is not None and self._services.store.owed():
             from orchestrator.workflows.debts import pay
 
@@ -388,7 +387,7 @@ class Driver:
     def _release(self) -> None:
         machine = self._wanted_machine()
         if self.state.without_outcome is None:
-            self._tidy_host()
+            tidy_host(self._services, self._link)
         left = machine.left_behind()
         if left:
             from orchestrator.workflows.resume import settle
@@ -411,55 +410,6 @@ class Driver:
     def stepped(self) -> list[wire.StepResult]:
         """The steps that ran on this computer."""
         return prewake.results(self._active.journal.entries())
-
-    def _record(self) -> RunRecord:
-        """The run's record: the steps that ran here, then the host's account."""
-        record = self._account()
-        if self.machine is not None:
-            record = self.machine.account(record)
-        record = ending.with_steps_before(record, self.stepped())
-        return ending.with_adopted(record, self.saved.plan) if self.saved.plan.resume_from else record
-
-    def _account(self) -> RunRecord:
-        now = self._services.clock.now()
-        if self.ended_here:
-            return ending.ended_here(self.saved, self.stepped(), self.state.ended_as, self.state.reason, now)
-        if self.state.without_outcome == "abandoned":
-            status: RunStatus = "cancelled" if self.state.cancelled else "error"
-            return ending.without_outcome(self.saved, status, self.state.reason or "never submitted", now)
-        omitted = self._omitted()
-        if self.state.without_outcome == "lost":
-            return ending.without_outcome(
-                self.saved, "lost", self.state.reason or "lost", now, hint="run it again", omitted=omitted
-            )
-        try:
-            raw = self._active.intake().read_json("outcome.json")
-        except ValueError as e:
-            raw = f"{e}"
-        return ending.from_outcome(self.saved, raw, omitted, now)
-
-    def _omitted(self) -> list[wire.Omitted]:
-        """What stayed on the host, from the journal: the collection may have been another controller's."""
-        for entry in reversed(self._active.journal.entries()):
-            if entry.kind == "collected":
-                return [wire.decode(wire.Omitted, o) for o in entry.data.get("omitted", [])]
-        return []
-
-    def _tidy_host(self) -> None:
-        """Forget old runs there whose results are complete here; a courtesy, so its failure is nobody's."""
-        try:
-            summaries = self._link.session().status(None)
-            ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
-            for run_id in ended[KEPT_ON_HOST:]:
-                if self._is_home(run_id):
-                    self._link.session().forget(run_id)
-        except HostError as e:
-            self._services.observer.note(f"old runs stay on {self.saved.target.name}: {e.message}")
-
-    def _is_home(self, run_id: str) -> bool:
-        """Whether the host has nothing of that run that is not here too."""
-        store = self._services.store
-        return store.is_complete(run_id) and not store.get(run_id).omitted
 
     def _log(self, kind: str, **data: object) -> None:
         self._active.journal.append(kind, **data)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.workflows import drive
+from orchestrator.workflows import tidy
 from tests.support.workspace import Workspace
 
 
@@ -20,9 +20,9 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
 
 def test_the_newest_stay_and_what_is_only_there_stays(workspace: Workspace) -> None:
     workspace.fcctl("run", "kept", "--on", "here", "-q")
-    for _ in range(drive.KEPT_ON_HOST + 2):
+    for _ in range(tidy.KEPT_ON_HOST + 2):
         workspace.fcctl("run", "plain", "--on", "here", "-q")
     there = sorted(p.name for p in (workspace.home / ".fcctl/runs").iterdir())
     mine = sorted(workspace.runs())
-    assert len(mine) == drive.KEPT_ON_HOST + 3
-    assert there == [mine[0], *mine[-drive.KEPT_ON_HOST :]]
+    assert len(mine) == tidy.KEPT_ON_HOST + 3
+    assert there == [mine[0], *mine[-tidy.KEPT_ON_HOST :]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fcctl_remote.layout import Layout
 from orchestrator.domain import lifecycle
-from orchestrator.workflows.drive import KEPT_ON_HOST
+from orchestrator.workflows.tidy import KEPT_ON_HOST
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/architecture.md").read_text()
