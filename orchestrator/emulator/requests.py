@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from orchestrator.emulator import disks, instances, listing, operations, power
@@ -10,7 +11,7 @@ from orchestrator.emulator.call import Call
 from orchestrator.emulator.operations import Plan
 from orchestrator.emulator.refusals import invalid, not_found, not_ready
 from orchestrator.emulator.resources import check_fingerprint, check_labels, fingerprint
-from orchestrator.emulator.world import Machine, Operation
+from orchestrator.emulator.world import Machine, Operation, World
 
 _PASSING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
 
@@ -53,21 +54,20 @@ def _starts(call: Call, machine: Machine) -> bool:
 
 
 def suspend(call: Call) -> dict[str, Any]:
-    machine = call.machine()
-    if _busy(call, machine):
-        raise not_ready(machine.path)
-    if machine.status != "RUNNING":
-        raise invalid("status", machine.status, "Only a running instance can be suspended.")
-    return _power(call, machine, "suspend", power.suspending(call.world))
+    return _only_from("RUNNING", "Only a running instance can be suspended.", call, "suspend", power.suspending)
 
 
 def resume(call: Call) -> dict[str, Any]:
+    return _only_from("SUSPENDED", "Only a suspended instance can be resumed.", call, "resume", power.resuming)
+
+
+def _only_from(status: str, why: str, call: Call, kind: str, plan: Callable[[World], Plan]) -> dict[str, Any]:
     machine = call.machine()
     if _busy(call, machine):
         raise not_ready(machine.path)
-    if machine.status != "SUSPENDED":
-        raise invalid("status", machine.status, "Only a suspended instance can be resumed.")
-    return _power(call, machine, "resume", power.resuming(call.world))
+    if machine.status != status:
+        raise invalid("status", machine.status, why)
+    return _power(call, machine, kind, plan(call.world))
 
 
 def delete_instance(call: Call) -> dict[str, Any]:

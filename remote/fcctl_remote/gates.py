@@ -9,8 +9,7 @@ What cannot be decided is never a pass: a missing path, a null where a number be
 
 import difflib
 import math
-import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Union
 
 from fcctl_remote.gate_syntax import (
     FUNCTIONS,
@@ -31,25 +30,28 @@ from fcctl_remote.gate_syntax import (
     names,
     parse,
 )
+from fcctl_remote.gate_values import (
+    NotANumber,
+    Undecidable,
+    arithmetic,
+    compare,
+    compare_one,
+    each,
+    kind,
+    number,
+    short,
+)
 from fcctl_remote.wire import GateResult, GateSpec
 
-__all__ = ["FUNCTIONS", "GateError", "Node", "evaluate", "names", "parse"]
+__all__ = ["FUNCTIONS", "GateError", "NoValue", "Node", "evaluate", "names", "parse", "value"]
 
 MAX_ITEMS = 100_000  # elements of any list an expression may touch
 MAX_NAMED = 5  # elements that an empty filter's reason names
 SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
 
 
-class _Undecidable(Exception):
-    """The expression has no value here: verdict ``unavailable``. The text says why."""
-
-
-class _NotANumber(Exception):
-    """A NaN was compared: verdict ``fail``, whatever stands around the comparison."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__("NaN")
-        self.value = value
+class NoValue(Exception):
+    """An expression has no value over these documents; the text says why."""
 
 
 def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
@@ -66,22 +68,36 @@ def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
         node = parse(spec.expr)
         result.value = _shown_value(_judged(node, context))
         result.verdict = "pass" if _condition(_value(node, context), spec.expr) else "fail"
-    except _NotANumber as nan:
+    except NotANumber as nan:
         result.verdict = "fail"
         result.value = _shown_value(nan.value)
-    except (GateError, _Undecidable) as reason:
+    except (GateError, Undecidable) as reason:
         result.hint = "%s; %s" % (reason, spec.hint) if spec.hint else str(reason)
     except (OverflowError, RecursionError, MemoryError) as reason:
         result.hint = "cannot be computed: %s" % type(reason).__name__
     return result
 
 
+def value(node: Node, context: Mapping[str, Any]) -> Any:
+    """What a parsed expression is worth: a number, text, a boolean, or a list of them.
+
+    Raises:
+        NoValue: something it names is missing, it divides by zero, a NaN is compared, ..
+    """
+    try:
+        return _value(node, context)
+    except NotANumber:
+        raise NoValue("NaN is compared") from None
+    except (Undecidable, OverflowError, RecursionError, MemoryError) as reason:
+        raise NoValue(str(reason) or type(reason).__name__) from None
+
+
 def _condition(value: Any, expr: str) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, list):
-        raise _Undecidable("'%s' is a list of answers; say all(..) or any(..)" % _short(expr))
-    raise _Undecidable("'%s' is %s, not true or false" % (_short(expr), _kind(value)))
+        raise Undecidable("'%s' is a list of answers; say all(..) or any(..)" % short(expr))
+    raise Undecidable("'%s' is %s, not true or false" % (short(expr), kind(value)))
 
 
 def _judged(node: Node, context: Mapping[str, Any]) -> Any:
@@ -124,7 +140,7 @@ def _value(node: Node, context: Mapping[str, Any]) -> Any:
         return _compare_chain(node, context)
     if node.op in ("and", "or"):
         return _logical(node, context)
-    return _each(node.op, _arithmetic, _value(node.left, context), _value(node.right, context))
+    return each(node.op, arithmetic, _value(node.left, context), _value(node.right, context))
 
 
 def _unary(node: Unary, context: Mapping[str, Any]) -> Any:
@@ -137,8 +153,8 @@ def _unary(node: Unary, context: Mapping[str, Any]) -> Any:
 
 
 def _signed(op: str, value: Any) -> Any:
-    number = _number(value, op)
-    return -number if op == "-" else number
+    found = number(value, op)
+    return -found if op == "-" else found
 
 
 def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
@@ -152,7 +168,7 @@ def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
 def _follow(path: Path, context: Mapping[str, Any]) -> Any:
     """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
     if path.root not in context or context[path.root] is None:
-        raise _Undecidable("there is no '%s' here" % path.root)
+        raise Undecidable("there is no '%s' here" % path.root)
     values: List[Any] = [context[path.root]]
     many = False
     for part in path.parts:
@@ -168,12 +184,12 @@ def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[An
     found: List[Any] = []
     for value in values:
         if not isinstance(value, list):
-            raise _Undecidable("'%s': [..] needs a list, found %s" % (_short(path.text), _kind(value)))
+            raise Undecidable("'%s': [..] needs a list, found %s" % (short(path.text), kind(value)))
         found.extend(v for v in value if isinstance(part, Every) or _matches(part, v))
         if len(found) > MAX_ITEMS:
-            raise _Undecidable("'%s': more than %d elements" % (_short(path.text), MAX_ITEMS))
+            raise Undecidable("'%s': more than %d elements" % (short(path.text), MAX_ITEMS))
     if not found and isinstance(part, Where):
-        raise _Undecidable("'%s': no element matches%s" % (_short(path.text), _what_there_is(part, values)))
+        raise Undecidable("'%s': no element matches%s" % (short(path.text), _what_there_is(part, values)))
     return found
 
 
@@ -192,7 +208,7 @@ def _what_there_is(part: Where, values: List[Any]) -> str:
     if not present:
         return ""
     more = ", .." if len(present) > MAX_NAMED else ""
-    return "; %s is %s%s" % (".".join(keys), ", ".join(_short(text) for text in present[:MAX_NAMED]), more)
+    return "; %s is %s%s" % (".".join(keys), ", ".join(short(text) for text in present[:MAX_NAMED]), more)
 
 
 def _matches(part: Where, element: Any) -> bool:
@@ -203,9 +219,9 @@ def _matches(part: Where, element: Any) -> bool:
                 return False
             value = value[key]
         try:
-            if not _compare_one(op, value, wanted):
+            if not compare_one(op, value, wanted):
                 return False
-        except (_Undecidable, _NotANumber):
+        except (Undecidable, NotANumber):
             return False
     return True
 
@@ -215,120 +231,28 @@ def _step(part: Union[Key, Index], value: Any, path: Path) -> Any:
         if isinstance(value, Mapping) and part.name in value:
             return value[part.name]
         if isinstance(value, list):
-            raise _Undecidable("'%s': .%s of a list; say [*].%s" % (_short(path.text), part.name, part.name))
+            raise Undecidable("'%s': .%s of a list; say [*].%s" % (short(path.text), part.name, part.name))
         near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
         suffix = " (there is '%s')" % near[0] if near else ""
-        raise _Undecidable("'%s': no '%s'%s" % (_short(path.text), part.name[:80], suffix))
+        raise Undecidable("'%s': no '%s'%s" % (short(path.text), part.name[:80], suffix))
     if not isinstance(value, list) or not -len(value) <= part.number < len(value):
-        raise _Undecidable("'%s': no element %d" % (_short(path.text), part.number))
+        raise Undecidable("'%s': no element %d" % (short(path.text), part.number))
     return value[part.number]
 
 
 # --- comparisons
-_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}\Z")
-
-
 def _compare_chain(node: Comparison, context: Mapping[str, Any]) -> Any:
     values = [_value(operand, context) for operand in node.operands]
-    answers = [_compare(op, values[i], values[i + 1]) for i, op in enumerate(node.ops)]
+    answers = [compare(op, values[i], values[i + 1]) for i, op in enumerate(node.ops)]
     if len(answers) == 1:
         return answers[0]
     lengths = {len(a) for a in answers if isinstance(a, list)}
     if not lengths:
         return all(answers)
     if len(lengths) > 1:
-        raise _Undecidable("lists of different lengths are compared")
+        raise Undecidable("lists of different lengths are compared")
     rows = [a if isinstance(a, list) else [a] * next(iter(lengths)) for a in answers]
     return [all(column) for column in zip(*rows)]  # noqa: B905 - strict= is newer than Python 3.8
-
-
-def _compare(op: str, left: Any, right: Any) -> Any:
-    if op in ("in", "not in"):
-        return _contains(left, right) == (op == "in")
-    if op in ("==", "!=") and isinstance(left, list) and isinstance(right, list):
-        _no_nan(left, right)
-        return (left == right) == (op == "==")
-    return _each(op, _compare_one, left, right)
-
-
-def _contains(left: Any, right: Any) -> bool:
-    _no_nan(left)
-    if isinstance(right, str) and isinstance(left, str):
-        return left in right
-    if isinstance(right, list):
-        _no_nan(*right)
-        return left in right
-    if isinstance(right, Mapping) and isinstance(left, str):
-        return left in right
-    raise _Undecidable("'in' needs a list or a string on its right, found %s" % _kind(right))
-
-
-def _no_nan(*values: Any) -> None:
-    for value in values:
-        if isinstance(value, float) and math.isnan(value):
-            raise _NotANumber(value)
-        if isinstance(value, list):
-            _no_nan(*value)
-
-
-def _compare_one(op: str, left: Any, right: Any) -> bool:
-    _no_nan(left, right)
-    if op in ("==", "!="):
-        return bool(left == right) == (op == "==")
-    if isinstance(left, str) and isinstance(right, str):
-        a, b = _version(left), _version(right)
-        if a is None or b is None:
-            raise _Undecidable("'%s' cannot order text, only numbers and versions such as \"8.9\"" % op)
-        width = max(len(a), len(b))
-        return _ordered(op, a + (0,) * (width - len(a)), b + (0,) * (width - len(b)))
-    return _ordered(op, _number(left, op), _number(right, op))
-
-
-def _version(text: str) -> Optional[Tuple[int, ...]]:
-    return tuple(int(n) for n in text.split(".")) if _VERSION.match(text) else None
-
-
-def _ordered(op: str, left: Any, right: Any) -> bool:
-    if op == "<":
-        return bool(left < right)
-    if op == "<=":
-        return bool(left <= right)
-    return bool(left > right) if op == ">" else bool(left >= right)
-
-
-# --- arithmetic
-def _each(op: str, apply: Callable[[str, Any, Any], Any], left: Any, right: Any) -> Any:
-    """``apply`` to two values, or element by element where one or both are lists."""
-    if isinstance(left, list) and isinstance(right, list):
-        if len(left) != len(right):
-            raise _Undecidable("'%s' between lists of %d and %d elements" % (op, len(left), len(right)))
-        return [apply(op, a, b) for a, b in zip(left, right)]  # noqa: B905
-    if isinstance(left, list):
-        return [apply(op, a, right) for a in left]
-    if isinstance(right, list):
-        return [apply(op, left, b) for b in right]
-    return apply(op, left, right)
-
-
-def _arithmetic(op: str, left: Any, right: Any) -> Any:
-    a, b = _number(left, op), _number(right, op)
-    if op == "+":
-        return a + b
-    if op == "-":
-        return a - b
-    if op == "*":
-        return a * b
-    if b == 0:
-        raise _Undecidable("division by zero")
-    if op == "/":
-        return a / b
-    return a // b if op == "//" else a % b
-
-
-def _number(value: Any, op: str) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    raise _Undecidable("'%s' needs a number, found %s" % (op, _kind(value)))
 
 
 # --- functions
@@ -340,25 +264,25 @@ def _call(node: Call, context: Mapping[str, Any]) -> Any:
         return _length(values[0])
     if node.function == "abs":
         value = values[0]
-        return [abs(_number(v, "abs")) for v in value] if isinstance(value, list) else abs(_number(value, "abs"))
+        return [abs(number(v, "abs")) for v in value] if isinstance(value, list) else abs(number(value, "abs"))
     # A single value counts as a list of one: a filter with one hit gives a value, with several a list.
     items = values[0] if len(values) == 1 and isinstance(values[0], list) else values
     if not items:
-        raise _Undecidable("%s() of an empty list" % node.function)
+        raise Undecidable("%s() of an empty list" % node.function)
     return _FOLDS[node.function](items)
 
 
 def _has(node: Node, context: Mapping[str, Any]) -> bool:
     try:
         return _value(node, context) not in (None, [])
-    except _Undecidable:
+    except Undecidable:
         return False
 
 
 def _length(value: Any) -> int:
     if isinstance(value, (list, str, Mapping)):
         return len(value)
-    raise _Undecidable("len() needs a list, found %s" % _kind(value))
+    raise Undecidable("len() needs a list, found %s" % kind(value))
 
 
 def _all(items: List[Any]) -> bool:
@@ -373,15 +297,15 @@ def _any(items: List[Any]) -> bool:
 
 def _sum(items: List[Any]) -> Any:
     """Booleans count as 0 and 1, so that ``sum(correctness.cases[*].passed)`` counts the passes."""
-    return sum(int(item) if isinstance(item, bool) else _number(item, "sum") for item in items)
+    return sum(int(item) if isinstance(item, bool) else number(item, "sum") for item in items)
 
 
 def _extreme(pick: Callable[[List[Any]], Any], name: str) -> Callable[[List[Any]], Any]:
     def fold(items: List[Any]) -> Any:
-        numbers = [_number(item, name) for item in items]
-        for number in numbers:
-            if math.isnan(number):
-                return number  # min() and max() would lose a NaN, depending on where it stands
+        numbers = [number(item, name) for item in items]
+        for found in numbers:
+            if math.isnan(found):
+                return found  # min() and max() would lose a NaN, depending on where it stands
         return pick(numbers)
 
     return fold
@@ -394,19 +318,3 @@ _FOLDS: Dict[str, Callable[[List[Any]], Any]] = {
     "min": _extreme(min, "min"),
     "max": _extreme(max, "max"),
 }
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "text"
-    return "a list" if isinstance(value, list) else "an object"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."

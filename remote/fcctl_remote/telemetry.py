@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import time
+from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Tuple
 
 from fcctl_remote import files, lost, runs
@@ -114,15 +115,16 @@ def _shown(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ sources of samples
-class Source:
+class Source(ABC):
     """Gives a sample about once a second."""
 
+    @abstractmethod
     def next(self, timeout: float) -> Optional[Dict[str, Any]]:
         """Wait at most ``timeout`` seconds; None if no sample is due."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
-        """Nothing to end."""
+        """End what it started."""
 
 
 def _source() -> Source:
@@ -145,6 +147,9 @@ class Machine(Source):
         time.sleep(max(0.0, left))
         self._due = max(self._due + SAMPLE_S, time.monotonic())
         return self.sample()
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     def sample(self) -> Dict[str, Any]:
         sample: Dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
