@@ -12,6 +12,7 @@ was timed was the work; a figure that did not survive this is never written. Eac
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,7 +237,7 @@ def _rivals(
     skipped += [
         {"rival": n, "reason": "PyTorch does not offer it for these inputs here"} for n in wanted if n not in there
     ]
-    theirs = [Rival(n, reference.sdpa, lambda n=n: reference.backend(n)) for n in there]  # type: ignore[misc]
+    theirs = [Rival(n, reference.sdpa, functools.partial(reference.backend, n)) for n in there]
     return theirs + [Rival(other.label, other.for_shape(shape)) for other in kernels], skipped
 
 

@@ -41,7 +41,7 @@ def adopt(command: click.Command) -> click.Command:
             command.params.append(option)
     if COMPLETE_VARIABLE in os.environ:
         _complete_names(command)
-    command.adopted = True  # type: ignore[attr-defined]
+    command.adopted = True  # type: ignore[attr-defined]  # ours, beside click's own
     for child in getattr(command, "commands", {}).values():
         adopt(child)
     return command

@@ -210,7 +210,7 @@ def _effect(
     *, error: float, basis: str, rank_p: float, spread: float, lacks: str = "",
 ) -> Effect:  # fmt: skip
     import numpy as np
-    from scipy.special import ndtri, stdtr, stdtrit  # type: ignore[import-untyped]
+    from scipy.special import ndtri, stdtr, stdtrit  # type: ignore[import-untyped]  # it ships without types
 
     error = max(error, _TINY)
     bounded = min(freedom, 1e6)

@@ -64,7 +64,7 @@ class Timeline:
     for an operation looks again.
     """
 
-    def __init__(self, clock: EmulatedClock, lock: threading.RLock) -> None:  # type: ignore[valid-type, unused-ignore]
+    def __init__(self, clock: EmulatedClock, lock: threading.RLock) -> None:
         self.clock = clock
         self.changed = threading.Condition(lock)
         self._due: list[tuple[float, int, Callable[[], None]]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
@@ -180,7 +181,7 @@ class Logs:
         try:
             for piece in read_logs(self._services, run_id, None, wait=True):
                 text = cleaners.setdefault(piece.step, LineCleaner()).feed(piece.data).decode()
-                tell(lambda step=piece.step, text=text: _add(log, step, text))  # type: ignore[misc]
+                tell(functools.partial(_add, log, piece.step, text))
                 if self.closing.is_set():
                     return
         except FcctlError as e:

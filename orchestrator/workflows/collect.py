@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ def collect(
     services.observer.phase("collect", f"{len(wanted)} files, {sum(f.size for f in wanted)} bytes")
     bad: list[wire.FileEntry] = list(wanted)
     for _ in range(_ATTEMPTS):
-        link.call(lambda s, missing=tuple(bad): _fetch(s, run_id, missing, intake))  # type: ignore[misc]
+        link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
         bad = [entry for entry in bad if not intake.verified(entry)]
         if not bad:
             return Collection(len(wanted), sum(f.size for f in wanted), [*listing.omitted, *refused])

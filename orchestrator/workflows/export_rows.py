@@ -57,7 +57,7 @@ def write_parquet(runs: Iterable[Shown], stream: IO[bytes]) -> None:
         UsageError: pyarrow is not installed.
     """
     try:
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa  # type: ignore[import-untyped]  # it ships without types
         from pyarrow import parquet
     except ImportError as exc:
         raise UsageError("Parquet needs pyarrow", hint="pip install 'fcctl[parquet]'; or --format csv") from exc

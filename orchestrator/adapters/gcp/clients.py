@@ -56,7 +56,7 @@ class Clients:
     def _anonymous() -> Any:
         from google.auth.credentials import AnonymousCredentials
 
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]  # half typed
 
     def _default(self) -> Any:
         import google.auth

@@ -54,7 +54,7 @@ def _skus(billing: Any, api_endpoint: str | None) -> Iterator[Sku]:
         from google.auth.credentials import AnonymousCredentials
 
         given |= {
-            "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
+            "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]  # half typed
             "client_options": {"api_endpoint": api_endpoint},
         }
     client = billing.CloudCatalogClient(**given)

@@ -30,7 +30,7 @@ class SocketAgent(paramiko.agent.AgentSSH):
         connection.settimeout(AGENT_TIMEOUT_S)
         try:
             connection.connect(path)
-            self._connect(connection)  # type: ignore[attr-defined]
+            self._connect(connection)  # type: ignore[attr-defined]  # the stubs lack it
         except BaseException:
             connection.close()
             raise
