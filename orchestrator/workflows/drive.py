@@ -115,7 +115,7 @@ class Driver:
         try:
             machine.wake(seconds)
         except BaseException:
-            at = machine.turn_off_again()
+            at = machine.letting_go.turn_off_again()
             self._log("stopped", **{**last, "at": at})
             raise
 
@@ -161,7 +161,7 @@ class Driver:
     def _revive(self) -> None:
         """The machine does not answer: it may be off, or have another address than the one that is remembered."""
         try:
-            self._wanted_machine().revive()
+            self._wanted_machine().watch.revive()
         except MachineStopped as stopped:
             self._note_stopped(stopped)
 
@@ -300,7 +300,7 @@ class Driver:
             return
         self._log("arm")
         if self.machine is not None:
-            armed: Armed | None = self.machine.arm()
+            armed: Armed | None = self.machine.timer.arm()
         else:
             armed = arm(self._link, self.saved.plan, self._services.observer)
         if armed is not None:
@@ -346,7 +346,7 @@ class Driver:
         if self.saved.stop_at_usd is None:
             return plan
         if self.machine is not None:
-            return self.machine.within_budget(plan)
+            return self.machine.timer.within_budget(plan)
         return replace(plan, stop_by=self._link.host_now() + self.saved.worst_case_minutes * 60)
 
     def _ended_already(self) -> bool:
@@ -388,12 +388,12 @@ class Driver:
         machine = self._wanted_machine()
         if self.state.without_outcome is None:
             tidy_host(self._services, self._link)
-        left = machine.left_behind()
+        left = machine.letting_go.left_behind()
         if left:
             from orchestrator.workflows.resume import settle
 
             settle(self._services, left)
-        machine.release(ran=self.state.without_outcome is None)
+        machine.letting_go.release(ran=self.state.without_outcome is None)
 
     def _wait(self) -> NoReturn:
         """Raise what is to be said of a run whose results are on the disk of a machine that is off."""

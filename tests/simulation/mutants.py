@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.domain import acquire as decision
 from orchestrator.domain import saved_plan
-from orchestrator.workflows import drive, hold, prepare, session
+from orchestrator.workflows import drive, hold, hold_release, prepare, session
 from orchestrator.workflows.collect import Collection
 from orchestrator.workflows.machines import Changes
 from orchestrator.workflows.release import Released
@@ -64,12 +64,12 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
         self._log("release", policy="stop")
         self._log("released", how="untouched")
 
-    patch.setattr(hold.MachineHold, "release", release)
+    patch.setattr(hold_release.LettingGo, "release", release)
 
 
 def no_note_left(patch: pytest.MonkeyPatch) -> None:
     """What could not be stopped, or was handed on to another run, is not written down."""
-    patch.setattr(hold.MachineHold, "_leave_a_note", lambda self: None)
+    patch.setattr(hold_release.LettingGo, "_leave_a_note", lambda self: None)
 
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
