@@ -1,0 +1,32 @@
+"""What a user of a search can meet: what happened, its cause, and what to do."""
+
+from __future__ import annotations
+
+
+class TuneError(Exception):
+    """A search cannot begin or go on; ``hint`` is what to do about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class SpecError(TuneError):
+    """A spec is not right; ``key`` is the place, such as ``parameters.BLOCK`` or ``gates[1]``."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+class StudyLocked(TuneError):
+    """Another process has the study open."""
+
+
+class StudyMismatch(TuneError):
+    """The study on disk is of another search."""
