@@ -19,6 +19,7 @@
     ├── DoctorFailed             10
     ├── RunFailed               100    a step or a gate of the job failed
     ├── MachineStopped          100    the machine was stopped under the run; what it has is on its disk
+    │                             5    the same, because the money for it was spent
     ├── RunNotFinished          101
     ├── RunNotFound             102
     └── RunCancelled            103
@@ -37,7 +38,7 @@ from typing import Any, ClassVar, Literal
 class FcctlError(Exception):
     """Base of all errors shown to a user without a traceback."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
@@ -194,6 +195,8 @@ class MachineStopped(FcctlError):
     ) -> None:
         super().__init__(message, cause=cause, hint=hint)
         self.how, self.status, self.at, self.disk = how, status, at, disk
+        if status == "over_budget":
+            self.exit_code = BudgetError.exit_code
 
 
 class RunNotFinished(FcctlError):

@@ -314,7 +314,7 @@ class Driver:
     def _submit(self) -> None:
         adopted = prewake.adopted(self.stepped(), self._active.intake().read_json, self._services.observer)
         plan = self._within_budget(replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted]))
-        self._log("submit")
+        self._log("submit", **({} if plan.stop_by is None else {"stop_by": plan.stop_by}))
         reply = self._link.call(lambda s: s.submit(plan))
         self._log("submitted", state=reply.state)
 

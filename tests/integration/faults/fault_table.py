@@ -256,7 +256,7 @@ UNDER_A_RUN = (
     Row("deleted", "somebody deletes it", 100, ("deleted",), command=WORK, during="deleted", status="lost", zone=None),
     Row("shut-down-inside", "something on it shuts it down", 100, ("shut down",), status="lost", command=WORK,
         during="shut_down", then=(("cancel --all --give-up", 0),)),
-    Row("fence", "its time limit comes", 100, ("time limit",), status="over_budget", command=WORK, during="fence",
+    Row("fence", "its time limit comes", 5, ("time limit",), status="over_budget", command=WORK, during="fence",
         then=(("cancel --all --give-up", 0),)),
     Row("api-down-after-wake", "the cloud answers nothing more once the run is on it", 0, ("could not be stopped",),
         command=WORK, during="api_down", status="passed"),

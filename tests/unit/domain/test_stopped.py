@@ -45,6 +45,17 @@ def test_its_own_timer_is_a_budget() -> None:
     assert (timer.how, early.how) == ("timer", "guest")
 
 
+def test_off_once_the_money_was_spent_is_a_budget_too() -> None:
+    """The host program ends the run by its own clock, idles for a moment and has the machine turned off."""
+    ended = [operation("compute.instances.guestTerminate", at=1000.0)]
+    spent = why_stopped("vm", "7", machine(), ended, timer=5000.0, money_until=960.0)
+    early = why_stopped("vm", "7", machine(), ended, timer=5000.0, money_until=1200.0)
+    by_hand = why_stopped("vm", "7", machine(), [operation("stop", at=1000.0)], timer=None, money_until=960.0)
+    assert [(one.how, one.status) for one in (spent, early, by_hand) if one is not None] == [
+        ("timer", "over_budget"), ("guest", "lost"), ("console", "lost"),
+    ]  # fmt: skip
+
+
 def test_a_refused_stop_stopped_nothing() -> None:
     refused = operation("stop", refusal=Refusal("x", "no", Remedy.FATAL))
     found = why_stopped("vm", "7", machine(), [refused, operation("compute.instances.preempted")], None)
