@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.cloud import Machine
     from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
-    from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
+    from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.ports import Clouds, Observer, Services, SourceHistory
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
@@ -189,6 +189,17 @@ def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
     from orchestrator.adapters.hosts.interactive import ssh_argv
 
     return ssh_argv(target, command, _pinned(target))
+
+
+def host_key(target: SshTarget) -> tuple[str, bool]:
+    """The name that known_hosts files have for a machine, and whether one of them has its key.
+
+    Raises:
+        HostUnreachable: the SSH configuration cannot be read.
+    """
+    from orchestrator.adapters.hosts import ssh_config
+
+    return ssh_config.host_key(target)
 
 
 def _pinned(target: Target) -> PinnedMachine | None:

@@ -45,6 +45,7 @@ def doctor(cli: Cli, target: str | None) -> int:
 
 
 def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
+    from orchestrator import app
     from orchestrator.errors import ConfigError, NotFoundError
     from orchestrator.workflows import doctor as checks
 
@@ -59,12 +60,13 @@ def _findings(cli: Cli, name: str | None) -> Iterator[Finding]:
     yield checks.check_git(workspace.root)
     yield checks.check_results(workspace.results_dir)
     yield from checks.check_jobs(_job_problems(workspace))
-    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else ())
+    yield from checks.check_known_hosts(workspace.config.targets.values() if name is None else (), app.host_key)
     if name is not None:
         yield from _target(cli, workspace, name)
 
 
 def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
+    from orchestrator import app
     from orchestrator.errors import NotFoundError
     from orchestrator.workflows import doctor as checks
 
@@ -73,7 +75,7 @@ def _target(cli: Cli, workspace: Workspace, name: str) -> Iterator[Finding]:
     except NotFoundError as error:
         yield checks.Finding("targets", name, "fail", error.message, error.hint)
         return
-    yield from checks.check_known_hosts([target])
+    yield from checks.check_known_hosts([target], app.host_key)
     with cli.services() as services:
         if target.kind in ("gcp", "sandbox"):
             yield from _cloud_machine(services, target)

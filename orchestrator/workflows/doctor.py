@@ -115,26 +115,28 @@ def check_results(folder: Path) -> Finding:
     return Finding("workspace", "results", "fail", f"{place} cannot be written: no run can be kept", f"ls -ld {place}")
 
 
-def check_known_hosts(targets: Iterable[Target]) -> Iterator[Finding]:
-    """Whether the host key of each ssh target is known, so that the first run does not stop to ask."""
+def check_known_hosts(
+    targets: Iterable[Target], host_key: Callable[[SshTarget], tuple[str, bool]]
+) -> Iterator[Finding]:
+    """Whether the host key of each ssh target is known, so that the first run is not refused.
+
+    ``host_key`` gives the name that known_hosts files have for a machine, and whether one of them has its key.
+    """
     for target in targets:
-        if isinstance(target, SshTarget) and shutil.which("ssh") and shutil.which("ssh-keygen"):
-            yield _known_host(target)
+        if isinstance(target, SshTarget):
+            yield _known_host(target, host_key)
 
 
-def _known_host(target: SshTarget) -> Finding:
-    config = ["-F", os.path.expanduser(target.ssh_config)] if target.ssh_config else []  # noqa: PTH111
+def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bool]]) -> Finding:
+    try:
+        entry, known = host_key(target)
+    except FcctlError as error:
+        said = f"{error.message}: {error.cause}" if error.cause else error.message
+        return Finding("targets", target.name, "fail", said, error.hint)
+    if known:
+        return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
+    config = ["-F", target.ssh_config] if target.ssh_config else []
     port = ["-p", str(target.port)] if target.port else []
-    resolved = _output(["ssh", *config, *port, "-G", "--", target.host]) or ""
-    settings = dict(line.split(" ", 1) for line in resolved.splitlines() if " " in line)
-    name, number = settings.get("hostkeyalias") or settings.get("hostname", target.host), settings.get("port", "22")
-    entry = name if number == "22" or "hostkeyalias" in settings else f"[{name}]:{number}"
-    own = (
-        [target.known_hosts] if target.known_hosts else settings.get("userknownhostsfile", "~/.ssh/known_hosts").split()
-    )
-    for file in (Path(text).expanduser() for text in own):
-        if file.is_file() and _output(["ssh-keygen", "-F", entry, "-f", str(file)]):
-            return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
     reach = shlex.join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
     why = f"the host key of {entry} is not known yet: log in once and compare its fingerprint"
     return Finding("targets", target.name, "warn", why, reach)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from orchestrator.adapters.hosts.ssh_config import Destination, SshSettings, resolve
+from orchestrator.adapters.hosts.ssh_config import SshSettings, of_target
 from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.ssh_link import Dialer, Link
 from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
@@ -99,20 +99,13 @@ class SshTransport:
     @classmethod
     def dial(cls, target: SshTarget) -> SshTransport:
         """Raises HostUnreachable, with the reason."""
-        settings = resolve(
-            Destination(target.host, target.user, target.port),
-            config_file=target.ssh_config,
-            identity_file=target.identity_file,
-            known_hosts=target.known_hosts,
-            proxy_jump=target.proxy_jump,
-        )
         dialer = Dialer(
             target.ssh_config,
             target.known_hosts,
             timeout_s=target.connect_timeout_s,
             patience_s=target.link_timeout_s,
         )
-        return cls(dialer.open(settings), max(target.connect_timeout_s, target.link_timeout_s))
+        return cls(dialer.open(of_target(target)), max(target.connect_timeout_s, target.link_timeout_s))
 
     @classmethod
     def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.adapters.hosts.known_hosts import KnownKey
+from orchestrator.adapters.hosts.known_hosts import KnownKey, address, lookup
 from orchestrator.errors import HostUnreachable
 
 if TYPE_CHECKING:
     from paramiko import SSHConfig
+
+    from orchestrator.domain.target import SshTarget
 
 #: ``ssh -G`` takes milliseconds, but a ``Match exec`` of the user's may take its time.
 RESOLVE_TIMEOUT_S = 20
@@ -132,6 +134,31 @@ def resolve(
         proxy_command=command,
         proxy_jump=() if jump.lower() in ("none", "") else tuple(Destination.parse(hop) for hop in jump.split(",")),
     )
+
+
+def of_target(target: SshTarget) -> SshSettings:
+    """The settings for an ssh target, whose own keys win over the configuration file.
+
+    Raises:
+        HostUnreachable: (config) the configuration cannot be read.
+    """
+    return resolve(
+        Destination(target.host, target.user, target.port),
+        config_file=target.ssh_config,
+        identity_file=target.identity_file,
+        known_hosts=target.known_hosts,
+        proxy_jump=target.proxy_jump,
+    )
+
+
+def host_key(target: SshTarget) -> tuple[str, bool]:
+    """The name under which known_hosts files have the target's machine, and whether one of them has it.
+
+    Raises:
+        HostUnreachable: (config) the configuration cannot be read.
+    """
+    settings = of_target(target)
+    return address(*settings.key_name), bool(lookup(settings.known_hosts, *settings.key_name))
 
 
 def user_config(config_file: str | None) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
+from orchestrator.adapters.hosts.ssh_config import host_key
 from orchestrator.domain.target import LocalTarget, SshTarget, Target
 from orchestrator.errors import HostUnreachable
 from orchestrator.workflows import doctor
@@ -83,7 +84,7 @@ def test_known_hosts(tmp_path: Path) -> None:
         "nobody": {"host": "nobody.example", "user": "me"},
     }
     made = [SshTarget(name=name, known_hosts=str(known), **values) for name, values in targets.items()]  # type: ignore[arg-type]
-    findings = found(doctor.check_known_hosts([LocalTarget(name="local"), *made]))
+    findings = found(doctor.check_known_hosts([LocalTarget(name="local"), *made], host_key))
     assert {name: f.status for name, f in findings.items()} == {
         "plain": "ok", "alias": "ok", "port": "warn", "nobody": "warn",
     }  # fmt: skip
