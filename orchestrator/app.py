@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
-    from orchestrator.ports import Clouds, Observer, Services, SourceHistory
+    from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
     from orchestrator.workflows.ledger import Witness
@@ -157,7 +157,27 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         sightings=sightings,
         sessions=SessionFiles(workspace.results_dir, clock),
+        bundles=bundles(),
     )
+
+
+def bundles() -> Bundles:
+    """Libraries that steps run on; put together when the first job that needs them is planned."""
+
+    class Later:
+        """The adapter, imported when it is asked: hashing and reading packages is no part of other runs."""
+
+        def tune(self) -> Bundle:
+            from orchestrator.adapters.tune_bundle import TuneBundles
+
+            return TuneBundles().tune()
+
+        def find(self, sha256: str) -> Bundle:
+            from orchestrator.adapters.tune_bundle import TuneBundles
+
+            return TuneBundles().find(sha256)
+
+    return Later()
 
 
 def source_history() -> SourceHistory:

@@ -18,6 +18,7 @@ from orchestrator.errors import ConfigError, NotFoundError, nearest
 
 if TYPE_CHECKING:
     from orchestrator.adapters.job_files import JobFiles
+    from orchestrator.adapters.tune_files import TuneFiles
     from orchestrator.domain.job import Job
 
 FILE_NAME = "fcctl.toml"
@@ -46,6 +47,13 @@ class Workspace:
         from orchestrator.adapters.job_files import JobFiles  # with it comes a YAML parser
 
         return JobFiles(self.root, self.jobs_dir)
+
+    @cached_property
+    def searches(self) -> TuneFiles:
+        """The searches of this workspace."""
+        from orchestrator.adapters.tune_files import TuneFiles
+
+        return TuneFiles(self.root)
 
     def job(self, name: str) -> Job:
         """A job ready to be planned. Raises NotFoundError or InvalidJob."""

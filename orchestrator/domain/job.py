@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -137,12 +138,24 @@ class Step(_Part):
     activity: Activity = "test"
     collect: list[Collect] = []
     gates: list[Gate] = []
+    #: It searches: ``tune/NAME.yaml`` says what, and its script starts the search with what it then finds there.
+    tune: JobName | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _activity_from_id(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "activity" not in value and value.get("id") in ACTIVITIES:
-            return {**value, "activity": value["id"]}
+    def _activity_by_default(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "activity" not in value:
+            if value.get("id") in ACTIVITIES:
+                return {**value, "activity": value["id"]}
+            if value.get("tune") is not None:
+                return {**value, "activity": "tune"}
+        return value
+
+    @field_validator("tune")
+    @classmethod
+    def _on_the_machine(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("where") == "controller":
+            raise _Unknown("a search runs on the machine", "leave 'where' out of the step")
         return value
 
     @field_validator("exit_codes")

@@ -35,6 +35,7 @@ def make_plan(
     now: float,
     *,
     workspace: str,
+    searches: Mapping[str, wire.Tuning] | None = None,
 ) -> wire.RunPlan:
     """The host's part of one run; it has no steps if all of them run on the controller.
 
@@ -44,6 +45,7 @@ def make_plan(
         steps_range: ``a..b``, ``a..``, ``..b``, ``a``, or None for all steps.
         now: epoch seconds.
         workspace: the project's name, which names the tree on the host.
+        searches: for the name of each search that a step runs, what it needs there.
 
     Raises:
         UsageError: an unknown setting or step.
@@ -56,7 +58,7 @@ def make_plan(
         target=target.name,
         workspace=slug(workspace),
         tree_sha256=source.tree_sha256,
-        steps=[_with_settings(step, settings) for step in steps],
+        steps=[_with_search(step, _with_settings(step, settings), searches or {}) for step in steps],
         title=job.title,
         created=now,
         needs=job.needs.spec(),
@@ -133,4 +135,10 @@ def _with_settings(step: Step, settings: Mapping[str, str]) -> wire.StepSpec:
     """A step's own environment is stronger than the plan's, so a setting must reach in there too."""
     spec = step.spec()
     spec.env.update({key: value for key, value in settings.items() if key in spec.env})
+    return spec
+
+
+def _with_search(step: Step, spec: wire.StepSpec, searches: Mapping[str, wire.Tuning]) -> wire.StepSpec:
+    if step.tune is not None:
+        spec.tune = searches[step.tune]
     return spec

@@ -14,11 +14,13 @@ from fcctl_remote import wire
 from orchestrator.domain.notify import Notice
 from orchestrator.ports.books import FiringBook, HeldSession, SessionBook, Sightings
 from orchestrator.ports.cloud import Cloud, Clouds, Login, MachineBook
-from orchestrator.ports.host import HostConnector, HostSession, Transfer
+from orchestrator.ports.host import Bundle, Bundles, HostConnector, HostSession, Transfer
 from orchestrator.ports.store import ActiveRun, IncomingRun, Intake, Journal, Store
 
 __all__ = [
     "ActiveRun",
+    "Bundle",
+    "Bundles",
     "Clock",
     "Cloud",
     "Clouds",
@@ -122,3 +124,4 @@ class Services:
     notifier: Notifier
     sightings: Sightings
     sessions: SessionBook
+    bundles: Bundles

@@ -19,6 +19,30 @@ class Transfer:
     how: str  # inline, rsync, tar, none
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """Libraries that steps run on, as one zip file named by its content."""
+
+    path: Path
+    sha256: str
+    size: int  # bytes
+
+
+class Bundles(Protocol):
+    """What of such libraries this computer can send."""
+
+    def tune(self) -> Bundle:
+        """The libraries of a search, put together if they are not yet.
+
+        Raises:
+            ConfigError: they are not installed here.
+            FcctlError: no room for them.
+        """
+
+    def find(self, sha256: str) -> Bundle:
+        """The ones that an earlier plan names. Raises: NotFoundError."""
+
+
 class HostSession(Protocol):
     """One live conversation with the host program on one machine.
 
@@ -40,6 +64,9 @@ class HostSession(Protocol):
     def snapshot(
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
     ) -> wire.Snapshot: ...
+
+    def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
+        """Add a piece of a bundle; without ``data``, ask how much of it is there."""
 
     def submit(self, plan: wire.RunPlan) -> wire.Submitted: ...
 

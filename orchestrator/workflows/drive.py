@@ -24,7 +24,7 @@ from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
-from orchestrator.workflows.sync import send_source
+from orchestrator.workflows.sync import send_bundles, send_source
 from orchestrator.workflows.tell import tell
 from orchestrator.workflows.tidy import tidy_host
 from orchestrator.workflows.waking import Waking
@@ -289,6 +289,7 @@ class Driver:
     def _sync(self) -> None:
         self._arm()
         self._log("sync", tree_sha256=self.saved.source.tree_sha256)
+        send_bundles(self._link, self.saved.plan, self._services.bundles, self._services.observer)
         if self.saved.plan.resume_from is not None:
             return  # the source is there, in the working folder of the run that this one goes on with
         source = self._wanted_source()

@@ -6,9 +6,10 @@ import hashlib
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fcctl_remote import wire
 from orchestrator.domain import run_id as ids
 from orchestrator.domain.budget import Budget, usd_by_place, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.guard import Cap, tightest
@@ -17,6 +18,7 @@ from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
+from orchestrator.domain.tune_file import Search
 from orchestrator.errors import BudgetError, ConfigError
 from orchestrator.ports import Services, Source
 
@@ -33,6 +35,8 @@ class Wanted:
     budget_usd: float | None = None
     #: Start it even if its worst case costs more than it may: it is ended at its tightest cap.
     stop_at_budget: bool = False
+    #: The searches that its steps run, by name.
+    searches: Mapping[str, Search] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         ids.new(wanted.job.job, wanted.target.name, now),
         now,
         workspace=tree_name(project, root),
+        searches=_searches(services, wanted),
     )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(
@@ -75,6 +80,19 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
     )
     return _held_to_caps(services, saved, source, budget, wanted)
+
+
+def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
+    """What the host is sent for each search, the libraries among it.
+
+    Raises:
+        ConfigError: they are not installed here.
+    """
+    if not wanted.searches:
+        return {}
+    services.observer.phase("search", "its libraries")
+    bundle = services.bundles.tune()
+    return {name: wire.Tuning(search.to_json(), bundle.sha256) for name, search in wanted.searches.items()}
 
 
 def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: Wanted) -> Prepared:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fcctl_remote import wire
 from orchestrator.errors import HostFault
-from orchestrator.ports import HostSession, Observer, Source
+from orchestrator.ports import Bundle, Bundles, HostSession, Observer, Source
 from orchestrator.workflows.link import Link
 
 #: A tree that a job damaged in place is noticed when the snapshot is verified, and its files are sent again.
 _ATTEMPTS = 3
+#: Of a bundle, in one call: half of what one may carry, so that a slow link shows signs of life.
+_PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 
 
 def send_source(link: Link, plan: wire.RunPlan, source: Source, observer: Observer) -> None:
@@ -38,3 +40,39 @@ def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observe
         sent = session.send(plan.workspace, diff.root, source.root, diff.changed)
         observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent by {sent.how}")
     session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
+
+
+def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:
+    """Bring the libraries that steps of ``plan`` run on to the host, as far as it does not have them.
+
+    Raises:
+        NotFoundError: neither the host nor this computer has them any more.
+        HostFault: they arrive damaged, time and again.
+    """
+    for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
+        if link.call(lambda s, wanted=sha256: s.bundle(wanted, 0, 0, b"")).ready:  # type: ignore[misc]
+            continue
+        bundle = bundles.find(sha256)
+        observer.phase("sync", f"libraries of the search, {bundle.size / 1e6:.1f} MB")
+        _send_bundle(link, bundle)
+
+
+def _send_bundle(link: Link, bundle: Bundle) -> None:
+    content = bundle.path.read_bytes()
+    for attempt in range(_ATTEMPTS):
+        try:
+            link.call(lambda s: _send_pieces(s, bundle, content))
+            return
+        except HostFault as e:
+            if e.fault != "bundle_mismatch" or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _send_pieces(session: HostSession, bundle: Bundle, content: bytes) -> None:
+    """From where the host has it; a link that was lost on the way does not begin anew."""
+    state = session.bundle(bundle.sha256, bundle.size, 0, b"")
+    while not state.ready:
+        begin = state.received
+        state = session.bundle(bundle.sha256, bundle.size, begin, content[begin : begin + _PIECE_BYTES])
+        if not state.ready and state.received <= begin:
+            raise HostFault("the host does not take the libraries of the search", hint="try: fcctl doctor")

@@ -1,8 +1,9 @@
 """One step: its attempts, its leftovers, its judgement."""
 
+import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Mapping, Optional
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple
 
 from fcctl_remote import environment, files, hostfacts, tree, wire
 from fcctl_remote.process import Command, Ended, StepProcess
@@ -35,11 +36,15 @@ class StepRun:
 
     def carry_out(self) -> wire.StepResult:
         """Run the step with its retries; the result's status is final."""
+        with contextlib.ExitStack() as held:
+            return self._carry_out(held)
+
+    def _carry_out(self, held: contextlib.ExitStack) -> wire.StepResult:
         state = self.supervisor.progress.state
         result = self.result
         started = time.monotonic()
         result.started = time.time()
-        if not self._lacks_something():
+        if not self._lacks_something(held):
             for attempt in range(1, self.spec.retries + 2):
                 self._attempt(attempt)
                 if result.status not in ("failed", "timed_out") or self.supervisor.ending is not None:
@@ -54,8 +59,24 @@ class StepRun:
         state.session = None
         return result
 
-    def _lacks_something(self) -> bool:
-        """Whether the job or the step needs what this machine has not: then the step is ``unavailable``."""
+    def _lacks_something(self, held: contextlib.ExitStack) -> bool:
+        """Whether the job or the step needs what this machine has not: then the step is ``unavailable``.
+
+        What the step runs on stays where it is until ``held`` is closed.
+        """
+        lacking = self._unmet_needs()
+        if lacking is None and self.spec.tune is not None:
+            from fcctl_remote import search
+
+            lacking = search.furnish(held, self.supervisor.layout, self.place, self.spec.tune, self.env)
+        if lacking is None:
+            return False
+        self.result.status = "unavailable"
+        self.result.message, self.result.hint = lacking
+        self._announce(1)
+        return True
+
+    def _unmet_needs(self) -> Optional[Tuple[str, str]]:
         nothing = wire.Needs()
         for needs in (self.supervisor.plan.needs, self.spec.needs):
             if needs == nothing:
@@ -64,11 +85,8 @@ class StepRun:
 
             lacking = probe.check_needs(needs, self.env)
             if lacking is not None:
-                self.result.status = "unavailable"
-                self.result.message, self.result.hint = lacking
-                self._announce(1)
-                return True
-        return False
+                return lacking
+        return None
 
     # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:

@@ -35,6 +35,7 @@ class Calls:
             "forget": self.forget,
             "lease": self.lease,
             "probe": self.probe,
+            "bundle": self.bundle,
         }
 
     def hello(self, _params: Params, _blob: bytes) -> Answer:
@@ -89,6 +90,13 @@ class Calls:
             made = source.snapshot(entries, digest, run.source)
             files.write_atomic(run.source_facts, files.to_json(wire.encode(made)), durable=False)
         return made, b""
+
+    def bundle(self, params: Params, blob: bytes) -> Answer:
+        from fcctl_remote.bundles import Bundles
+
+        self.layout.ensure()
+        sha256, size, offset = _text(params, "sha256"), _count(params, "size"), _count(params, "offset")
+        return Bundles(self.layout).take(sha256, size, offset, blob), b""
 
     # -------------------------------------------------------------------------------------------- runs
     def submit(self, params: Params, _blob: bytes) -> Answer:
@@ -197,6 +205,13 @@ def _text(params: Params, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
         raise Refusal("bad_request", "%s must be text" % name)
+    return value
+
+
+def _count(params: Params, name: str) -> int:
+    value = params.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Refusal("bad_request", "%s must be a whole number, not below 0" % name)
     return value
 
 

@@ -36,6 +36,7 @@ class Layout:
         self.locks = os.path.join(root, "locks")
         self.tickets = os.path.join(self.locks, "queue")
         self.runs = os.path.join(root, "runs")
+        self.bundles = os.path.join(root, "bundles")
         self.lease = os.path.join(root, "lease.json")
         self.lease_lock = os.path.join(self.locks, "lease.lock")
 
@@ -103,6 +104,7 @@ class StepLayout:
     def __init__(self, run: RunLayout, step_id: str) -> None:
         self.folder = os.path.join(run.steps, step_id)
         self.script = os.path.join(self.folder, "script.sh")
+        self.spec = os.path.join(self.folder, "spec.json")
         self.log = os.path.join(self.folder, "log.txt")
         self.out = os.path.join(self.folder, "out")
 

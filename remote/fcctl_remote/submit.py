@@ -19,6 +19,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submit
     """
     run = layout.run(plan.run_id)
     _check(plan)
+    _check_bundles(layout, plan)
     if hostfacts.which("bash") is None:
         raise Refusal("no_bash", "bash is not installed on the host", "install it there: sudo apt-get install -y bash")
     os.makedirs(run.folder, exist_ok=True)
@@ -50,6 +51,18 @@ def _check(plan: wire.RunPlan) -> None:
             if not name or "=" in name or "\0" in name + value:
                 raise Refusal("bad_request", "%r cannot be an environment variable" % name[:80])
     adopt.check(plan)
+
+
+def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
+    """Raises: Refusal: not_found, if a step's libraries are not here."""
+    for step in plan.steps:
+        if step.tune is not None:
+            from fcctl_remote.bundles import Bundles
+
+            if not Bundles(layout).here(step.tune.bundle):
+                raise Refusal(
+                    "not_found", "the libraries of step '%s' are not on this machine" % step.id, "run it again"
+                )
 
 
 def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:

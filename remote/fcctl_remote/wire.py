@@ -29,6 +29,7 @@ fetch      {run_id, parts: [FilePart]}                                    {parts
 forget     {run_id}                                                       {}
 lease      LeaseRequest                                                   Lease
 probe      {}                                                             {document, text, exit_code}
+bundle     {sha256, size, offset}, blob: a piece of it, or nothing        BundleState; error ``bundle_mismatch``
 ========== ============================================================= =============================================
 """
 
@@ -96,6 +97,15 @@ class CollectSpec(Message):
 
 
 @dataclass(eq=False, repr=False)
+class Tuning(Message):
+    """What makes a step a search: ``spec`` (JSON), which it finds as a file, and by its sha256 the bundle of libraries
+    that it runs on."""
+
+    spec: str
+    bundle: str
+
+
+@dataclass(eq=False, repr=False)
 class StepSpec(Message):
     """One gated shell script of a job. ``run`` is executed by ``bash -eo pipefail`` in the snapshot's folder."""
 
@@ -113,6 +123,7 @@ class StepSpec(Message):
     exit_codes: Dict[str, str] = field(default_factory=dict)
     #: What the step's seconds are called in the ledger: preflight, build, test, bench, profile, tune.
     activity: str = "test"
+    tune: Optional[Tuning] = None
 
 
 @dataclass(eq=False, repr=False)
@@ -185,6 +196,12 @@ class Snapshot(Message):
     files: int
     bytes: int
     path: str
+
+
+@dataclass(eq=False, repr=False)
+class BundleState(Message):
+    ready: bool  # it is there, whole and as announced
+    received: int  # bytes of it; the next piece begins here
 
 
 # ------------------------------------------------------------------------------------------------ what is going on
@@ -385,7 +402,8 @@ class Lease(Message):
 class CallError(Message):
     """``code`` is stable and for programs; ``message`` and ``hint`` are for people."""
 
-    code: str  # bad_request, not_found, tree_mismatch, conflict, no_tmux, no_bash, disk_full, denied, internal
+    #: bad_request, not_found, tree_mismatch, bundle_mismatch, conflict, no_tmux, no_bash, disk_full, denied, internal
+    code: str
     message: str
     hint: Optional[str] = None
     data: Dict[str, Any] = field(default_factory=dict)

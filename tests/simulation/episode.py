@@ -19,6 +19,7 @@ from orchestrator.adapters.gcp.watched import WatchedClouds
 from orchestrator.adapters.sightings import SightingFile
 from orchestrator.adapters.store import FileStore
 from orchestrator.adapters.store.sessions import FileHeldSession, SessionFiles
+from orchestrator.adapters.tune_bundle import TuneBundles
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
 from orchestrator.domain.job import Job, Step
@@ -314,7 +315,7 @@ class Episode:
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(clouds, Witness(sightings, clock, Budget()).see),
             book=book, notifier=Nobody(), sightings=sightings,
-            sessions=CountedSessions(self.root / "results", clock, self.world, actor),
+            sessions=CountedSessions(self.root / "results", clock, self.world, actor), bundles=TuneBundles(self.root),
         )  # fmt: skip
 
     def command(self, what: str, name: str) -> str:

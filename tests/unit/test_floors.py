@@ -16,9 +16,9 @@ HOST_PROGRAM = ROOT / "remote" / "fcctl_remote"
 #: What each room may import of ours, by prefix. Every room may also import itself.
 ALLOWED = {
     "errors": (),
-    "domain": ("fcctl_remote", "orchestrator.errors"),
+    "domain": ("fcctl_remote", "fcctl_tune", "orchestrator.errors"),
     "ports": ("fcctl_remote", "orchestrator.domain", "orchestrator.errors"),
-    "adapters": ("fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports"),
+    "adapters": ("fcctl_remote", "fcctl_tune", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports"),
     "workflows": ("fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports"),
     "reports": (
         "fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports", "orchestrator.workflows",
@@ -36,6 +36,9 @@ ALLOWED = {
     # A cloud of its own: nothing that drives clouds may reach into it, nor it into them.
     "emulator": ("orchestrator.errors",),
 }  # fmt: skip
+TOPS = ("orchestrator", "fcctl_remote", "fcctl_tune")
+#: What of a search the controller reads itself, its libraries installed or not.
+WHERE_NO_SEARCH_RUNS = ("__init__.py", "errors.py", "space.py", "spec.py")
 #: Needed before there is a workspace, and so before app.py can wire anything.
 BEFORE_THE_WORKSPACE = ("orchestrator.adapters.workspace", "orchestrator.adapters.logging_setup")
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
@@ -90,7 +93,7 @@ def test_imports_go_one_way(path: Path) -> None:
     allowed = (*ALLOWED[room], f"orchestrator.{room}")
     if room == "cli":
         allowed += BEFORE_THE_WORKSPACE
-    ours = {name for name in imports(path) if within(name, "orchestrator") or within(name, "fcctl_remote")}
+    ours = {name for name in imports(path) if any(within(name, top) for top in TOPS)}
     wrong = sorted(name for name in ours if not any(within(name, prefix) for prefix in allowed))
     assert not wrong, f"{path.relative_to(ROOT)} ({room}) imports {', '.join(wrong)}"
 
@@ -100,6 +103,14 @@ def test_the_host_program_needs_only_the_standard_library(path: Path) -> None:
     known = sys.stdlib_module_names | {"fcctl_remote"}
     wrong = sorted({name for name in imports(path) if name.split(".")[0] not in known})
     assert not wrong, f"{path.name} imports {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "remote" / "fcctl_tune").glob("*.py")), ids=lambda path: path.name)
+def test_a_search_knows_nothing_of_the_controller(path: Path) -> None:
+    assert not [name for name in imports(path) if within(name, "orchestrator")]
+    if path.name in WHERE_NO_SEARCH_RUNS:
+        known = sys.stdlib_module_names | {"fcctl_remote", "fcctl_tune"}
+        assert {name.split(".")[0] for name in imports(path)} <= known
 
 
 @pytest.mark.parametrize("name", FRAME)

@@ -95,6 +95,12 @@ class AgentSession:
         self._check(lambda: replies.check_snapshot(snapshot, tree_sha256))
         return snapshot
 
+    def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
+        params = {"sha256": sha256, "size": size, "offset": offset}
+        state, _ = self._call("bundle", params, wire.BundleState, blob=data or None)
+        self._check(lambda: replies.check_bundle(state))
+        return state
+
     # ---------------------------------------------------------------------------------------- runs
     def submit(self, plan: wire.RunPlan) -> wire.Submitted:
         submitted, _ = self._call("submit", {"plan": wire.encode(plan)}, wire.Submitted)

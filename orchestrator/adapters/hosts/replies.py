@@ -77,6 +77,11 @@ def check_snapshot(snapshot: wire.Snapshot, tree_sha256: str) -> None:
         raise nonsense("it speaks of another snapshot")
 
 
+def check_bundle(state: wire.BundleState) -> None:
+    if state.received < 0:
+        raise nonsense("less than nothing of the libraries")
+
+
 def check_run(summary: wire.RunSummary, run_id: str | None) -> None:
     if not run_ids.is_valid(summary.run_id) or (run_id is not None and summary.run_id != run_id):
         raise nonsense("it speaks of another run")

@@ -1,0 +1,96 @@
+"""Searches on disk: ``tune/*.yaml`` of the workspace, each by its own name and the names it gives its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.domain import tune_file
+from orchestrator.domain.problems import Problem
+from orchestrator.domain.tune_file import InvalidSearch, Search
+from orchestrator.errors import NotFoundError, did_you_mean
+
+FOLDER = "tune"
+
+
+@dataclass(frozen=True)
+class TuneFiles:
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / FOLDER
+
+    def names(self) -> list[str]:
+        """Every name of a search, sorted, whether its file is valid or not."""
+        found = {path.stem for path in self._files()}
+        for path in self._files():
+            try:
+                search = self.read(path)
+            except (InvalidSearch, NotFoundError):
+                continue
+            found.update(search.variants[1] if search.variants else ())
+        return sorted(found)
+
+    def get(self, name: str) -> Search:
+        """The search called ``name``: by its file, or as a variant of one.
+
+        Raises:
+            NotFoundError: nothing is called so; names the nearest.
+            InvalidSearch: its file is wrong, or two files have that variant.
+        """
+        own = self.folder / f"{name}.yaml"
+        if tune_file.NAME.fullmatch(name) and own.is_file():
+            return self.read(own, name)
+        found = [s for s in self._readable() if s.variants and name in s.variants[1]]
+        if len(found) == 1:
+            return found[0].called(name)
+        if found:
+            said = f"'{name}' is a variant of {' and of '.join(s.file for s in found)}"
+            raise InvalidSearch([Problem(f"{found[0].file}:1", said, "rename one of them")])
+        names = self.names()
+        hint = did_you_mean(name, names) if names else "docs/tune.md says what is in such a file"
+        raise NotFoundError(f"no search named '{name}'", cause=f"there is no {FOLDER}/{name}.yaml", hint=hint)
+
+    def read(self, path: Path, name: str | None = None, space: Path | None = None) -> Search:
+        """A search's file anywhere, with the space of another file if one is given.
+
+        Raises:
+            NotFoundError, InvalidSearch
+        """
+        given = tune_file.parse_space(self._text(space), self._shown(space)) if space else None
+        return tune_file.parse(self._text(path), self._shown(path), name, given)
+
+    def file_of(self, name: str) -> Path:
+        """The file of :meth:`get`."""
+        return self.root / self.get(name).file
+
+    def of(self, names: Iterable[str]) -> dict[str, Search]:
+        """The searches by name. Raises: as :meth:`get`."""
+        return {name: self.get(name) for name in names}
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
+
+    def _readable(self) -> Iterable[Search]:
+        for path in self._files():
+            try:
+                yield self.read(path)
+            except InvalidSearch:
+                continue
+
+    def _text(self, path: Path) -> str:
+        shown = self._shown(path)
+        try:
+            return path.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise NotFoundError(f"no file {shown}", hint=f"ls {FOLDER}/") from None
+        except UnicodeDecodeError as error:
+            line = path.read_bytes().count(b"\n", 0, error.start) + 1
+            raise InvalidSearch([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
+        except OSError as error:
+            raise InvalidSearch([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
