@@ -135,10 +135,13 @@ def audit(cli: Cli, stopping: bool, others: bool) -> int:
     """
     from orchestrator.reports.hosts_table import print_audit
     from orchestrator.workflows import audit as workflow
+    from orchestrator.workflows.debts import pay
 
     workspace = cli.workspace()
     targets = workspace.config.targets
     with cli.services() as services:
+        if services.store.owed():
+            pay(services)
         found = workflow.audit(services, targets, workspace.config.budget, workspace=_label(cli))
         now = services.clock.now()
         workflow.tell_of_strays(services, found)

@@ -41,8 +41,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> Non
                     attach(services, run_id)
                 except FcctlError as error:  # the others may be on hosts that answer
                     failures[run_id] = error
-        else:
-            left = settle(services, waiting)
+        left = settle(services, [] if wait else waiting, debts="all")
         if wake:
             left = _wake(cli, services, left, failures)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
@@ -18,6 +18,9 @@ from orchestrator.errors import ConflictError, FcctlError, HostError, MachineSto
 from orchestrator.ports import Services
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
+
+if TYPE_CHECKING:
+    from orchestrator.workflows.debts import Effort
 
 Links = Callable[[Target], Link]
 
@@ -79,17 +82,18 @@ def attach(services: Services, run_id: str) -> RunRecord:
     return record
 
 
-def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[ActiveState]:
+def settle(
+    services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment"
+) -> list[ActiveState]:
     """Complete every active run that has ended; say how the others stand.
 
     This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
     started, nothing is waited for, and one unreachable host does not keep the others from being settled.
+
+    Args:
+        debts: how much is done about machines that could not be stopped.
     """
     states = []
-    if services.store.owed():
-        from orchestrator.workflows.debts import pay
-
-        pay(services)
     if run_ids is None and services.sessions.open():
         from orchestrator.workflows.session import settle as settle_sessions
 
@@ -98,6 +102,10 @@ def settle(services: Services, run_ids: Sequence[str] | None = None) -> list[Act
         state = _settle_one(services, run_id)
         if state is not None:
             states.append(state)
+    if services.store.owed():
+        from orchestrator.workflows.debts import pay
+
+        pay(services, debts)
     return states
 
 
