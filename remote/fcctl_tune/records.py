@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune.space import Params, Space, Value
+from fcctl_tune.spec import Spec
 
 SCHEMA_VERSION = 1
+MOST_REASONS = 5
 
 #: What a trial can come to. Only ``complete`` was timed in full; ``pruned`` was timed briefly and left behind.
 STATES = (
@@ -150,62 +152,116 @@ def _cell(value: Value) -> str:
 def _line(text: str) -> str:
     """One line that a spreadsheet does not take for a formula."""
     line = " ".join(text.split())[:500]
-    return "'" + line if line[:1] in "=+-@" else line
+    return "'" + line if line.startswith(("=", "+", "-", "@")) else line
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A finished or running search, as the ``tuning`` document and the report show it.
+    """A search as it stands; ``ended`` is running, budget, or exhausted (every legal configuration was tried)."""
 
-    ``ended`` is running, budget or exhausted (every legal configuration was tried).
-    """
-
-    name: str
-    title: str
+    spec: Spec
     strategy: str
     seed: int
-    budget: int
     ended: str
-    space: Space
     records: Tuple[TrialRecord, ...]
-    cases: Tuple[str, ...] = ()
-    unit: str = "us"
-    direction: str = "min"
-    gpu: str = ""
 
-    def elites(self, count: int) -> List[TrialRecord]:
-        return ranked(self.records)[:count]
+    @property
+    def elites(self) -> List[TrialRecord]:
+        return ranked(self.records)[: self.spec.elites]
 
-    def document(self, elites: int, final: Sequence[Mapping[str, Any]] = (), **more: Any) -> Dict[str, Any]:
-        """The ``tuning`` document. ``final`` are the elites re-measured; ``more`` is added at the top (machine,
-        engine's shares of time, controls)."""
-        default = next((r for r in self.records if r.number == 0), None)
+    def document(self, **more: Any) -> Dict[str, Any]:
+        """The ``tuning`` document.
+
+        ``more`` comes from who measured: ``gpu`` (name and sms; None without one), ``complete``, ``wall_s``,
+        ``gpu_busy_pct``, ``controls`` (of :meth:`control`), ``final`` (a mapping for each elite that was re-measured,
+        the best first: ``trial`` and whatever was found of it, which is put over what the search knew).
+        """
+        space = self.spec.known_space
         return {
-            "kind": "tuning",
-            "schema_version": SCHEMA_VERSION,
-            "tune": self.name,
-            "title": self.title,
-            "gpu": self.gpu,
-            "search": {
-                "strategy": self.strategy, "seed": self.seed, "budget": self.budget, "ended": self.ended,
-                "space": {"size": self.space.size, "product": self.space.product, **self.space.to_dict()},
-            },
-            "metric": {"unit": self.unit, "direction": self.direction, "cases": list(self.cases)},
-            "summary": {
-                "trials": len(self.records),
-                "states": dict(Counter(r.state for r in self.records)),
-                "seconds": {k: sum(r.seconds.get(k, 0.0) for r in self.records) for k in ("build", "check", "bench")},
-                "best": (best_so_far(self.records) or [None])[-1],
-            },
-            "default": default.to_dict() if default else None,
-            "elites": [r.to_dict() for r in self.elites(elites)],
-            "final": [dict(one) for one in final],
-            "curve": best_so_far(self.records, None),
-            "trials": [r.to_dict() for r in self.records],
-            **more,
+            "kind": "tuning", "schema_version": SCHEMA_VERSION,
+            "tune": self.spec.tune, "title": self.spec.title, "gpu": None,
+            "metric": {"unit": self.spec.metric.unit, "direction": self.spec.metric.direction},
+            "cases": list(self.spec.cases), "held_out": list(self.spec.held_out),
+            "space": {"size": space.size, "product": space.product, **space.outline()},
+            "default": space.default,
+            "complete": self.ended != "running",
+            **self.control(),
+            **{key: value for key, value in more.items() if key != "final"},
+            "elites": self._ranking(more.get("final") or ()),
         }  # fmt: skip
 
-    def topk(self, elites: int, final: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
-        """``topk.json``: the elites alone, with the default they are compared with."""
-        document = self.document(elites, final)
-        return {key: document[key] for key in ("tune", "gpu", "metric", "default", "elites", "final")}
+    def control(self) -> Dict[str, Any]:
+        """What another search of the same space is compared by: its terms, its counts, its curve."""
+        return {
+            "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
+            "trials": {"total": len(self.records), "states": self._states(), "reasons": self._reasons()},
+            "best": (best_so_far(self.records) or [None])[-1],
+            "best_so_far": improvements(self.records),
+        }  # fmt: skip
+
+    def topk(self, **more: Any) -> Dict[str, Any]:
+        """``topk.json``: the elites alone, with what they are compared with."""
+        document = self.document(**more)
+        return {key: document[key] for key in ("tune", "gpu", "metric", "cases", "held_out", "default", "elites")}
+
+    def log_csv(self) -> str:
+        return log_csv(self.spec.known_space, self.records, self.spec.cases)
+
+    def _states(self) -> Dict[str, int]:
+        counts = Counter(r.state for r in self.records)
+        return {state: counts[state] for state in STATES if counts[state]}
+
+    def _reasons(self) -> Dict[str, List[Dict[str, Any]]]:
+        """The commonest reasons of each state that has any."""
+        found: Dict[str, List[Dict[str, Any]]] = {}
+        for state in self._states():
+            counts = Counter(r.reason for r in self.records if r.state == state and r.reason)
+            if counts:
+                found[state] = [{"reason": text, "trials": n} for text, n in counts.most_common(MOST_REASONS)]
+        return found
+
+    def _ranking(self, final: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+        known = {r.number: self._elite(r) for r in self.records if r.state == "complete"}
+        if final:
+            entries = [{**known.get(one["trial"], {}), **one} for one in final]
+        else:
+            entries = [known[r.number] for r in self.elites]
+        return [{"rank": rank, **entry} for rank, entry in enumerate(entries, 1)]
+
+    def _elite(self, record: TrialRecord) -> Dict[str, Any]:
+        return {
+            "trial": record.number,
+            "params": dict(record.params),
+            "key": self.spec.known_space.key(record.params),
+            "value": record.value,
+            "per_case": {case: {self.spec.metric.unit: figure} for case, figure in record.per_case.items()},
+            "source": record.source,
+        }
+
+
+def improvements(records: Sequence[TrialRecord]) -> List[List[Any]]:
+    """``[[trial, value], ..]`` where the best so far became better: the whole curve, without its flat parts."""
+    curve = best_so_far(records)
+    return [
+        [record.number, best]
+        for record, best, before in zip(records, curve, [None, *curve])  # noqa: B905 (Python 3.9)
+        if best is not None and best != before
+    ]
+
+
+def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> Dict[str, Any]:
+    """Two searches of one space, over as many trials as both have.
+
+    ``best`` and ``control_best`` are their least values; ``ratio`` is one by the other, below 1 where the search won;
+    ``matched_at`` is how many trials the search took to be as good as the control in the end, None if it never was.
+    """
+    trials = min(len(search), len(control))
+    mine, other = best_so_far(search[:trials]), best_so_far(control[:trials])
+    best, control_best = (mine or [None])[-1], (other or [None])[-1]
+    matched = None
+    if control_best is not None:
+        matched = next((n for n, value in enumerate(mine, 1) if value is not None and value <= control_best), None)
+    ratio = best / control_best if best is not None and control_best is not None else None
+    return {
+        "trials": trials, "best": best, "control_best": control_best, "ratio": ratio, "matched_at": matched,
+    }  # fmt: skip

@@ -47,6 +47,11 @@ class Parameter:
             return tuple(sorted(self.values, key=float))
         return self.values
 
+    @cached_property
+    def texts(self) -> Dict[Value, str]:
+        """``NAME=value`` for each value."""
+        return {v: f"{self.name}={json.dumps(v, ensure_ascii=False)}" for v in self.values}
+
     @property
     def is_ordinal(self) -> bool:
         """Whether a value lies between two others: three numbers or more."""
@@ -199,11 +204,16 @@ class Space:
                 ) from None
         return tuple(found)
 
+    def outline(self) -> Dict[str, Any]:
+        """Parameters and constraints, without a listing of configurations."""
+        named = {p.name: p.as_dict() for p in self.parameters}
+        return {"parameters": named, "constraints": [c.expr for c in self.constraints]}
+
     def to_dict(self) -> Dict[str, Any]:
-        entry: Dict[str, Any] = {"parameters": {p.name: p.as_dict() for p in self.parameters}}
-        if self.listed is None:
-            entry["constraints"] = [c.expr for c in self.constraints]
-        else:
+        """What :meth:`from_dict` makes the same space of."""
+        entry = self.outline()
+        if self.listed is not None:
+            del entry["constraints"]
             entry["configurations"] = [self._params(one) for one in self.listed]
             entry["default"] = self.default
         return entry
@@ -262,7 +272,7 @@ class Space:
 
     def key(self, params: Mapping[str, Value]) -> str:
         """The configuration's canonical text: ``BLOCK=128 LAYOUT="row" UNROLL=1``, in the parameters' order."""
-        return " ".join(f"{p.name}={json.dumps(p.find(params[p.name]), ensure_ascii=False)}" for p in self.parameters)
+        return " ".join([p.texts[params[p.name]] for p in self.parameters])
 
     def environment(self, params: Mapping[str, Value]) -> Dict[str, str]:
         """Parameters as environment variables: booleans are 1 and 0, as macros want them."""

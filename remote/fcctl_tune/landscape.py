@@ -1,0 +1,138 @@
+"""A recorded landscape: what became of every configuration of a space, so that searches can be compared without a GPU.
+
+Written from a tune run that tried them all (``record``), read by :mod:`fcctl_tune.replay`. One row per configuration::
+
+    {"kind": "landscape", "schema_version": 1, "name": "matmul", "origin": "measured", "machine": "..", "date": "..",
+     "parameters": {"MR": {"values": [1, 2], "default": 2}}, "cases": ["default"], "unit": "us", "direction": "min",
+     "columns": ["MR", "state", "time:default", "reason"], "rows": [[1, "complete", 93.2, ""], ..]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from fcctl_tune.errors import TuneError
+from fcctl_tune.records import INVALID, Trial, TrialRecord, objective
+from fcctl_tune.space import Params, Space
+
+SCHEMA_VERSION = 1
+ORIGINS = ("measured", "synthetic")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: str  # complete, or one of records.INVALID
+    times: Tuple[float, ...] = ()  # per case, in the landscape's unit
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    name: str
+    space: Space  # listed: every configuration that has a row
+    outcomes: Mapping[str, Outcome]  # by Space.key
+    origin: str
+    machine: str
+    date: str
+    title: str = ""
+    cases: Tuple[str, ...] = ("default",)
+    unit: str = "us"
+    direction: str = "min"
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def try_out(self, trial: Trial) -> TrialRecord:
+        """What the trial would have come to."""
+        outcome = self.outcomes[self.space.key(trial.params)]
+        times = dict(zip(self.cases, outcome.times))  # noqa: B905 (Python 3.9)
+        value = objective(times, self._reference, self.direction) if outcome.state == "complete" else None
+        return TrialRecord(
+            trial.number, trial.params, outcome.state, outcome.reason, value, per_case=times, source=trial.source
+        )
+
+    @cached_property
+    def _reference(self) -> Dict[str, float]:
+        default = self.outcomes[self.space.key(self.space.default)]
+        return dict(zip(self.cases, default.times))  # noqa: B905
+
+    @cached_property
+    def values(self) -> List[float]:
+        """Of all that work, the best first."""
+        tried = (self.try_out(Trial(0, params)) for params in self.space.all)
+        return sorted(r.value for r in tried if r.value is not None)
+
+    @classmethod
+    def from_records(
+        cls, space: Space, records: Sequence[TrialRecord], *, name: str, machine: str, date: str, **more: Any
+    ) -> Landscape:
+        """The landscape that a search over all of ``space`` saw. A lost trial leaves its configuration out.
+
+        Raises:
+            TuneError: the default was not timed.
+        """
+        cases: Tuple[str, ...] = tuple(more.pop("cases", ("default",)))
+        outcomes: Dict[str, Outcome] = {}
+        listed = []
+        for r in sorted(records, key=lambda r: r.number):
+            if r.state != "complete" and r.state not in INVALID:
+                continue
+            times = tuple(r.per_case[case] for case in cases) if r.state == "complete" else ()
+            outcomes[space.key(r.params)] = Outcome(r.state, times, r.reason)
+            listed.append(tuple(r.params[n] for n in space.names))
+        first = tuple(space.default[n] for n in space.names)
+        if outcomes.get(space.key(space.default), Outcome("lost")).state != "complete":
+            raise TuneError(f"{name}: the default configuration was not timed")
+        known = Space(space.parameters, (), tuple(listed), first)
+        return cls(name, known, outcomes, machine=machine, date=date, cases=cases, **{"origin": "measured", **more})
+
+    def dumps(self) -> str:
+        """As JSON, a line for each configuration."""
+        columns = [*self.space.names, "state", *(f"time:{c}" for c in self.cases), "reason"]
+        head = {
+            "kind": "landscape", "schema_version": SCHEMA_VERSION, "name": self.name, "title": self.title,
+            "origin": self.origin, "machine": self.machine, "date": self.date,
+            "parameters": {p.name: p.as_dict() for p in self.space.parameters}, "default": self.space.default,
+            "cases": list(self.cases), "unit": self.unit, "direction": self.direction, "columns": columns,
+        }  # fmt: skip
+        lines = [json.dumps(self._row(params)) for params in self.space.all]
+        return json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+
+    def _row(self, params: Params) -> List[Any]:
+        outcome = self.outcomes[self.space.key(params)]
+        times: List[Any] = [float(f"{t:.5g}") for t in outcome.times] or [None] * len(self.cases)
+        return [*(params[n] for n in self.space.names), outcome.state, *times, outcome.reason[:80]]
+
+    @classmethod
+    def loads(cls, text: str) -> Landscape:
+        """Raises: TuneError, when it is no such file."""
+        try:
+            return cls._parsed(json.loads(text))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise TuneError(f"this is no recorded landscape: {type(error).__name__}: {error}") from None
+
+    @classmethod
+    def _parsed(cls, entry: Mapping[str, Any]) -> Landscape:
+        if entry["kind"] != "landscape" or entry["schema_version"] != SCHEMA_VERSION:
+            raise ValueError("kind or schema_version differ")
+        if entry["origin"] not in ORIGINS:
+            raise ValueError(f"origin is none of {', '.join(ORIGINS)}")
+        names, cases = list(entry["parameters"]), tuple(entry["cases"])
+        width = len(names)
+        listed = [dict(zip(names, row)) for row in entry["rows"]]  # noqa: B905
+        space = Space.from_dict(
+            {"parameters": entry["parameters"], "configurations": listed, "default": entry["default"]}
+        )
+        outcomes = {}
+        for params, row in zip(listed, entry["rows"]):  # noqa: B905
+            state, times, reason = row[width], row[width + 1 : width + 1 + len(cases)], row[width + 1 + len(cases)]
+            outcomes[space.key(params)] = Outcome(state, tuple(times) if state == "complete" else (), reason)
+        more = {f.name: entry[f.name] for f in dataclasses.fields(cls) if f.name in _TOLD}
+        return cls(space=space, outcomes=outcomes, cases=cases, **more)
+
+
+_TOLD = ("name", "origin", "machine", "date", "title", "unit", "direction")

@@ -1,0 +1,279 @@
+"""What to try next: elite-preserving evolution, and its controls, random and exhaustive search.
+
+A strategy is a pure function of what is known and of a random number generator. It never proposes a configuration twice
+and says None when there is none left.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
+
+from fcctl_tune.errors import TuneError
+from fcctl_tune.records import TrialRecord, ranked
+from fcctl_tune.space import Parameter, Params, Space, Value
+
+STRATEGIES = ("evolution", "random", "exhaustive")
+#: Draws that may all be known already, before what is left is listed.
+DRAWS = 64
+
+#: Evolution: the first trials, of the budget one in so many and at most so many, each the least familiar of a few.
+SPREAD_SHARE, MOST_SPREAD, SPREAD_OF = 5, 16, 4
+#: Shares: of proposals that stay random, of children with two parents, of mutations that go to a neighbouring value.
+EXPLORE, CROSS, STEP = 0.05, 0.5, 0.6
+#: Offspring from which one is chosen; what failing surely would cost, in spreads of the logarithms of the values.
+LITTER, AVERSION = 12, 3.0
+#: Fitting of effects: sweeps, and records that a value is drawn towards no effect by.
+ROUNDS, SHRINK = 4, 1.0
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known when a proposal is made: told trials by number, and those under way. ``budget`` is all trials;
+    ``tried`` has the keys of both."""
+
+    space: Space
+    records: Tuple[TrialRecord, ...]
+    pending: Tuple[Params, ...]
+    tried: AbstractSet[str]
+    budget: int = 128
+
+    @classmethod
+    def of(
+        cls, space: Space, records: Sequence[TrialRecord], pending: Sequence[Params] = (), budget: int = 128
+    ) -> History:
+        tried = {space.key(params) for params in (*(r.params for r in records), *pending)}
+        return cls(space, tuple(records), tuple(pending), tried, budget)
+
+    @property
+    def number(self) -> int:
+        """The number of the trial to propose."""
+        return len(self.records) + len(self.pending)
+
+    def is_new(self, params: Params) -> bool:
+        return self.space.key(params) not in self.tried
+
+    def untried(self, rng: random.Random) -> Optional[Params]:
+        """A configuration that was not tried, each equally likely; None if there is none."""
+        for _ in range(DRAWS):
+            one = self.space.draw(rng)
+            if self.is_new(one):
+                return one
+        if self.space.is_counted:
+            left = [one for one in self.space.all if self.is_new(one)]
+            return dict(left[rng.randrange(len(left))]) if left else None
+        return next((one for one in self.space.configurations(rng) if self.is_new(one)), None)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    params: Params
+    source: str  # for people: random, mutation of 12, ..
+
+
+class Strategy(Protocol):
+    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
+        """The next configuration, never one that was tried; None when none is left."""
+
+
+@dataclass(frozen=True)
+class Random:
+    """Without replacement: the control."""
+
+    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
+        one = history.untried(rng)
+        return Proposal(one, "random") if one is not None else None
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """Every legal configuration, in the parameters' order."""
+
+    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:  # noqa: ARG002 - by contract
+        one = next((one for one in _in_order(history.space) if history.is_new(one)), None)
+        return Proposal(dict(one), "in order") if one is not None else None
+
+
+def _in_order(space: Space) -> Iterable[Params]:
+    return space.all if space.is_counted else space.configurations()
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
+
+    A first part of the budget is spread over the space. From then on each proposal is the most promising of
+    :data:`LITTER` offspring: mutants and crossings of elites, judged by what each parameter's values have been worth
+    on average (:class:`Worth`) and by which values, alone or in pairs, have failed (:class:`Risk`). A share of the
+    proposals stays random, so that nothing is ruled out for good.
+    """
+
+    elites: int = 6
+
+    def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
+        parents = ranked(history.records)[: self.elites]
+        if not parents or history.number < spread(history.budget):
+            return self._spread(history, rng)
+        if rng.random() >= EXPLORE:
+            child = self._child(history, parents, rng)
+            if child is not None:
+                return child
+        one = history.untried(rng)
+        return Proposal(one, "random") if one is not None else None
+
+    def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
+        """Of a few random ones, that whose values have been tried least."""
+        seen = Counter(
+            (name, params[name])
+            for params in (*(r.params for r in history.records), *history.pending)
+            for name in history.space.names
+        )
+        few = [one for one in (history.untried(rng) for _ in range(SPREAD_OF)) if one is not None]
+        if not few:
+            return None
+        return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
+
+    def _child(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Optional[Proposal]:
+        worth, risk = Worth.of(history), Risk.of(history)
+        litter: Dict[str, Proposal] = {}
+        for _ in range(LITTER * 4):
+            if len(litter) >= LITTER:
+                break
+            child = _offspring(history.space, parents, rng)
+            if child.params in history.space and history.is_new(child.params):
+                litter.setdefault(history.space.key(child.params), child)
+        if not litter:
+            return None
+        cost = worth.scale * AVERSION
+        return min(litter.values(), key=lambda one: worth(one.params) + cost * risk(one.params))
+
+
+def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random) -> Proposal:
+    first = _parent(parents, rng)
+    child, source = dict(first.params), f"of {first.number}"
+    if len(parents) > 1 and rng.random() < CROSS:
+        second = _parent([p for p in parents if p is not first], rng)
+        child = {name: (first if rng.random() < 0.5 else second).params[name] for name in space.names}
+        source = f"of {first.number} and {second.number}"
+        if rng.random() < 0.5:
+            return Proposal(child, source)
+    for _ in range(1 + (rng.random() < 0.4) + (rng.random() < 0.15)):
+        _mutate(space.parameters[rng.randrange(len(space.parameters))], child, rng)
+    return Proposal(child, source)
+
+
+def _parent(parents: Sequence[TrialRecord], rng: random.Random) -> TrialRecord:
+    """The better of two drawn: parents are ranked."""
+    return parents[min(rng.randrange(len(parents)), rng.randrange(len(parents)))]
+
+
+def _mutate(parameter: Parameter, child: Params, rng: random.Random) -> None:
+    """A step to a neighbouring value most of the time, where values have an order; else any other value."""
+    values = parameter.ordered
+    if len(values) < 2:
+        return
+    place = values.index(child[parameter.name])
+    if parameter.is_ordinal and rng.random() < STEP:
+        beside = [i for i in (place - 1, place + 1) if 0 <= i < len(values)]
+        child[parameter.name] = values[beside[rng.randrange(len(beside))]]
+        return
+    other = rng.randrange(len(values) - 1)
+    child[parameter.name] = values[other + (other >= place)]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What each value of each parameter adds to the logarithm of a configuration's value, fitted to those timed.
+
+    Few records of a value count little: its effect is drawn towards none.
+    """
+
+    effects: Mapping[Tuple[str, Value], float]
+    scale: float  # how far the logarithms spread
+
+    @classmethod
+    def of(cls, history: History) -> Worth:
+        timed = [(r.params, math.log(r.value)) for r in history.records if r.is_timed and r.value is not None]
+        if not timed:
+            return cls({}, 1.0)
+        mean = math.fsum(v for _, v in timed) / len(timed)
+        left = [v - mean for _, v in timed]
+        scale = math.sqrt(math.fsum(v * v for v in left) / len(left)) or 1.0
+        effects: Dict[Tuple[str, Value], float] = {}
+        for _ in range(ROUNDS):
+            for name in history.space.names:
+                shares: Dict[Value, List[int]] = {}
+                for i, (params, _) in enumerate(timed):
+                    shares.setdefault(params[name], []).append(i)
+                for value, places in shares.items():
+                    step = math.fsum(left[i] for i in places) / (len(places) + SHRINK)
+                    effects[name, value] = effects.get((name, value), 0.0) + step
+                    for i in places:
+                        left[i] -= step
+        return cls(effects, scale)
+
+    def __call__(self, params: Params) -> float:
+        return math.fsum(self.effects.get(item, 0.0) for item in params.items())
+
+
+@dataclass(frozen=True)
+class Risk:
+    """How likely a configuration is to fail: the worst failure rate of any of its values, alone or in pairs."""
+
+    failed: Mapping[FrozenSet[Tuple[str, Value]], int]
+    tried: Mapping[FrozenSet[Tuple[str, Value]], int]
+
+    @classmethod
+    def of(cls, history: History) -> Risk:
+        failed: Counter[FrozenSet[Tuple[str, Value]]] = Counter()
+        tried: Counter[FrozenSet[Tuple[str, Value]]] = Counter()
+        if any(r.is_invalid for r in history.records):
+            for r in history.records:
+                if r.is_timed or r.is_invalid:
+                    parts = _parts(r.params)
+                    tried.update(parts)
+                    if r.is_invalid:
+                        failed.update(parts)
+        return cls(failed, tried)
+
+    def __call__(self, params: Params) -> float:
+        if not self.failed:
+            return 0.0
+        return max(self.failed.get(part, 0) / (self.tried.get(part, 0) + 2) for part in _parts(params))
+
+
+def _parts(params: Params) -> List[FrozenSet[Tuple[str, Value]]]:
+    items = list(params.items())
+    return [frozenset((a, b)) for i, a in enumerate(items) for b in items[i:]]
+
+
+def spread(budget: int) -> int:
+    """How many first trials are spread over the space."""
+    return max(4, min(MOST_SPREAD, budget // SPREAD_SHARE))
+
+
+def choose(strategy: str, space: Space, budget: int) -> str:
+    """``auto``: exhaustive where the budget covers the space, else evolution.
+
+    Raises:
+        TuneError: there is no such strategy.
+    """
+    if strategy == "auto":
+        return "exhaustive" if space.size is not None and space.size <= budget else "evolution"
+    if strategy not in STRATEGIES:
+        raise TuneError(f"there is no strategy {strategy!r}", f"known: auto, {', '.join(STRATEGIES)}")
+    return strategy
+
+
+def make(strategy: str, elites: int = 6) -> Strategy:
+    if strategy == "evolution":
+        return Evolution(elites)
+    return Exhaustive() if strategy == "exhaustive" else Random()
+
+
+def rng_of(seed: int, number: int) -> random.Random:
+    """The chance in one proposal: its own, so that a search goes on after a kill as if there had been none."""
+    return random.Random(f"{seed}/{number}")  # noqa: S311 - a search is no secret

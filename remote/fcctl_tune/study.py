@@ -1,0 +1,223 @@
+"""A search that survives its process: trials are asked for and told, and each step is on disk before it counts.
+
+Kept by Optuna (ask and tell, a journal file), so that its own tools read it. What is tried next comes from
+:mod:`fcctl_tune.search`. Whenever the process dies, the next one that opens the file goes on: a trial that was asked
+for and not told is asked for again under its number, and what was told is never tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Deque, Dict, List, Optional, Set, Tuple, Type
+
+from fcctl_tune import search
+from fcctl_tune.errors import StudyMismatch, TuneError
+from fcctl_tune.records import Summary, Trial, TrialRecord
+from fcctl_tune.space import Space
+from fcctl_tune.spec import Spec
+
+if TYPE_CHECKING:
+    import optuna
+
+    from fcctl_tune.storage import Journal
+
+NAME = "fcctl"
+#: Parts of a spec that make its times what they are; the rest may change between a search and its resumption.
+_IDENTITY = ("parameters", "constraints", "configurations", "default", "build", "gates", "check", "bench", "serve",
+             "metric", "cases")  # fmt: skip
+
+
+class Study:
+    """One search in one file. Threads may share it; processes may not.
+
+    Args:
+        path: the journal; created if it is not there.
+        strategy: auto, evolution, random or exhaustive; auto is exhaustive where the budget covers the space.
+        seed: proposals follow from it, the trial's number and what is known of the others.
+
+    Raises:
+        StudyLocked: another process has it open.
+        StudyMismatch: it is the study of another search.
+        SpecError: the spec's space command was not run.
+        TuneError: Optuna is missing, or the file is damaged.
+    """
+
+    def __init__(self, path: str, spec: Spec, strategy: str = "auto", seed: int = 0) -> None:
+        self.spec, self.seed = spec, seed
+        self.space: Space = spec.known_space
+        self.strategy = search.choose(strategy, self.space, spec.trials)
+        self.ended = "running"
+        self._search = search.make(self.strategy, spec.elites)
+        self._guard = threading.Lock()
+        self._known: Dict[int, TrialRecord] = {}
+        self._asked: Dict[int, Trial] = {}
+        self._live: Dict[int, optuna.trial.Trial] = {}
+        self._again: Deque[Trial] = deque()
+        self._tried: Set[str] = set()
+        self._journal, self._study = _open(path)
+        try:
+            self._distributions = _distributions(self.space)
+            self._identify(path)
+            self._restore()
+        except BaseException:
+            self.close()
+            raise
+
+    def _identify(self, path: str) -> None:
+        entry = self.spec.to_dict()
+        text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
+        mine = {"spec": hashlib.sha256(text.encode()).hexdigest(), "strategy": self.strategy, "seed": self.seed}
+        there = self._study.user_attrs.get(NAME)
+        if there is None:
+            self._study.set_user_attr(NAME, mine)
+            self._journal.sync()
+        elif there != mine:
+            differs = ", ".join(key for key in mine if there.get(key) != mine[key])
+            raise StudyMismatch(
+                f"{path} is of another search: its {differs} differs", "search into another folder, or move this away"
+            )
+
+    def _restore(self) -> None:
+        """What a process before this one left; an ask or a tell that it had begun is completed."""
+        import optuna
+
+        for frozen in self._study.get_trials(deepcopy=False):
+            if frozen.state == optuna.trial.TrialState.WAITING:  # the last one, put in and not taken out
+                live = self._study.ask(self._distributions)
+            else:
+                live = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
+            told = frozen.user_attrs.get("record")
+            self._tried.add(self.space.key(frozen.system_attrs["fixed_params"]))
+            if told is not None:
+                self._known[frozen.number] = TrialRecord.from_dict(told)
+            if frozen.state.is_finished():
+                continue
+            for parameter in self.space.parameters:
+                live.suggest_categorical(parameter.name, parameter.values)
+            if told is not None:
+                self._finish(self._known[frozen.number])
+                continue
+            trial = Trial(frozen.number, frozen.system_attrs["fixed_params"], frozen.user_attrs.get("source", ""))
+            self._asked[trial.number] = trial
+            self._live[trial.number] = live
+            self._again.append(trial)
+        self._journal.sync()
+
+    def ask(self) -> Optional[Trial]:
+        """The next configuration; None when the budget is used up or the space is exhausted (:attr:`ended` says)."""
+        with self._guard:
+            if self._again:
+                return self._again.popleft()
+            number = len(self._asked) + len(self._known)
+            if number >= self.spec.trials:
+                self.ended = "budget"
+                return None
+            proposal = self._proposed(number)
+            if proposal is None:
+                self.ended = "exhausted"
+                return None
+            self._study.enqueue_trial(dict(proposal.params), user_attrs={"source": proposal.source})
+            asked = self._study.ask(self._distributions)
+            self._journal.sync()
+            trial = Trial(asked.number, proposal.params, proposal.source)
+            self._asked[trial.number], self._live[trial.number] = trial, asked
+            self._tried.add(self.space.key(trial.params))
+            return trial
+
+    def _proposed(self, number: int) -> Optional[search.Proposal]:
+        if number == 0:
+            return search.Proposal(self.space.default, "default")
+        records = tuple(self._known[n] for n in sorted(self._known))
+        pending = tuple(self._asked[n].params for n in sorted(self._asked))
+        history = search.History(self.space, records, pending, self._tried, self.spec.trials)
+        return self._search.propose(history, search.rng_of(self.seed, number))
+
+    def tell(self, record: TrialRecord) -> None:
+        """Record what came of a trial. On disk when this returns.
+
+        Raises:
+            TuneError: there is no such trial, or it was told already.
+        """
+        with self._guard:
+            asked = self._asked.get(record.number)
+            if asked is None or self.space.key(asked.params) != self.space.key(record.params):
+                why = "was told already" if record.number in self._known else "is not one that was asked for"
+                raise TuneError(f"trial {record.number} {why}")
+            self._live[record.number].set_user_attr("record", record.to_dict())
+            self._finish(record)
+            self._journal.sync()
+            del self._asked[record.number], self._live[record.number]
+            self._known[record.number] = record
+
+    def _finish(self, record: TrialRecord) -> None:
+        """Optuna's half of a tell: it knows values, and that a trial was pruned or failed."""
+        import optuna
+
+        if record.state == "complete":
+            self._study.tell(record.number, record.value)
+        else:
+            states = optuna.trial.TrialState
+            self._study.tell(record.number, state=states.PRUNED if record.state == "pruned" else states.FAIL)
+
+    def records(self) -> List[TrialRecord]:
+        """What came of every trial told so far, by number."""
+        with self._guard:
+            return [self._known[n] for n in sorted(self._known)]
+
+    @property
+    def pending(self) -> List[Trial]:
+        """Asked for and not told, by number."""
+        with self._guard:
+            return [self._asked[n] for n in sorted(self._asked)]
+
+    def summary(self) -> Summary:
+        """The search so far, for its documents."""
+        return Summary(self.spec, self.strategy, self.seed, self.ended, tuple(self.records()))
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+def _open(path: str) -> Tuple[Journal, optuna.Study]:
+    try:
+        import optuna
+
+        from fcctl_tune.storage import Journal
+    except ImportError as error:
+        raise TuneError(f"the search needs Optuna: {error}", "pip install 'fcctl[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = Journal(path)
+    try:
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(journal),
+            study_name=NAME,
+            load_if_exists=True,
+            direction="minimize",
+            sampler=optuna.samplers.RandomSampler(0),  # never asked: every trial's parameters are given
+        )
+        journal.sync()
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        journal.close()
+        raise TuneError(f"{path} is no study: {error}", "move it away to search from the beginning") from None
+    except BaseException:
+        journal.close()
+        raise
+    return journal, study
+
+
+def _distributions(space: Space) -> Dict[str, optuna.distributions.BaseDistribution]:
+    import optuna
+
+    return {p.name: optuna.distributions.CategoricalDistribution(p.values) for p in space.parameters}
