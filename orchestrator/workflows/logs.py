@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fcctl_remote import wire
-from orchestrator.domain.lifecycle import fold
+from orchestrator.domain.lifecycle import Stage, fold
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import NotFoundError, RunNotFinished, RunNotFound, did_you_mean
+from orchestrator.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
 from orchestrator.ports import Services
 from orchestrator.workflows import prewake
 from orchestrator.workflows.link import Link
@@ -27,6 +27,8 @@ class LogPiece:
 
 def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) -> Iterator[LogPiece]:
     """The log of one step, or of all in order, in pieces; with ``wait``, also what is still to come.
+
+    A run may come home, and its machine be stopped, while this reads: the rest is then read here.
 
     Raises:
         NotFoundError: the run has no such step.
@@ -53,11 +55,12 @@ def _from_store(services: Services, run_id: str, step: str | None) -> Iterator[L
             yield from _from_file(folder, result.id)
 
 
-def _from_file(folder: Path, step: str) -> Iterator[LogPiece]:
+def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
     path = folder / "steps" / step / "log.txt"
     if not path.is_file():
         return
     with path.open("rb") as f:
+        f.seek(offset)
         while data := f.read(_CHUNK):
             yield LogPiece(step, data)
 
@@ -77,9 +80,35 @@ def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: b
 
 
 def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
-    link = new_link(services, saved.target)
+    run_id = saved.plan.run_id
+    read = dict.fromkeys(steps, 0)
+    try:
+        if not _is_home(services, run_id):
+            for piece in _over_the_link(services, saved, steps, wait=wait):
+                yield piece
+                read[piece.step] += len(piece.data)
+            return
+    except HostError:
+        if not _is_home(services, run_id):
+            raise
+    for step, offset in read.items():
+        yield from _from_file(services.store.folder(run_id), step, offset)
+
+
+def _is_home(services: Services, run_id: str) -> bool:
+    """Whether all that the host had of the run is here, so that its machine may be off."""
+    return services.store.is_complete(run_id) or fold(services.store.journal_of(run_id)).stage is Stage.COLLECTED
+
+
+def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    def doubt() -> None:
+        if _is_home(services, saved.plan.run_id):
+            raise LinkLost(f"{saved.target.name} has been let go")
+
     ended: set[str] = set()
     request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
+    link = new_link(services, saved.target)
+    link.doubt = doubt
     try:
         _await_arrival(services, link, saved, wait=wait)
         for step_id in steps:
