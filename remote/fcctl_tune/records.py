@@ -167,7 +167,9 @@ class Summary:
 
     @property
     def elites(self) -> List[TrialRecord]:
-        return ranked(self.records)[: self.spec.elites]
+        """The best of those timed in full; where these are too few, the best of the pruned after them."""
+        pruned = sorted((r for r in self.records if r.state == "pruned"), key=lambda r: (r.value or 0.0, r.number))
+        return (ranked(self.records) + pruned)[: self.spec.elites]
 
     def document(self, **more: Any) -> Dict[str, Any]:
         """The ``tuning`` document.
@@ -221,7 +223,7 @@ class Summary:
         return found
 
     def _ranking(self, final: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
-        known = {r.number: self._elite(r) for r in self.records if r.state == "complete"}
+        known = {r.number: self._elite(r) for r in self.records if r.is_timed}
         if final:
             entries = [{**known.get(one["trial"], {}), **one} for one in final]
         else:
