@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     from orchestrator.adapters.machine_book import FileMachineBook
     from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
-    from orchestrator.domain.cloud import Machine
     from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
-    from orchestrator.workflows.ledger import Witness
     from orchestrator.workflows.link import Link
+    from orchestrator.workflows.witness import Witness
 
 
 class SystemClock:
@@ -138,14 +137,11 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     @functools.cache
     def witness() -> Witness:
         """The ledger's eye on machines; loaded only by what looks at some."""
-        from orchestrator.workflows.ledger import Witness
+        from orchestrator.workflows.witness import Witness
 
         return Witness(sightings, clock, workspace.config.budget)
 
-    def seen(target: GcpTarget, machine: Machine) -> None:
-        witness().see(target, machine)
-
-    known_clouds = WatchedClouds(clouds(), seen)
+    known_clouds = WatchedClouds(clouds(), witness)
     return Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),
@@ -297,8 +293,8 @@ def tick(cli: Cli) -> list[tuple[str, Firing]]:
     decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
     with opened(cli, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
-        if left:
-            resume.settle(found, left)
+        if left or found.store.owed():
+            resume.settle(found, left, debts="due")
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))

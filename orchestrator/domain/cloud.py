@@ -190,6 +190,12 @@ class Operation:
     refusal: Refusal | None = None
     started: float | None = None
     finished: float | None = None
+    #: The id of what it was done to, which a name is given anew without; empty: the cloud does not say.
+    target_id: str = ""
+    #: What kind of thing that is, as the cloud's addresses have it: ``instances``, ``disks``, ...
+    collection: str = "instances"
+    #: Who asked for it, as the cloud names them; ``system`` for the cloud itself.
+    user: str = ""
 
     @property
     def done(self) -> bool:

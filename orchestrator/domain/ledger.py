@@ -19,6 +19,9 @@ from orchestrator.domain.budget import MINIMUM_BILLED_S
 from orchestrator.domain.records import RunRecord
 
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
+#: How far a line can be relied on: it is what the cloud said; it is reckoned from what the cloud said once; it cannot
+#: have been more, and may have been less; it costs something, and no price is known.
+Sure = Literal["known", "estimated", "upper_bound", "unpriced"]
 IDLE = "idle"
 UNEXPLAINED = "unexplained"
 #: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
@@ -35,11 +38,18 @@ class Sighting(BaseModel):
     name: str
     instance_id: str
     target: str
-    usd_per_hour: float
+    #: None: no price is known.
+    usd_per_hour: float | None
     started: float
     #: None: it was on when this was seen.
     stopped: float | None = None
     seen: float
+    #: When the cloud was to stop it by itself.
+    fence: float | None = None
+    #: ``stopped`` is the latest that it can have been: nobody knows when it was.
+    bound: bool = False
+    #: Who asked for the start, as the cloud names them; empty: not asked.
+    user: str = ""
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
 
@@ -51,12 +61,15 @@ class Span:
     name: str
     instance_id: str
     target: str
-    usd_per_hour: float
+    usd_per_hour: float | None
     started: float
     #: If it is still on, when that was seen last.
     until: float
     on: bool
     emulated: bool
+    #: It was on no longer than this, and perhaps shorter.
+    bound: bool = False
+    user: str = ""
 
     @property
     def machine(self) -> str:
@@ -65,6 +78,9 @@ class Span:
     @property
     def billed_s(self) -> float:
         return max(MINIMUM_BILLED_S, self.until - self.started)
+
+    def usd(self, seconds: float) -> float:
+        return seconds / 3600 * (self.usd_per_hour or 0.0)
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,7 @@ class Line:
     job: str | None = None
     machine: str | None = None
     emulated: bool = False
+    sure: Sure = "known"
 
 
 @dataclass(frozen=True)
@@ -93,22 +110,33 @@ class Total:
     idle_usd: float
 
 
-def spans(sightings: Iterable[Sighting]) -> list[Span]:
-    """Each machine's times of being on, oldest first. Of several sightings of one start the latest word counts."""
-    latest: dict[tuple[str, int], Sighting] = {}
+def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
+    """The last word on each start, the oldest start first. A stop that was told is stronger than a bound of it."""
+    found: dict[tuple[str, int], Sighting] = {}
     for sighting in sightings:
         key = (sighting.instance_id, round(sighting.started))
-        known = latest.get(key)
-        if known is None or (sighting.stopped is not None, sighting.seen) >= (known.stopped is not None, known.seen):
-            latest[key] = sighting
-    found = [
-        Span(
-            s.name, s.instance_id, s.target, s.usd_per_hour, s.started,
-            s.stopped if s.stopped is not None else max(s.seen, s.started), s.stopped is None, s.emulated,
-        )
-        for s in latest.values()
-    ]  # fmt: skip
-    return _closed(sorted(found, key=lambda span: (span.started, span.instance_id)))
+        known = found.get(key)
+        if known is None or _strength(sighting) >= _strength(known):
+            found[key] = sighting
+    return sorted(found.values(), key=lambda s: (s.started, s.instance_id))
+
+
+def _strength(sighting: Sighting) -> tuple[bool, bool, float]:
+    return sighting.stopped is not None, not sighting.bound, sighting.seen
+
+
+def spans(sightings: Iterable[Sighting]) -> list[Span]:
+    """Each machine's times of being on, oldest first. Of several sightings of one start the latest word counts."""
+    return _closed(
+        [
+            Span(
+                s.name, s.instance_id, s.target, s.usd_per_hour, s.started,
+                s.stopped if s.stopped is not None else max(s.seen, s.started), s.stopped is None, s.emulated,
+                s.bound, s.user,
+            )
+            for s in latest(sightings)
+        ]
+    )  # fmt: skip
 
 
 def _closed(found: list[Span]) -> list[Span]:
@@ -123,22 +151,34 @@ def _closed(found: list[Span]) -> list[Span]:
 
 
 def run_lines(record: RunRecord) -> list[Line]:
-    """What one run used, by activity, in the order of its breakdown."""
-    begun = _epoch(record.started) or _epoch(record.created) or 0.0
-    machine = record.machine
-    if machine is not None and machine.began is not None:
-        begun = _epoch(machine.began) or begun
+    """What one run used, by activity, in the order of its breakdown; a time while its machine was off is left out."""
+    sure: Sure = "upper_bound" if record.cost.upper_bound else "known"
+    times = _times(record)
+    machine = f"{record.machine.name} ({record.machine.instance_id})" if record.machine is not None else None
     lines = []
     for cost in record.cost.breakdown:
-        if cost.seconds > 0:
+        left = cost.seconds
+        while left > 0:
+            begun, room = times[0]
+            taken = left if len(times) == 1 else min(left, room)
+            times = [(begun + taken, room - taken), *times[1:]] if taken < room or len(times) == 1 else times[1:]
+            usd = cost.usd * taken / cost.seconds
             lines.append(
-                Line(
-                    begun, cost.seconds, cost.usd, cost.activity, record.target, record.run_id, record.job,
-                    f"{machine.name} ({machine.instance_id})" if machine else None, record.cost.emulated,
-                )
+                Line(begun, taken, usd, cost.activity, record.target, record.run_id, record.job, machine,
+                     record.cost.emulated, sure)
             )  # fmt: skip
-            begun += cost.seconds
+            left -= taken
     return lines
+
+
+def _times(record: RunRecord) -> list[tuple[float, float]]:
+    """(since, for how long) the machine was on for the run, epoch seconds and seconds; the last one has no end."""
+    begun = _epoch(record.started) or _epoch(record.created) or 0.0
+    machine = record.machine
+    if machine is None:
+        return [(begun, math.inf)]
+    sittings = [(_epoch(sitting.began) or begun, sitting.seconds) for sitting in machine.sittings]
+    return [one for one in sittings if one[1] > 0] or [(_epoch(machine.began) or begun, math.inf)]
 
 
 def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[Line]:
@@ -148,8 +188,11 @@ def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[
     on = spans(sightings)
     for record in records:
         of_run = run_lines(record)
+        instance_id = record.machine.instance_id if record.machine is not None else None
+        if record.machine is None and (likely := _likely(of_run, on)) is not None:
+            instance_id = likely.instance_id
+            of_run = [replace(line, machine=likely.machine) for line in of_run]
         lines += of_run
-        instance_id = record.machine.instance_id if record.machine is not None else _likely(of_run, on)
         if instance_id is not None:
             used.setdefault(instance_id, []).extend(of_run)
     known: dict[str, list[Span]] = {}
@@ -160,7 +203,7 @@ def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
 
 
-def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> str | None:
+def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> Span | None:
     """The machine of a run that never got hold of one, but had it turned on: its target's, at that time."""
     if not of_run:
         return None
@@ -168,7 +211,7 @@ def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> str | None:
     for span in on:
         gap = max(span.started - end, start - (math.inf if span.on else span.until))
         if span.target == of_run[0].target and gap <= NEAR_S:
-            return span.instance_id
+            return span
     return None
 
 
@@ -192,9 +235,10 @@ def _overlap(line: Line, span: Span) -> float:
 
 
 def _correction(span: Span, start: float, seconds: float) -> Line:
-    usd = round(seconds / 3600 * span.usd_per_hour, 6)
+    usd = round(span.usd(seconds), 6)
     activity = IDLE if seconds > 0 else UNEXPLAINED
-    return Line(start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated)
+    sure: Sure = "unpriced" if span.usd_per_hour is None else "upper_bound" if span.bound else "known"
+    return Line(start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated, sure=sure)
 
 
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:

@@ -7,12 +7,21 @@ nothing accounts for is ``idle``, and where the parts are too many, ``idle`` and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S
-from orchestrator.domain.records import CostLine, CostRecord, JournalEntry, MachineRecord, StepRecord, iso
+from orchestrator.domain.records import (
+    CostLine,
+    CostRecord,
+    JournalEntry,
+    MachineRecord,
+    SittingRecord,
+    StepRecord,
+    iso,
+)
 from orchestrator.domain.saved_plan import SavedPlan
 
 #: The part of the bill that begins with a line of the journal; None: the machine is off, or not this run's any more.
@@ -36,13 +45,38 @@ class Sitting:
     #: When the cloud was to stop it by itself; it was not on for longer, whenever this computer came to look.
     deadline: float | None = None
     released: str | None = None
+    #: Whether it answered.
+    acquired: bool = False
+
+    @property
+    def since(self) -> float:
+        """From when on it was on for the run: by the cloud's clock, if the run had it turned on."""
+        return self.started if self.turned_on and self.started is not None else self.began
 
     @property
     def seconds(self) -> float:
-        if not self.turned_on or self.started is None or self.stopped is None:
-            return sum(self.parts.values())
-        latest = self.stopped if self.deadline is None else min(self.stopped, self.deadline + FENCE_LATENESS_S)
-        return max(0.0, latest - self.started)
+        since, held = self.started, sum(self.parts.values())
+        if since is None:
+            return held
+        longest = math.inf if self.deadline is None else max(0.0, self.deadline + FENCE_LATENESS_S - since)
+        if self.stopped is None:
+            return min(longest, held)
+        if self.turned_on:
+            return min(longest, max(0.0, self.stopped - since))
+        # One that was on already is paid for from when the run took it, which only this computer's clock tells.
+        return min(longest, held, self.stopped - self.began if self.stopped > self.began else held)
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether nobody knows when it went off: it was on for the run no longer than :attr:`seconds`."""
+        return self.stopped is None and self.released in ("stopped", "deleted", "gone")
+
+    @property
+    def billed(self) -> bool:
+        """Whether it was ever on, as far as is known."""
+        if self.released == "gone":
+            return self.acquired or self.stopped is not None
+        return bool(self.parts) and self.released not in ("off", "untouched")
 
 
 def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
@@ -64,7 +98,7 @@ def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
             parts[phase] = parts.get(phase, 0.0) + max(0.0, entry.time - since)
         _learn(found[-1], entry)
         phase, since = changed, entry.time
-    return [sitting for sitting in found if sitting.parts and sitting.released not in ("off", "gone", "untouched")]
+    return [sitting for sitting in found if sitting.billed]
 
 
 def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
@@ -80,6 +114,7 @@ def _learn(sitting: Sitting, entry: JournalEntry) -> None:
     if entry.kind == "cloud":
         sitting.began = entry.time
     elif entry.kind == "acquired":
+        sitting.acquired = True
         sitting.turned_on = bool(entry.data.get("turned_on"))
         sitting.started = entry.data.get("started")
         sitting.deadline = entry.data.get("deadline")
@@ -115,6 +150,7 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         usd_per_hour=rate,
         billed_s=round(billed, 3),
         breakdown=lines,
+        upper_bound=any(sitting.upper_bound for sitting in on),
         emulated=saved.target.kind == "sandbox",
     )
 
@@ -166,15 +202,15 @@ def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
     had = next((e.data for e in reversed(entries) if e.kind in ("acquired", "released") and _names_it(e.data)), None)
     if had is None or not on:
         return None
-    first, last = on[0], on[-1]
-    began = first.started if first.turned_on and first.started is not None else first.began
-    ended = last.stopped if last.released in ("stopped", "deleted") else None
+    last = on[-1]
+    ended = last.stopped if last.released in ("stopped", "deleted", "gone") else None
     return MachineRecord(
         project=str(had["project"]),
         zone=str(had["zone"]),
         name=str(had["name"]),
         instance_id=str(had["instance_id"]),
-        began=iso(began),
+        began=iso(on[0].since),
         ended=iso(ended),
         released=last.released,
+        sittings=[SittingRecord(began=iso(s.since) or "", seconds=round(s.seconds, 3)) for s in on],
     )

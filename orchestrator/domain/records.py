@@ -72,8 +72,17 @@ class CostRecord(_Record):
     usd_per_hour: float = 0.0
     billed_s: float = 0.0
     breakdown: list[CostLine] = []
+    #: When the machine went off is not known: it cannot have cost more than this, and may have cost less.
+    upper_bound: bool = False
     #: What it would have cost: the machine was the sandbox's, and nobody pays for it.
     emulated: bool = False
+
+
+class SittingRecord(_Record):
+    """One time that the machine was on for a run."""
+
+    began: str
+    seconds: float
 
 
 class MachineRecord(_Record):
@@ -88,6 +97,8 @@ class MachineRecord(_Record):
     #: When it went off again; None if it was left on.
     ended: str | None = None
     released: str | None = None  # stopped, deleted, kept, used, gone
+    #: Each time that it was on for the run: a second one fetched what a machine that was stopped under it had left.
+    sittings: list[SittingRecord] = []
 
 
 class OmittedRecord(_Record):

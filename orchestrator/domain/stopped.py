@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.domain.cloud import Machine, Operation, Power
+from orchestrator.domain.power_history import ends, kind, off_at
 from orchestrator.domain.records import RunStatus
 
 How = Literal["preempted", "fence", "timer", "guest", "console", "host_error", "deleted", "replaced", "unknown"]
@@ -29,7 +30,13 @@ class Stopped:
 
 
 def why_stopped(
-    name: str, instance_id: str, seen: Machine | None, operations: Sequence[Operation], timer: float | None
+    name: str,
+    instance_id: str,
+    seen: Machine | None,
+    operations: Sequence[Operation],
+    timer: float | None,
+    started: float | None = None,
+    money_until: float | None = None,
 ) -> Stopped | None:
     """What happened to the machine; None if it runs, or is about to run again.
 
@@ -38,9 +45,14 @@ def why_stopped(
         seen: what has its name and zone now.
         operations: what happened there, newest first.
         timer: when its own shutdown timer was to end it, epoch seconds.
+        started: when it went on, by the cloud's clock: one that was off for long when it was deleted was on no longer.
+        money_until: when the money for the run was spent, epoch seconds; None: it had no budget to stop at.
     """
-    last = next((op for op in operations if _ends_a_run(op)), None)
+    last = next((op for op in operations if ends(op) and op.target_id in ("", instance_id)), None)
     at = (last.finished or last.started) if last else None
+    if started is not None and (seen is None or seen.id != instance_id):
+        first = off_at(operations, instance_id, started)
+        at = at if first is None else first
     if seen is None:
         if last is not None and last.type.endswith("preempted"):
             return Stopped("preempted", "preempted", f"{name} was preempted, and its disk is gone", at, disk=False)
@@ -51,28 +63,25 @@ def why_stopped(
         return None
     if last is None:
         return Stopped("unknown", "lost", f"{name} was stopped, and the cloud does not say by whom", seen.stopped)
-    return _because(name, last, at or seen.stopped, timer)
+    return _because(name, last, at or seen.stopped, timer, money_until)
 
 
-_ENDS = ("preempted", "guestTerminate", "deferredStop", "hostError", "terminateOnHostMaintenance", "stop", "suspend")
-
-
-def _ends_a_run(operation: Operation) -> bool:
-    kind = operation.type.rpartition(".")[2]
-    return operation.refusal is None and (kind in _ENDS or kind in ("delete", "deferredDelete"))
-
-
-def _because(name: str, operation: Operation, at: float | None, timer: float | None) -> Stopped:
-    kind = operation.type.rpartition(".")[2]
-    if kind == "preempted":
+def _because(
+    name: str, operation: Operation, at: float | None, timer: float | None, money_until: float | None
+) -> Stopped:
+    what = kind(operation)
+    if what == "preempted":
         return Stopped("preempted", "preempted", f"{name} was preempted: the cloud took it back", at)
-    if kind in ("deferredStop", "deferredDelete"):
+    if what in ("deferredStop", "deferredDelete"):
         return Stopped("fence", "over_budget", f"{name} reached its time limit, and the cloud stopped it", at)
-    if kind == "guestTerminate":
+    if what == "guestTerminate":
         if timer is not None and at is not None and at >= timer - TIMER_SLACK_S:
             return Stopped("timer", "over_budget", f"{name} reached the end of its shutdown timer", at)
+        if money_until is not None and at is not None and at >= money_until:
+            # The host program ended the run then, and idled for a moment.
+            return Stopped("timer", "over_budget", f"{name} turned itself off: the money for the run was spent", at)
         return Stopped("guest", "lost", f"{name} was shut down from inside", at)
-    if kind in ("hostError", "terminateOnHostMaintenance"):
-        return Stopped("host_error", "lost", f"the computer under {name} failed ({kind})", at)
-    what = "suspended" if kind == "suspend" else "stopped"
-    return Stopped("console", "lost", f"{name} was {what} by a user of the project, not by fcctl", at)
+    if what in ("hostError", "terminateOnHostMaintenance"):
+        return Stopped("host_error", "lost", f"the computer under {name} failed ({what})", at)
+    done = "suspended" if what == "suspend" else "stopped"
+    return Stopped("console", "lost", f"{name} was {done} by a user of the project, not by fcctl", at)

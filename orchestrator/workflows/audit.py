@@ -18,10 +18,13 @@ from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, Leftover, Machine
 from orchestrator.domain.endpoint import on_loopback
 from orchestrator.domain.notify import of_left_running
+from orchestrator.domain.reconcile import Account
 from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.ports import Cloud, Services
+from orchestrator.workflows import ledger
+from orchestrator.workflows.reconcile import Listed, reconcile
 from orchestrator.workflows.release import Hold, release
 from orchestrator.workflows.resume import settle
 from orchestrator.workflows.tell import tell
@@ -65,6 +68,8 @@ class Audit:
     projects: tuple[str, ...]
     #: Those of them whose cloud is an emulator on this computer: nobody pays for what is on there.
     emulated: tuple[str, ...] = ()
+    #: The ledger against the cloud's own books, by machine.
+    accounts: tuple[Account, ...] = ()
 
     @property
     def strays(self) -> list[Finding]:
@@ -73,17 +78,19 @@ class Audit:
 
 
 def audit(
-    services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str, leftovers: bool = True
+    services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str, whole: bool = True
 ) -> Audit:
     """Ask every project that a target, or a run that is not complete, names: one list over all zones for each.
 
     Args:
         workspace: this one's name as labels have it.
-        leftovers: whether to look for disks, snapshots and addresses too.
+        whole: whether to look for disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
     orphans: list[Leftover] = []
     unanswered: list[Unanswered] = []
+    accounts: list[Account] = []
+    before = ledger.lines(services) if whole else []
     places = list(places_of(services, targets))
     for place in places:
         cloud = services.clouds.open(place.targets[0])
@@ -93,16 +100,21 @@ def audit(
             rate = judgement.rate_of(machine, place.target_of(machine), budget)
             claims = claims_on(services, place, machine)
             findings.append(judgement.judge(machine, claims, rate, services.clock.now(), workspace))
-        if leftovers and not any(u.what == "all zones" for u in unasked):
+        if whole and not any(u.what == "all zones" for u in unasked):
             found, missing = _leftovers(cloud, place)
             orphans += judgement.orphans(found, place.names)
             unanswered += missing
+            listed = Listed(place.project, place.targets, machines, frozenset(u.what for u in unasked))
+            told, untold = reconcile(services, cloud, listed, budget, before)
+            accounts += told
+            unanswered += [Unanswered(place.project, what, why) for what, why in untold]
     return Audit(
         tuple(findings),
         tuple(orphans),
         tuple(unanswered),
         tuple(place.project for place in places),
         tuple(place.project for place in places if on_loopback(place.api_endpoint)),
+        tuple(accounts),
     )
 
 

@@ -148,7 +148,7 @@ class LettingGo:
             return
         finally:
             self._link.close()
-        off = next((r for r in done if r.how in ("stopped", "deleted")), done[0])
+        off = next((r for r in done if r.how in ("stopped", "deleted") or r.started is not None), done[0])
         self._log("released", **asdict(off))
         self._services.store.paid(self._held.run_id)
 
@@ -165,10 +165,10 @@ class LettingGo:
         cause = f" ({error.cause})" if error.cause else ""
         what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
         self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
-        self._leave_a_note()
+        self._leave_a_note(tried=self._services.clock.now(), why=error.message)
 
-    def _leave_a_note(self) -> None:
+    def _leave_a_note(self, **facts: object) -> None:
         """For whoever comes next: this machine was turned on for us, and is not known to be off."""
         holds = [asdict(hold) for hold in self._held.holds()]
-        debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds}
+        debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
         self._services.store.owe(self._held.run_id, debt)

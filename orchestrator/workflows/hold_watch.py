@@ -56,8 +56,11 @@ class Watch:
         if seen is not None and seen.id == known["instance_id"] and seen.power is Power.RUNNING:
             self._remember(seen)
             return None
-        timer = next((e.data.get("deadline") for e in reversed(self._held.entries()) if e.kind == "armed"), None)
-        return why_stopped(name, str(known["instance_id"]), seen, cloud.operations(zone, name), timer)
+        lines = self._held.entries()
+        timer = next((e.data.get("deadline") for e in reversed(lines) if e.kind == "armed"), None)
+        money_until = next((e.data.get("stop_by") for e in reversed(lines) if e.kind == "submit"), None)
+        history, started = cloud.operations(zone, name), known.get("started")
+        return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until)
 
     def revive(self) -> None:
         """After the link could not be opened: whatever it takes to open it, if the machine runs.

@@ -73,7 +73,7 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
 def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
     """The machines in the targets' projects that fcctl made and no target names."""
     named = {target.instance for target in targets.values() if isinstance(target, GcpTarget)}
-    seen = audit(services, targets, budget, workspace=workspace, leftovers=False)
+    seen = audit(services, targets, budget, workspace=workspace, whole=False)
     return [_row(None, "gcp", f) for f in seen.findings if f.machine.name not in named]
 
 

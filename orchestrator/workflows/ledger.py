@@ -7,19 +7,15 @@ from datetime import tzinfo
 
 from pydantic import ValidationError
 
-from orchestrator.domain import cloud
 from orchestrator.domain import ledger as books
-from orchestrator.domain.audit import rate_of
 from orchestrator.domain.budget import Budget
-from orchestrator.domain.endpoint import on_loopback
-from orchestrator.domain.ledger import Line, Sighting, Spent
+from orchestrator.domain.ledger import Line, Spent
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.schedule import zone
 from orchestrator.domain.session import Machine, SavedSession, SessionRecord, attributed, machine_of
-from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import BudgetError, FcctlError
-from orchestrator.ports import Clock, Services, Sightings, Store
+from orchestrator.ports import Services, Store
 
 
 def lines(services: Services) -> list[Line]:
@@ -54,42 +50,6 @@ def _records(store: Store) -> Iterator[RunRecord]:
             yield store.get(row.run_id)
         except FcctlError:
             continue  # damaged or just pruned; listings say so
-
-
-class Witness:
-    """Writes down what the cloud says of machines' starts and stops, each word once."""
-
-    def __init__(self, sightings: Sightings, clock: Clock, budget: Budget) -> None:
-        self._sightings = sightings
-        self._clock = clock
-        self._budget = budget
-        self._told: set[tuple[str, float, float | None]] | None = None
-
-    def see(self, target: GcpTarget, machine: cloud.Machine) -> None:
-        if machine.started is None:
-            return
-        off = machine.stopped is not None and machine.stopped >= machine.started and not machine.billed
-        word = (machine.id, machine.started, machine.stopped if off else None)
-        if self._told is None:
-            known = self._sightings.all()
-            self._told = {(s.instance_id, s.started, s.stopped) for s in known if s.stopped is not None}
-        if word not in self._told:
-            self._told.add(word)
-            self._sightings.note(self._sighting(target, machine, word[2]))
-
-    def _sighting(self, target: GcpTarget, machine: cloud.Machine, stopped: float | None) -> Sighting:
-        return Sighting(
-            project=machine.project,
-            zone=machine.zone,
-            name=machine.name,
-            instance_id=machine.id,
-            target=target.name,
-            usd_per_hour=rate_of(machine, target, self._budget) or 0.0,
-            started=machine.started or 0.0,
-            stopped=stopped,
-            seen=self._clock.now(),
-            emulated=on_loopback(target.api_endpoint),
-        )
 
 
 def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzinfo | None = None) -> None:

@@ -7,8 +7,9 @@ from typing import Literal
 
 from fcctl_remote import wire
 from orchestrator.domain.cloud import MANAGED_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.domain.power_history import last_of, off_at, times_on
 from orchestrator.domain.target import GcpTarget
-from orchestrator.errors import AuthError, CloudError, HostError
+from orchestrator.errors import AuthError, CloudError, FcctlError, HostError
 from orchestrator.ports import Cloud, Services
 from orchestrator.workflows.machines import STOP_LIMIT_S, Changes, Log, look
 
@@ -84,9 +85,9 @@ class _Releasing:
         for hold in holds:
             machine = seen.get(hold.zone)
             if machine is None:
-                done.append(Released("gone", hold.zone, "there is no such machine (any more)"))
+                done.append(self._gone(hold, "there is no such machine (any more)"))
             elif hold.instance_id is not None and machine.id != hold.instance_id:
-                done.append(Released("gone", hold.zone, "it was deleted, and another machine has its name"))
+                done.append(self._gone(hold, "it was deleted, and another machine has its name"))
             elif _was_never_on(hold, machine):
                 done.append(self._as_it_was(hold, machine, policy))
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
@@ -102,6 +103,24 @@ class _Releasing:
             return Released("off", hold.zone, "it was not turned on")
         self._delete(machine)
         return Released("off", hold.zone, "it was made, not turned on, and deleted again")
+
+    def _gone(self, hold: Hold, reason: str) -> Released:
+        """One that somebody deleted; the cloud's list of what was done still says when it was on."""
+        history = self._history(hold.zone)
+        instance_id = hold.instance_id or (last_of(history, hold.asked - _SKEW_S) if hold.asked is not None else None)
+        times = times_on(history, instance_id) if instance_id is not None else []
+        if not times:
+            return Released("gone", hold.zone, reason)
+        return Released(
+            "gone", hold.zone, reason, times[-1].started, times[-1].stopped, self._target.project,
+            self._target.instance, instance_id,
+        )  # fmt: skip
+
+    def _history(self, zone: str) -> list[Operation]:
+        try:
+            return self._cloud.operations(zone, self._target.instance)
+        except FcctlError:
+            return []  # the bill is then what is known without
 
     def _look(self, holds: list[Hold]) -> list[Machine]:
         """What is there; a creation whose reply was never read is given a moment to show."""
@@ -162,8 +181,14 @@ class _Releasing:
                 )
             clock.sleep(AGAIN_S)
         self._services.book.forget(machine.project, machine.name)
-        # One that had stopped before was not on until it was deleted.
-        return _released("deleted", machine, machine.stopped if machine.power is Power.STOPPED else operation.finished)
+        return _released("deleted", machine, self._off_since(machine, operation))
+
+    def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
+        """One that had stopped before, by itself too, was not on until it was deleted."""
+        if machine.power is Power.STOPPED:
+            return machine.stopped
+        told = off_at(self._history(machine.zone), machine.id, machine.started) if machine.started else None
+        return told if told is not None else deletion.finished
 
     def _heed(self, machine: Machine, operation: Operation) -> None:
         """Raise what no waiting cures."""

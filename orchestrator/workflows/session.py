@@ -342,7 +342,8 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
     seen = cloud.machine(machine.zone, machine.name)
     if seen is not None and seen.id == machine.instance_id and seen.billed and seen.started == machine.started:
         return
-    why = why_stopped(machine.name, machine.instance_id, seen, cloud.operations(machine.zone, machine.name), None)
+    history = cloud.operations(machine.zone, machine.name)
+    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started)
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and seen.id == machine.instance_id:
         stopped = seen.stopped

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from orchestrator.domain.cloud import Disk, Endpoint, Machine, MachineSpec, Operation, Power, Quota, Refusal, Remedy
+from orchestrator.domain.cloud import (
+    Disk,
+    Endpoint,
+    Leftover,
+    Machine,
+    MachineSpec,
+    Operation,
+    Power,
+    Quota,
+    Refusal,
+    Remedy,
+)
 from orchestrator.domain.target import GcpTarget, SandboxTarget
 from orchestrator.ports import Login
 from tests.simulation.world import Actor, Violation, World
@@ -68,11 +80,15 @@ class SimulatedCloud:
         return self.operations[self.requests[request_id].name]
 
     def operation(
-        self, kind: str, zone: str | None, target: str, seconds: float, then: Callable[[], None]
+        self, kind: str, zone: str | None, target: str, seconds: float, then: Callable[[], None], target_id: str = ""
     ) -> Operation:
         """One that ends by itself."""
         now = self.world.now
-        op = Operation(f"op-{next(self._numbers)}", zone, kind, target, "RUNNING", started=now)
+        collection = "instances" if target_id else "snapshots"
+        op = Operation(
+            f"op-{next(self._numbers)}", zone, kind, target, "RUNNING", started=now, target_id=target_id,
+            collection=collection,
+        )  # fmt: skip
         self.operations[op.name] = op
 
         def finish() -> None:
@@ -121,7 +137,7 @@ class SimulatedCloud:
     def _power_off(self, instance: Instance, kind: str) -> None:
         self.history.append(
             Operation(f"op-{next(self._numbers)}", instance.view.zone, kind, instance.view.name, "DONE",
-                      started=self.world.now, finished=self.world.now)
+                      started=self.world.now, finished=self.world.now, target_id=instance.view.id)
         )  # fmt: skip
         self.go_down(instance)
         self.off(instance)
@@ -155,6 +171,7 @@ class SimulatedCloud:
     def _console(self, instance: Instance) -> None:
         self._power_off(instance, "stop")
         if instance.view.max_run_s is not None:
+            self.operation("start", instance.view.zone, instance.view.name, 0.0, lambda: None, instance.view.id)
             self.power_on(instance, "console")
 
     def _all_running(self, action: Callable[[Instance], None]) -> None:
@@ -226,7 +243,7 @@ class CloudPort:
         )  # fmt: skip
         instance = truth.instances[zone, spec.name] = Instance(view)
         world.on["made"]()
-        return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"))
+        return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"), view.id)
 
     def start(self, machine: Machine, request_id: str) -> Operation:
         def make() -> Operation:
@@ -238,7 +255,8 @@ class CloudPort:
                     "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
                 )
             truth.change(instance, status="STAGING")
-            return truth.operation("start", machine.zone, machine.name, 8.0, lambda: truth.power_on(instance, "fcctl"))
+            on = partial(truth.power_on, instance, "fcctl")
+            return truth.operation("start", machine.zone, machine.name, 8.0, on, instance.view.id)
 
         return self._request("start", request_id, make)
 
@@ -252,11 +270,10 @@ class CloudPort:
         def make() -> Operation:
             instance, truth = self._of(machine), self._truth
             if instance.view.power is Power.STOPPED:
-                return truth.operation("stop", machine.zone, machine.name, 0.5, lambda: None)
+                return truth.operation("stop", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
             truth.go_down(instance)
-            return truth.operation(
-                "stop", machine.zone, machine.name, self._world.stop_seconds, lambda: truth.off(instance)
-            )
+            off = partial(truth.off, instance)
+            return truth.operation("stop", machine.zone, machine.name, self._world.stop_seconds, off, instance.view.id)
 
         return self._request("stop", request_id, make)
 
@@ -272,7 +289,7 @@ class CloudPort:
                 if truth.instances.pop((machine.zone, machine.name), None) is not None:
                     truth._gone.append(instance)
 
-            return truth.operation("delete", machine.zone, machine.name, 15.0, gone)
+            return truth.operation("delete", machine.zone, machine.name, 15.0, gone, instance.view.id)
 
         return self._request("delete", request_id, make)
 
@@ -282,7 +299,7 @@ class CloudPort:
             if instance.view.power is not Power.STOPPED:
                 return truth.refused("setScheduling", machine.zone, machine.name, "invalid", Remedy.FATAL)
             truth.change(instance, max_run_s=seconds, termination_action="STOP")
-            return truth.operation("setScheduling", machine.zone, machine.name, 0.5, lambda: None)
+            return truth.operation("setScheduling", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
 
         return self._request("set_max_run", request_id, make)
 
@@ -296,7 +313,7 @@ class CloudPort:
         def make() -> Operation:
             instance, truth = self._of(machine), self._truth
             truth.change(instance, **{key: {**getattr(instance.view, key), **items}})
-            return truth.operation(name, machine.zone, machine.name, 0.5, lambda: None)
+            return truth.operation(name, machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
 
         return self._request(name, request_id, make)
 
@@ -335,6 +352,9 @@ class CloudPort:
 
     def has_snapshot(self, name: str) -> bool:
         return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
+
+    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+        return [], []
 
     def quotas(self, region: str) -> list[Quota]:
         return []

@@ -27,18 +27,19 @@ from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import FcctlError, LinkLost
 from orchestrator.ports import ActiveRun, Login, Services, Source
-from orchestrator.workflows import hold
+from orchestrator.workflows import debts, hold
 from orchestrator.workflows import link as links
 from orchestrator.workflows import session as sessions
+from orchestrator.workflows.audit import audit
 from orchestrator.workflows.cancel import cancel
 from orchestrator.workflows.go_on import go_on
-from orchestrator.workflows.ledger import Witness
 from orchestrator.workflows.ledger import lines as ledger_lines
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
 from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
 from orchestrator.workflows.run import Detached, run
 from orchestrator.workflows.session_plan import plan_session
 from orchestrator.workflows.wake import fetch, waking_usd
+from orchestrator.workflows.witness import Witness
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
@@ -253,12 +254,15 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    before = (links.threading, hold.threading)
-    links.threading = hold.threading = Threading  # type: ignore[attr-defined, assignment]
+    modules: list[Any] = [links, hold, debts]
+    before = [module.threading for module in modules]
+    for module in modules:
+        module.threading = Threading
     try:
         yield
     finally:
-        links.threading, hold.threading = before  # type: ignore[attr-defined]
+        for module, own in zip(modules, before, strict=True):
+            module.threading = own
 
 
 @dataclass
@@ -311,9 +315,10 @@ class Episode:
         store = CountedStore(self.root / "results", clock, self.world, actor)
         sightings = SightingFile(self.root / "results")
         clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
+        witness = Witness(sightings, clock, Budget())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
-            observer=Silent(), clouds=WatchedClouds(clouds, Witness(sightings, clock, Budget()).see),
+            observer=Silent(), clouds=WatchedClouds(clouds, lambda: witness),
             book=book, notifier=Nobody(), sightings=sightings,
             sessions=CountedSessions(self.root / "results", clock, self.world, actor), bundles=TuneBundles(self.root),
         )  # fmt: skip
@@ -499,19 +504,14 @@ class Episode:
         shows the difference; here it is left alone.
         """
         kinds = {fault.kind for fault in self.schedule.faults}
-        # A machine that is gone by the time anybody looks has taken the hour of its stopping along, and a run that was
-        # on it assumes the worst.
-        unseen = self.schedule.release == "delete" and kinds & {"sleep", "kill", "kill_after", "cut", "interrupt"}
-        if unseen or kinds & {"skew", "cloud_down", "lost_reply", "other"}:
+        if kinds & {"skew", "cloud_down", "lost_reply", "other"}:
             return
-        cloud = services.clouds.open(self.target)
-        for zone in ZONES:
-            cloud.machine(zone, "vm")
+        audit(services, {"l4": self.target}, Budget(), workspace="sim")
         known = sum(line.seconds for line in ledger_lines(services))
         true = sum(max(60.0, (end or self.world.now) - start) for start, end in self.cloud.billed())
         if known > true + 60.0 * len(self.cloud.billed()):
             raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
-        if set(self.cloud.starts) <= {"fcctl"} and self.schedule.release != "delete" and known < true - 60.0:
+        if set(self.cloud.starts) <= {"fcctl"} and known < true - 60.0:
             raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")
 
     def converged(self) -> None:

@@ -95,7 +95,15 @@ def operation(raw: Any) -> Operation:
         refusal=_refusal(raw) if state == "DONE" else None,
         started=moment(raw.start_time) or moment(raw.insert_time),
         finished=moment(raw.end_time),
+        target_id=str(int(raw.target_id) or ""),
+        collection=_collection(raw.target_link),
+        user=str(raw.user)[:200],
     )
+
+
+def _collection(url: str) -> str:
+    """``instances`` of ``.../zones/us-west1-c/instances/vm``."""
+    return last(url.rstrip("/").rpartition("/")[0])
 
 
 def _refusal(raw: Any) -> Refusal | None:

@@ -1,27 +1,38 @@
 """Clouds whose machines are written into the ledger whenever anybody looks at them.
 
-Whoever waits for a machine, wakes, stops, lists or audits it gets the cloud's own words on when it was started and
-stopped. They are noted here, in one place, so that no workflow has to think of it.
+Whoever waits for a machine, wakes, stops, lists or audits it, or asks what was done to it, gets the cloud's own words
+on when it was started and stopped. They are noted here, in one place, so that no workflow has to think of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from orchestrator.domain.cloud import Machine
+from orchestrator.domain.cloud import Machine, Operation
 from orchestrator.domain.target import GcpTarget, SandboxTarget
 from orchestrator.ports import Cloud, Clouds, Login
 
-Seen = Callable[[GcpTarget, Machine], None]
+
+class Witness(Protocol):
+    """Is told of what a cloud shows."""
+
+    def see(self, target: GcpTarget, machine: Machine) -> None:
+        """The machine that ``target`` means, as it is now."""
+
+    def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
+        """All that the cloud remembers to have happened to what has its name there."""
 
 
 class WatchedClouds:
-    """Any :class:`~orchestrator.ports.Clouds`, with ``seen`` told of the machine that a target means."""
+    """Any :class:`~orchestrator.ports.Clouds`, with a witness told of the machine that a target means.
 
-    def __init__(self, clouds: Clouds, seen: Seen) -> None:
+    The witness is asked for when there is something to see: many commands look at no machine.
+    """
+
+    def __init__(self, clouds: Clouds, witness: Callable[[], Witness]) -> None:
         self._clouds = clouds
-        self._seen = seen
+        self._witness = witness
 
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
         return self._clouds.resolve(target)
@@ -30,19 +41,19 @@ class WatchedClouds:
         return self._clouds.if_there(target)
 
     def open(self, target: GcpTarget) -> Cloud:
-        return cast("Cloud", _Watched(self._clouds.open(target), target, self._seen))
+        return cast("Cloud", _Watched(self._clouds.open(target), target, self._witness))
 
     def login(self, target: GcpTarget) -> Login:
         return self._clouds.login(target)
 
 
 class _Watched:
-    """A cloud: two of its methods show machines, the others are its own."""
+    """A cloud: three of its methods are listened to, the others are its own."""
 
-    def __init__(self, cloud: Cloud, target: GcpTarget, seen: Seen) -> None:
+    def __init__(self, cloud: Cloud, target: GcpTarget, witness: Callable[[], Witness]) -> None:
         self._cloud = cloud
         self._target = target
-        self._tell = seen
+        self._witness = witness
 
     def machine(self, zone: str, name: str) -> Machine | None:
         found = self._cloud.machine(zone, name)
@@ -54,10 +65,16 @@ class _Watched:
         self._see(found)
         return found, unasked
 
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        found = self._cloud.operations(zone, name)
+        if name == self._target.instance:
+            self._witness().hear(self._target, zone, found)
+        return found
+
     def _see(self, machines: list[Machine]) -> None:
         for machine in machines:
             if machine.name == self._target.instance:
-                self._tell(self._target, machine)
+                self._witness().see(self._target, machine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cloud, name)

@@ -1,0 +1,73 @@
+"""Write down what a cloud says of machines' starts and stops, for the ledger."""
+
+from __future__ import annotations
+
+from orchestrator.domain import sandbox
+from orchestrator.domain.audit import rate_of
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.cloud import Machine, Operation
+from orchestrator.domain.endpoint import on_loopback
+from orchestrator.domain.ledger import Sighting
+from orchestrator.domain.reconcile import closings
+from orchestrator.domain.target import GcpTarget
+from orchestrator.ports import Clock, Sightings
+
+_Word = tuple[str, float, float | None, float | None]
+
+
+class Witness:
+    """Writes each word down once."""
+
+    def __init__(self, sightings: Sightings, clock: Clock, budget: Budget) -> None:
+        self._sightings = sightings
+        self._clock = clock
+        self._budget = budget
+        self._told: set[_Word] | None = None
+
+    def see(self, target: GcpTarget, machine: Machine) -> None:
+        """A machine as it is now."""
+        if machine.started is None:
+            return
+        said = sighting_of(target, machine, self._budget, self._clock.now())
+        if _word(said) not in self._words():
+            self._note(said)
+
+    def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
+        """What was done to the machine: it says when one that is gone went off."""
+        place = (target.project, zone, target.instance)
+        known = [s for s in self._sightings.all() if (s.project, s.zone, s.name) == place]
+        for said in closings(known, operations, self._clock.now()):
+            self._note(said)
+
+    def _note(self, said: Sighting) -> None:
+        self._words().add(_word(said))
+        self._sightings.note(said)
+
+    def _words(self) -> set[_Word]:
+        """What was said already. That a machine is on is said once more by each process: it is on still."""
+        if self._told is None:
+            self._told = {_word(said) for said in self._sightings.all() if said.stopped is not None}
+        return self._told
+
+
+def _word(said: Sighting) -> _Word:
+    # A machine's limit is of no more interest once it is off.
+    return said.instance_id, said.started, said.stopped, said.fence if said.stopped is None else None
+
+
+def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> Sighting:
+    """What a machine that was on at least once says of its last start."""
+    off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and not machine.billed
+    return Sighting(
+        project=machine.project,
+        zone=machine.zone,
+        name=machine.name,
+        instance_id=machine.id,
+        target=target.name,
+        usd_per_hour=rate_of(machine, target, budget),
+        started=machine.started or 0.0,
+        stopped=machine.stopped if off else None,
+        seen=now,
+        fence=machine.deadline,
+        emulated=machine.project == sandbox.PROJECT and on_loopback(target.api_endpoint),
+    )
