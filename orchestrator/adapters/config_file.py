@@ -30,7 +30,8 @@ def remove_table(file: Path, path: tuple[str, str]) -> None:
     try:
         _edit(file, path, lambda text: toml_sections.remove_table(text, path))
     except KeyError:
-        raise NotFoundError(f"{file.name} has no [{'.'.join(path)}]", hint=f"grep -n '{path[1]}' {file}") from None
+        hint = "fcctl config show --origin tells which file has it; edit that one by hand"
+        raise NotFoundError(f"{file.name} has no [{'.'.join(path)}]", hint=hint) from None
 
 
 def _edit(file: Path, path: tuple[str, str], change: Callable[[str], str]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "jsonl", "csv", "parquet", "flashcore", "mlflow", "tar.zst", "tar.gz")
 BINARY = ("parquet", "tar.zst", "tar.gz")
 _ENDINGS = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".csv": "csv", ".jsonl": "jsonl",
-            ".parquet": "parquet"}  # fmt: skip
+            ".parquet": "parquet", ".json": "json"}  # fmt: skip
 
 
 @click.command()
@@ -32,7 +32,7 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     for `mlflow ui --backend-store-uri`. tar.zst: the whole folders with the sha256 of every file, for `fcctl results
     import` on another machine. tar.gz: the folders alone. Archives are byte for byte reproducible.
     """
-    chosen = form or next((f for ending, f in _ENDINGS.items() if output.endswith(ending)), "json")
+    chosen = form or _by_ending(output)
     with cli.services() as services:
         from orchestrator.workflows.results import show
         from orchestrator.workflows.tags import named
@@ -54,6 +54,26 @@ def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> No
     if cli.json:
         cli.emit({"written": output, "format": chosen, "runs": ids})
     cli.note(f"wrote {output}")
+
+
+def _by_ending(output: str) -> str:
+    """json for standard output and for a name without an ending.
+
+    Raises:
+        UsageError: the ending says nothing.
+    """
+    from pathlib import Path
+
+    from orchestrator.errors import UsageError
+
+    found = next((form for ending, form in _ENDINGS.items() if output.endswith(ending)), None)
+    ending = Path(output).suffix
+    if found is None and ending:
+        raise UsageError(
+            f"-o {output}: no format has the ending '{ending}'",
+            hint=f"one of {', '.join(_ENDINGS)}, or say it: --format {'|'.join(FORMATS)}",
+        )
+    return found or "json"
 
 
 def _check_stream(cli: Cli, form: str) -> None:

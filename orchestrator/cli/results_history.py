@@ -55,7 +55,9 @@ def _names(cli: Cli, names: list[tuple[str, str]]) -> None:
         cli.emit({"benchmarks": [{"benchmark": b, "variant": v} for b, v in names]})
         return
     if not names:
-        cli.note("no run measured anything yet; fcctl run bench does")
+        from orchestrator.domain.measurement import HOW_TO
+
+        cli.note(f"no run measured anything yet; {HOW_TO}")
         return
     from orchestrator.reports.history_table import print_names
 

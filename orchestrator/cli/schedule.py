@@ -78,8 +78,13 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
 def rm(cli: Cli, name: str) -> None:
     """Take the schedule NAME out of fcctl.toml. Its record stays."""
     from orchestrator import app
+    from orchestrator.errors import NotFoundError, did_you_mean
 
-    app.remove_schedule(cli.workspace(), name)
+    workspace = cli.workspace()
+    if name not in workspace.config.schedules:
+        hint = f"{did_you_mean(name, workspace.config.schedules)}; fcctl schedule ls lists them"
+        raise NotFoundError(f"there is no schedule '{name}'", hint=hint)
+    app.remove_schedule(workspace, name)
     if cli.json:
         cli.emit({"removed": name})
     else:

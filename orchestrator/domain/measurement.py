@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The next step where nothing was measured.
+HOW_TO = "let a step write a benchmark, or collect one (google-benchmark, nvbench, pytest-benchmark): docs/jobs.md"
+
 
 @dataclass(frozen=True)
 class Measurement:

@@ -9,7 +9,7 @@ from fcctl_remote import wire
 from orchestrator.domain.job import Job, Step
 from orchestrator.domain.run_id import slug
 from orchestrator.domain.target import Target
-from orchestrator.errors import UsageError, did_you_mean
+from orchestrator.errors import UsageError, did_you_mean, nearest
 
 #: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
 IDLE_STOP_S = 15 * 60.0
@@ -127,7 +127,9 @@ def _index(ids: list[str], name: str, default: int) -> int:
     if not name:
         return default
     if name not in ids:
-        raise UsageError(f"--steps: no step '{name}'", hint=f"{did_you_mean(name, ids)} (steps: {', '.join(ids)})")
+        near = nearest(name, ids)
+        hint = (f"did you mean '{near}'? " if near else "") + f"the steps are {', '.join(ids)}"
+        raise UsageError(f"--steps: no step '{name}'", hint=hint)
     return ids.index(name)
 
 

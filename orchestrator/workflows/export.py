@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator.domain.measurement import HOW_TO
 from orchestrator.domain.records import SCHEMA_VERSION
 from orchestrator.domain.timings import Timing, reference_of, shape_of, timings
 from orchestrator.errors import NotFoundError
@@ -48,7 +49,7 @@ def flashcore(shown: Shown) -> dict[str, Any]:
         raise NotFoundError(
             f"run {shown.record.run_id} has no benchmark to export",
             cause="none of its steps wrote a benchmark document with a p50",
-            hint="fcctl results ls --job bench lists runs that do; fcctl run bench makes one",
+            hint=HOW_TO,
         )
     main = results.get(MISSION) or next(iter(results.values()))
     return {

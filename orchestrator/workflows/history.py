@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.domain.history import Change, Rung, Series, best, changes, ladder, series
-from orchestrator.domain.measurement import Measurement
+from orchestrator.domain.measurement import HOW_TO, Measurement
 from orchestrator.errors import NotFoundError, did_you_mean
 from orchestrator.ports import SourceChanges, SourceHistory
 
@@ -86,7 +86,7 @@ def _unknown(store: Library, benchmark: str, variant: str | None) -> NotFoundErr
     known = store.benchmarks()
     named = [v for b, v in known if b == benchmark]
     if not known:
-        return NotFoundError("no run measured anything yet", hint="run one that does: fcctl run bench")
+        return NotFoundError("no run measured anything yet", hint=HOW_TO)
     if not named:
         hint = did_you_mean(benchmark, list(dict.fromkeys(b for b, _ in known))[:50])
         return NotFoundError(f"no run measured {benchmark[:80]!r}", hint=f"{hint}; fcctl results history lists them")

@@ -16,6 +16,11 @@ from orchestrator.domain.schedule import Schedule, upcoming
 from orchestrator.domain.target import Name, Target
 from orchestrator.errors import BudgetError, ConflictError, UsageError
 
+_HINTS = {
+    "cron": 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"',
+    "timezone": "as in the time zone database: --timezone UTC, --timezone Europe/Berlin; without it, this computer's",
+}
+
 
 def checked(name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job) -> Schedule:
     """The schedule that ``values`` describe.
@@ -48,8 +53,8 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
         key = str(first["loc"][0]) if first["loc"] else "schedule"
         option = {"budget_usd": "--budget", "per_month_usd": "--per-month", "catch_up_minutes": "--catch-up"}
         message = first["msg"].removeprefix("Value error, ")
-        hint = 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"' if key == "cron" else None
-        raise UsageError(f"{option.get(key, f'--{key}')}: {message[:1].lower()}{message[1:]}", hint=hint) from None
+        said = f"{option.get(key, f'--{key}')}: {message[:1].lower()}{message[1:]}"
+        raise UsageError(said, hint=_HINTS.get(key, "fcctl schedule add --help")) from None
 
 
 def _check_caps(new: Schedule, config: Config, target: Target) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.adapters.hosts.ssh_config import user_config
+from orchestrator.adapters.hosts.ssh_config import home_is_elsewhere, of_target, user_config
 from orchestrator.domain import run_id as run_ids
 from orchestrator.domain.endpoint import key_alias
 from orchestrator.domain.target import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
@@ -73,7 +73,10 @@ def ssh_argv(target: Target, command: Sequence[str] = (), machine: PinnedMachine
         ConfigError: the target is this machine.
     """
     if isinstance(target, LocalTarget):
-        raise ConfigError(f"target '{target.name}' is this machine: no SSH is needed to get there")
+        raise ConfigError(
+            f"target '{target.name}' is this machine: no SSH is needed to get there",
+            hint=f"its runs are in {target.root}/runs; of other machines: fcctl hosts ls",
+        )
     return [*_ssh(target, machine, terminal=False), *command]
 
 
@@ -94,6 +97,11 @@ def _options(target: SshTarget) -> list[str]:
             options += ["-o", f"{name}={_quoted(str(value))}"]
     if target.known_hosts:
         options += ["-o", f"UserKnownHostsFile={_quoted(target.known_hosts)}"]
+    elif home_is_elsewhere():  # OpenSSH would take the files, and the keys, of the password file's home
+        found = of_target(target)
+        options += ["-o", "UserKnownHostsFile=" + " ".join(_quoted(str(file)) for file in found.known_hosts)]
+        keys = [] if target.identity_file else [file for file in found.identity_files if file.exists()]
+        options += [word for file in keys for word in ("-o", f"IdentityFile={_quoted(str(file))}")]
     if target.proxy_jump:
         options += ["-J", target.proxy_jump]
     options += ["-o", f"ConnectTimeout={max(1, round(target.connect_timeout_s))}"]

@@ -168,11 +168,16 @@ def user_config(config_file: str | None) -> list[str]:
     """
     if config_file:
         return ["-F", str(_path(config_file))]
-    home = os.environ.get("HOME")
-    if home and home != pwd.getpwuid(os.getuid()).pw_dir:
-        file = Path(home, ".ssh", "config")
+    if home_is_elsewhere():
+        file = Path(os.environ["HOME"], ".ssh", "config")
         return ["-F", str(file) if file.exists() else "/dev/null"]
     return []
+
+
+def home_is_elsewhere() -> bool:
+    """Whether ``HOME`` is another folder than the password file says."""
+    home = os.environ.get("HOME")
+    return bool(home) and home != pwd.getpwuid(os.getuid()).pw_dir
 
 
 def _config(destination: Destination, config_file: str | None) -> SSHConfig:

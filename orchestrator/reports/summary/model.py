@@ -15,6 +15,9 @@ from orchestrator.workflows.telemetry import Series
 
 MISSION = "mission"
 
+#: What stands for the GPU's name of a run on a machine that has none.
+NO_GPU = "no GPU"
+
 
 @dataclass(frozen=True)
 class Row:

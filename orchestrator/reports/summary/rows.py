@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.domain.grades import grade
 from orchestrator.domain.timings import Ratio, Timing, entries, number, ratio_of
 from orchestrator.reports.sanitize import clean
-from orchestrator.reports.summary.model import MISSION, Correctness, Row, Table
+from orchestrator.reports.summary.model import MISSION, NO_GPU, Correctness, Row, Table
 from orchestrator.reports.summary.run_parts import gpu_of
 from orchestrator.workflows.documents import Document, label, objects, part
 from orchestrator.workflows.results import Shown
@@ -50,7 +50,7 @@ def _row(
     device = str(document.content.get("device") or gpu)
     return Row(
         run=shown.record.run_id,
-        machine=gpu or clean(device, 60) or "no GPU",
+        machine=gpu or clean(device, 60) or NO_GPU,
         document=document.path,
         label=clean(_backend_label(timing) if timing.is_reference else named, 60) + (suffix if ours else ""),
         case=clean(case, 60),

@@ -8,7 +8,7 @@ from datetime import datetime
 from orchestrator.domain.records import CostLine, RunRecord
 from orchestrator.domain.timings import number
 from orchestrator.reports.sanitize import clean
-from orchestrator.reports.summary.model import RunPart, StepBand, Target
+from orchestrator.reports.summary.model import NO_GPU, RunPart, StepBand, Target
 from orchestrator.workflows.documents import part
 from orchestrator.workflows.results import Shown
 from orchestrator.workflows.telemetry import load as load_telemetry
@@ -56,7 +56,7 @@ def run_part(shown: Shown) -> RunPart:
         commit=clean((record.source.git_commit or "")[:12], 12) + (" + changes" if record.source.dirty else ""),
         tree=clean(record.source.tree_sha256[:12], 12),
         machine=tuple(_machine(shown)),
-        gpu=gpu_of(shown) or "no GPU",
+        gpu=gpu_of(shown) or NO_GPU,
         steps=tuple(
             StepBand(clean(s.id, 40), s.status, clean(s.activity, 24), _epoch(s.started), max(0.0, s.duration_s))
             for s in record.steps

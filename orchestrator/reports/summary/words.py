@@ -9,7 +9,7 @@ from orchestrator.domain.levers import SHOWN, Finding
 from orchestrator.domain.timings import Ratio
 from orchestrator.reports.figures import microseconds
 from orchestrator.reports.live import duration
-from orchestrator.reports.summary.model import Report, Row, RunPart, Table
+from orchestrator.reports.summary.model import NO_GPU, Report, Row, RunPart, Table
 from orchestrator.reports.summary.profiles import DRAM_TARGET_PCT, TENSOR_TARGET_PCT, Profiled
 
 #: Statuses of a run or step that need no one's attention.
@@ -153,4 +153,5 @@ def run_facts(run: RunPart) -> list[tuple[str, str]]:
 
 def title(report: Report) -> str:
     jobs = ", ".join(dict.fromkeys(run.job for run in report.runs))
-    return f"{jobs} on {', '.join(report.gpus)}"
+    where = dict.fromkeys(f"{run.target} ({NO_GPU})" if run.gpu == NO_GPU else run.gpu for run in report.runs)
+    return f"{jobs} on {', '.join(where)}"

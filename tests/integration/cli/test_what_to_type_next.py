@@ -1,0 +1,39 @@
+"""Small mistakes at the command line: each answer says what is wrong and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import run_fcctl
+
+CONFIG = '[project]\nname = "w"\n[schedules.nightly]\ncron = "0 2 * * *"\njob = "one"\non = "local"\nbudget_usd = 1\n'
+JOB = "job: one\nsteps:\n  - {id: build, run: make}\n  - {id: check, run: make}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, private_home: Path) -> Path:
+    (tmp_path / "w/jobs").mkdir(parents=True)
+    (tmp_path / "w/fcctl.toml").write_text(CONFIG)
+    (tmp_path / "w/jobs/one.yaml").write_text(JOB)
+    return tmp_path / "w"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("schedule add x --cron @daily --job one --timezone Mars/Base", 2, ["'Mars/Base'", "--timezone Europe/Berlin"]),
+        ("schedule rm nope", 7, ["no schedule 'nope'", "known: nightly", "fcctl schedule ls"]),
+        ("schedule rm nightli", 7, ["did you mean 'nightly'?"]),
+        ("hosts ssh local", 3, ["this machine", "hint:", "fcctl hosts ls"]),
+        ("results export all -o x.foo", 2, ["'.foo'", "--format json|"]),
+        ("run one --on local --steps tset", 2, ["no step 'tset'", "the steps are build, check"]),
+        ("results history --benchmark nope", 7, ["no run measured anything yet", "docs/jobs.md"]),
+    ],
+)  # fmt: skip
+def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[str]) -> None:
+    done = run_fcctl(*line.split(), cwd=folder)
+    assert done.code == code, done.err
+    assert [said for said in says if said not in done.err] == []
+    assert not (folder / "x.foo").exists()
