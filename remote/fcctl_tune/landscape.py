@@ -1,6 +1,10 @@
 """A recorded landscape: what became of every configuration of a space, so that searches can be compared without a GPU.
 
-Written from a tune run that tried them all (``record``), read by :mod:`fcctl_tune.replay`. One row per configuration::
+Written from a search that tried them all, read by :mod:`fcctl_tune.replay`::
+
+    python -m fcctl_tune record SPEC.json --storage JOURNAL --machine "NVIDIA L4, driver 570" --out NAME.json
+
+One row per configuration::
 
     {"kind": "landscape", "schema_version": 1, "name": "matmul", "origin": "measured", "machine": "..", "date": "..",
      "parameters": {"MR": {"values": [1, 2], "default": 2}}, "cases": ["default"], "unit": "us", "direction": "min",
@@ -9,15 +13,20 @@ Written from a tune run that tried them all (``record``), read by :mod:`fcctl_tu
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from fcctl_remote import files
 from fcctl_tune.errors import TuneError
 from fcctl_tune.records import INVALID, Trial, TrialRecord, objective
 from fcctl_tune.space import Params, Space
+from fcctl_tune.spec import Spec
+from fcctl_tune.study import Study
 
 SCHEMA_VERSION = 1
 ORIGINS = ("measured", "synthetic")
@@ -108,6 +117,19 @@ class Landscape:
         return [*(params[n] for n in self.space.names), outcome.state, *times, outcome.reason[:80]]
 
     @classmethod
+    def load(cls, path: str) -> Landscape:
+        """Raises: TuneError."""
+        try:
+            with open(path, encoding="utf-8") as stream:
+                text = stream.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TuneError(f"{path} cannot be read: {error}") from None
+        try:
+            return cls.loads(text)
+        except TuneError as error:
+            raise TuneError(f"{path}: {error.message}", "record one: python -m fcctl_tune record") from None
+
+    @classmethod
     def loads(cls, text: str) -> Landscape:
         """Raises: TuneError, when it is no such file."""
         try:
@@ -136,3 +158,48 @@ class Landscape:
 
 
 _TOLD = ("name", "origin", "machine", "date", "title", "unit", "direction")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The command ``record``; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fcctl_tune record", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("spec", help="the spec as JSON, with the space that was searched")
+    parser.add_argument("--storage", required=True, metavar="JOURNAL", help="the search's journal")
+    parser.add_argument("--machine", required=True, help="what it was measured on")
+    parser.add_argument("--date", required=True, help="when, as 2026-11-21")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the landscape to write")
+    options = parser.parse_args(argv)
+    try:
+        landscape = recorded(options.spec, options.storage, options.machine, options.date)
+        files.write_atomic(options.out, landscape.dumps().encode("utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except TuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {len(landscape)} configurations, {len(landscape.values)} of them work")
+    return 0
+
+
+def recorded(spec_path: str, storage: str, machine: str, date: str) -> Landscape:
+    """The landscape that the search in the journal ``storage`` saw.
+
+    Raises:
+        OSError, ValueError: the spec cannot be read.
+        TuneError: the study is of another search, or did not try every configuration.
+    """
+    with open(spec_path, encoding="utf-8") as stream:
+        spec = Spec.from_dict(json.load(stream))
+    with Study.opened(storage, spec) as study:
+        records = study.records()
+    size = spec.known_space.size
+    if size is None or len(records) < size:
+        raise TuneError(
+            f"{len(records)} of {size or 'too many'} configurations were tried",
+            "tune with --strategy exhaustive and as many --trials",
+        )
+    return Landscape.from_records(
+        spec.known_space, records, name=spec.tune, title=spec.title, machine=machine, date=date, cases=spec.cases,
+        unit=spec.metric.unit, direction=spec.metric.direction,
+    )  # fmt: skip

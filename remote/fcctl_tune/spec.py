@@ -20,7 +20,7 @@ MAX_TRIALS, MAX_CASES = 100_000, 64
 
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,8 @@ def seconds(value: Any, where: str) -> float:
     elif isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match and value.strip():
-            found = 60.0 * float(match.group(1) or 0) + float(match.group(2) or 0)
+            hours, minutes, rest = (float(part or 0) for part in match.groups())
+            found = 3600.0 * hours + 60.0 * minutes + rest
     if not 0 < found <= 86400:
         raise SpecError(where, f"{shown(value)} is no time such as 30s or 2m")
     return found

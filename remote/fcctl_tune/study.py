@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections import deque
 from types import TracebackType
@@ -67,6 +68,20 @@ class Study:
             self.close()
             raise
 
+    @classmethod
+    def opened(cls, path: str, spec: Spec) -> Study:
+        """The study in ``path``, with the strategy and the seed it was begun with.
+
+        Raises:
+            TuneError: as the constructor; there is no study in ``path``.
+        """
+        if not os.path.exists(path):
+            raise TuneError(f"there is no study {path}")
+        journal, study = _open(path)
+        journal.close()
+        begun = study.user_attrs.get(NAME) or {}
+        return cls(path, spec, begun.get("strategy", "auto"), begun.get("seed", 0))
+
     def _identify(self, path: str) -> None:
         entry = self.spec.to_dict()
         text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
@@ -121,8 +136,7 @@ class Study:
                 self.ended = "exhausted"
                 return None
             self._study.enqueue_trial(dict(proposal.params), user_attrs={"source": proposal.source})
-            asked = self._study.ask(self._distributions)
-            self._journal.sync()
+            asked = self._study.ask(self._distributions)  # a power cut may take it back: then it is asked for again
             trial = Trial(asked.number, proposal.params, proposal.source)
             self._asked[trial.number], self._live[trial.number] = trial, asked
             self._tried.add(self.space.key(trial.params))

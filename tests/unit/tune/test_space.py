@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from fcctl_tune.errors import SpecError
+from fcctl_tune.space import COUNTED, Space
+
+
+def space(**entry: object) -> Space:
+    return Space.from_dict(entry)
+
+
+TILES = space(
+    parameters={"BLOCK": {"values": [256, 64, 128], "default": 128}, "UNROLL": [1, 2, 4], "LAYOUT": ["row", "col"]},
+    constraints=["BLOCK * UNROLL <= 512", 'LAYOUT == "row" or UNROLL < 4'],
+)
+
+
+def legal() -> list[dict[str, object]]:
+    return [
+        {"BLOCK": block, "UNROLL": unroll, "LAYOUT": layout}
+        for block, unroll, layout in itertools.product([256, 64, 128], [1, 2, 4], ["row", "col"])
+        if block * unroll <= 512 and (layout == "row" or unroll < 4)
+    ]
+
+
+def test_every_legal_configuration_is_there_once_the_default_first() -> None:
+    assert TILES.default == {"BLOCK": 128, "UNROLL": 1, "LAYOUT": "row"} == TILES.all[0]
+    assert sorted(map(TILES.key, TILES.all)) == sorted(map(TILES.key, legal()))
+    assert TILES.size == len(legal()) < TILES.product
+    assert all(one in TILES for one in legal())
+    assert {"BLOCK": 256, "UNROLL": 4, "LAYOUT": "row"} not in TILES
+    assert {"BLOCK": 96, "UNROLL": 1, "LAYOUT": "row"} not in TILES
+    assert {"BLOCK": 128} not in TILES
+
+
+def test_a_key_is_the_same_in_any_order_and_tells_types_apart() -> None:
+    assert TILES.key({"LAYOUT": "col", "UNROLL": 2, "BLOCK": 64}) == 'BLOCK=64 UNROLL=2 LAYOUT="col"'
+    mixed = space(parameters={"A": [True, False], "B": ["1", "2"], "C": [1, 2.5]})
+    assert mixed.key(mixed.default) == 'A=true B="1" C=1'
+    assert mixed.environment({"A": False, "B": "2", "C": 2.5}) == {"A": "0", "B": "2", "C": "2.5"}
+    assert {"A": 1, "B": "1", "C": 1} not in mixed
+
+
+@pytest.mark.parametrize("one", [TILES, space(parameters={"A": [1, 2]})])
+def test_what_a_space_says_of_itself_makes_the_same_space(one: Space) -> None:
+    assert Space.from_dict(one.to_dict()) == one
+
+
+def test_a_listing_is_the_space() -> None:
+    listed = [{"A": 1, "B": 2}, {"A": 3, "B": 2}, {"A": 1, "B": 4}]
+    one = space(parameters={"A": [1, 3], "B": [2, 4]}, configurations=listed, default={"A": 3, "B": 2})
+    assert one.size == 3
+    assert one.all[0] == {"A": 3, "B": 2}
+    assert {"A": 3, "B": 4} not in one
+    assert Space.from_dict(one.to_dict()) == one
+    assert {one.key(one.draw(random.Random(i))) for i in range(50)} == {one.key(p) for p in listed}
+
+
+def test_a_huge_space_is_drawn_from_and_not_walked() -> None:
+    wide = {f"P{i}": list(range(16)) for i in range(12)}
+    one = space(parameters=wide, constraints=["P0 + P1 <= 16"])
+    assert one.product > COUNTED
+    assert one.size is None
+    assert all(one.draw(random.Random(i)) in one for i in range(20))
+    with pytest.raises(ValueError, match="too many"):
+        _ = one.all
+
+
+def test_a_huge_space_that_is_nearly_all_illegal_still_gives_legal_ones() -> None:
+    wide = {f"P{i}": list(range(16)) for i in range(12)}
+    same = space(parameters=wide, constraints=[f"P{i} == P{i + 1}" for i in range(11)])
+    drawn = [same.draw(random.Random(i)) for i in range(8)]
+    assert all(one in same for one in drawn)
+    assert len({same.key(one) for one in drawn}) > 1
+
+
+def test_a_constraint_that_cannot_be_decided_is_not_legal() -> None:
+    one = space(parameters={"A": {"values": [0, 1, 2], "default": 1}}, constraints=["4 / A >= 2"])
+    assert [p["A"] for p in one.all] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "says"),
+    [
+        ({}, "parameters", "1 to 64"),
+        ({"parameters": {"A B": [1]}}, "parameters.A B", "environment variable"),
+        ({"parameters": {"TUNE_OUT": [1]}}, "parameters.TUNE_OUT", "name the parameter otherwise"),
+        ({"parameters": {"PATH": [1]}}, "parameters.PATH", "name the parameter otherwise"),
+        ({"parameters": {"A": []}}, "parameters.A", "has 0"),
+        ({"parameters": {"A": [1, 1.0]}}, "parameters.A", "twice"),
+        ({"parameters": {"A": [1, "1"]}}, "parameters.A", "mixes"),
+        ({"parameters": {"A": [1, True]}}, "parameters.A", "mixes"),
+        ({"parameters": {"A": [float("nan")]}}, "parameters.A", "no value"),
+        ({"parameters": {"A": [[1]]}}, "parameters.A", "no value"),
+        ({"parameters": {"A": {"values": [1, 2], "default": 3}}}, "parameters.A.default", "not among"),
+        ({"parameters": {"A": {"value": [1, 2]}}}, "parameters.A", "takes values"),
+        ({"parameters": {"A": [1, 2]}, "constraints": ["A <"]}, "constraints[0]", "column"),
+        ({"parameters": {"BLOCK": [1, 2]}, "constraints": ["BLOK < 2"]}, "constraints[0]", "did you mean BLOCK"),
+        ({"parameters": {"A": [1, 2]}, "constraints": ["A > 1"]}, "constraints", "breaks A > 1"),
+        ({"parameters": {"A": [1, 2]}, "configurations": []}, "configurations", "1 to"),
+        ({"parameters": {"A": [1, 2]}, "configurations": [{"A": 3}]}, "configurations[0]", "not among"),
+        ({"parameters": {"A": [1, 2]}, "configurations": [{"A": 2}, {"A": 2}]}, "configurations", "twice"),
+        ({"parameters": {"A": [1, 2]}, "configurations": [{"A": 2}]}, "default", "not among"),
+    ],
+)  # fmt: skip
+def test_an_error_names_its_key(entry: dict[str, object], key: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says) as caught:
+        Space.from_dict(entry)
+    assert caught.value.key == key
