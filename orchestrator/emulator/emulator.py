@@ -18,6 +18,7 @@ from orchestrator.emulator import disks, operations, power
 from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
 from orchestrator.emulator.control import Control, guest_power
 from orchestrator.emulator.faults import Faults
+from orchestrator.emulator.guardian import Guardian
 from orchestrator.emulator.guest import end_orphan
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.resources import path_of
@@ -65,6 +66,7 @@ class Emulator:
         #: Set when a client asks the emulator to end; whoever started it looks here.
         self.ended = threading.Event()
         self.world = World(self._folder.resolve(), self.clock, self.scenario)
+        self.world.guardian = Guardian(self.world.folder if self._temporary else None)
         self.control = Control(self.world, self.faults)
         self._service = Service(self.world, self.faults)
 
@@ -114,6 +116,7 @@ class Emulator:
             for guest in self.world.running.values():
                 guest.power_off()
             self.world.running.clear()
+        self.world.guardian.dismiss()
         self._unlock()
         self._remove_if_temporary()
 

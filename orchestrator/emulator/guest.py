@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.emulator import power_command, processes
@@ -66,7 +66,15 @@ class Guest:
 
     @classmethod
     def boot(
-        cls, disk: Path, *, instance_id: str, port: int | None, url: str, token: str, path: Sequence[str] = ()
+        cls,
+        disk: Path,
+        *,
+        instance_id: str,
+        port: int | None,
+        url: str,
+        token: str,
+        path: Sequence[str] = (),
+        announce: Callable[[Path], None] = lambda _: None,
     ) -> Guest:
         """Start sshd; nobody can log in before :meth:`authorize`.
 
@@ -74,6 +82,7 @@ class Guest:
             port: the one it had before, taken again if it is free.
             url: where the guest asks for its power to be cut, with ``token``.
             path: folders that come before the usual ones in ``PATH``.
+            announce: told the folder of this boot before anything is started.
 
         Raises:
             OSError: sshd does not run here.
@@ -81,6 +90,7 @@ class Guest:
         prepare_disk(disk, instance_id)
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
         volatile = Path(tempfile.mkdtemp(prefix="fce", dir="/tmp"))
+        announce(volatile)
         guest = cls(disk, volatile, free_port(port), path)
         guest._write_programs(url, token, str(uuid.uuid4()))
         guest._start_sshd()
@@ -233,16 +243,10 @@ def host_keys(disk: Path) -> dict[str, str]:
 
 def end_orphan(disk: Path, volatile: str | None) -> None:
     """Kill what an emulator that died left running of an instance."""
-    listeners: set[int] = set()
     if volatile and Path(volatile).name.startswith("fce"):
-        mark = f"{volatile}/sshd_config"
-        rows = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
-        listeners = {int(row.split(None, 1)[0]) for row in rows.stdout.splitlines() if mark in row and "sshd" in row}
-        for pid in list(listeners):
-            listeners |= processes.below(pid)
-    processes.end(disk / "home", listeners)
-    if volatile and Path(volatile).name.startswith("fce"):
+        processes.end_boot(Path(volatile))
         shutil.rmtree(volatile, ignore_errors=True)
+    processes.end(disk / "home")
 
 
 def free_port(wished: int | None) -> int:

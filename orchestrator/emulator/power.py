@@ -214,6 +214,7 @@ def boot(world: World, path: str, life: int) -> None:
             url=world.url,
             token=token,
             path=world.scenario.guest_path,
+            announce=world.guardian.announce,
         )
     except OSError:
         _LOG.exception("instance %s does not boot", path)

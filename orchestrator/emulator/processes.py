@@ -8,31 +8,44 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
 def of_home(home: Path) -> set[int]:
     """Processes that were started with ``HOME=home``, other than this one."""
-    found = _by_proc(home) if sys.platform == "linux" else _by_ps(home)
+    return _started_with(f"HOME={home}")
+
+
+def of_boot(volatile: Path) -> set[int]:
+    """The sshd whose folder this is, all that came of it, and the sessions that it began."""
+    mark = f"{volatile}/sshd_config"
+    rows = [line.split(None, 1) for line in _ps("-A", "-ww", "-o", "pid=,command=").splitlines()]
+    listeners = {int(pid) for pid, command in (row for row in rows if len(row) == 2) if mark in command}
+    found = set(listeners)
+    for pid in listeners:
+        found |= below(pid)
+    return (found | _started_with(f"TMUX_TMPDIR={volatile}")) - {os.getpid()}
+
+
+def _started_with(variable: str) -> set[int]:
+    found = _by_proc(variable) if sys.platform == "linux" else _by_ps(variable)
     return found - {os.getpid()}
 
 
-def _by_proc(home: Path) -> set[int]:
-    mark = f"HOME={home}".encode()
+def _by_proc(variable: str) -> set[int]:
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.add(int(entry.name))
     return found
 
 
-def _by_ps(home: Path) -> set[int]:
-    mark = f" HOME={home} "
+def _by_ps(variable: str) -> set[int]:
     lines = _ps("-E", "-A", "-ww", "-o", "pid=,command=").splitlines()
-    return {int(line.split(None, 1)[0]) for line in lines if mark in line + " "}
+    return {int(line.split(None, 1)[0]) for line in lines if f" {variable} " in line + " "}
 
 
 def below(root: int) -> set[int]:
@@ -60,8 +73,17 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 def end(home: Path, also: Iterable[int] = (), *, within_s: float = 5.0) -> None:
     """Kill all of an instance, again until none is left: some are being started meanwhile."""
     send(also, signal.SIGKILL)
+    _end_all(lambda: of_home(home), within_s)
+
+
+def end_boot(volatile: Path, *, within_s: float = 5.0) -> None:
+    """The same for one boot of an instance, of which only its folder is known."""
+    _end_all(lambda: of_boot(volatile), within_s)
+
+
+def _end_all(which: Callable[[], set[int]], within_s: float) -> None:
     limit = time.monotonic() + within_s
-    while (left := of_home(home)) and time.monotonic() < limit:
+    while (left := which()) and time.monotonic() < limit:
         send(left, signal.SIGKILL)
         time.sleep(0.005)
 

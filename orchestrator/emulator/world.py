@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.emulator.clock import EmulatedClock, Timeline
+from orchestrator.emulator.guardian import Guardian
 from orchestrator.emulator.scenario import Scenario
 
 STATE_VERSION = 1
@@ -92,6 +93,8 @@ class World:
         #: machine path -> the running inside of it
         self.running: dict[str, Any] = {}
         self.secret = ""
+        #: Ends the machines if this process is killed.
+        self.guardian = Guardian()
 
     def now(self) -> float:
         return self.clock.now()

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, processes
 from orchestrator.errors import ConflictError
 from tests.support.command import run_fcctl, source_environment
+from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions
@@ -90,6 +91,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
         with pytest.raises(ConflictError, match="another emulator"):
             Emulator(tmp_path).start()
     finally:
+        processes.send(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
         child.send_signal(signal.SIGKILL)
         child.wait(10)
         child.stdout.close()
@@ -106,6 +108,42 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     gce.do("delete")
     with pytest.raises(exceptions.NotFound):
         gce.get()
+
+
+def _guardians(emulator: int) -> list[int]:
+    return [pid for pid in processes.below(emulator) if processes.command_of(pid).startswith("/bin/sh -c while")]
+
+
+def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Callable[..., Cloud]) -> None:
+    argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--json"]
+    environment = {**source_environment(), "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert child.stdout is not None
+        url = json.loads(child.stdout.readline())["url"]
+        _, gce = start()
+        remote = type(gce)(url, gce.key)
+        remote.create()
+        volatile = Path(remote.ssh("tmux new -d -s job 'sleep 1000'; printf %s $TMUX_TMPDIR").stdout)
+        assert volatile.is_dir()
+        assert list(tmp_path.glob("fcctl-emulator-*"))
+        assert len(processes.of_boot(volatile)) >= 3, "sshd, tmux, sleep"
+        assert len(_guardians(child.pid)) == 1
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+        child.stdout.close()
+    wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists(), 60)
+    wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")), 60)
+
+
+def test_one_that_is_told_to_stop_leaves_no_guardian(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start()
+    before = set(_guardians(os.getpid()))
+    gce.create()
+    (guardian,) = set(_guardians(os.getpid())) - before
+    emulator.stop()
+    assert not _alive(guardian)
 
 
 def _alive(pid: int) -> bool:
