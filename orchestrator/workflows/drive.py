@@ -377,7 +377,7 @@ class Driver:
         if self.machine is not None and self._services.store.owed():
             from orchestrator.workflows.debts import pay
 
-            pay(self._services)
+            pay(self._services, "due")
         return record
 
     def _wanted_machine(self) -> MachineHold:

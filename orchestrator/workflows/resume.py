@@ -82,9 +82,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
     return record
 
 
-def settle(
-    services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment"
-) -> list[ActiveState]:
+def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment") -> list[ActiveState]:
     """Complete every active run that has ended; say how the others stand.
 
     This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is

@@ -69,7 +69,7 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
 
 def no_note_left(patch: pytest.MonkeyPatch) -> None:
     """What could not be stopped, or was handed on to another run, is not written down."""
-    patch.setattr(hold_release.LettingGo, "_leave_a_note", lambda self: None)
+    patch.setattr(hold_release.LettingGo, "_leave_a_note", lambda *_, **__: None)
 
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
