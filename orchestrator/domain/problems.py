@@ -74,7 +74,10 @@ def _words(model: type[BaseModel], path: Path, details: Any, prefix: Path) -> tu
     if kind == "value_error":
         reason = details["ctx"]["error"]
         return f"{name}: {reason}", getattr(reason, "hint", None)
-    return f"{name}: {details['msg'][:1].lower()}{details['msg'][1:]}, not {_shown(details['input'])}", None
+    hint = (
+        "in quotes it is text" if kind == "string_type" and isinstance(details["input"], bool | int | float) else None
+    )
+    return f"{name}: {details['msg'][:1].lower()}{details['msg'][1:]}, not {_shown(details['input'])}", hint
 
 
 def _shown(value: object) -> str:

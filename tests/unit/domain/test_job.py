@@ -118,6 +118,12 @@ MINIMAL = "job: a\nsteps:\n  - id: x\n    run: ls\n"
         ("job: a\nsteps:\n  - run: ls\n", 3, "the key 'id' is missing in steps[0]", None),
         ("job: a\nsteps:\n  - id: x\n    run:\n", 4, "the key 'run' is missing", None),
         ("job: a\nsteps: ls\n", 2, "steps: input should be a valid list, not 'ls'", None),
+        (
+            "job: a\nsteps:\n  - {id: b, run: true}\n",
+            3,
+            "steps[0].run: input should be a valid string, not True",
+            "quotes",
+        ),
         ("job: a\nsteps: []\n", 1, "the job has no steps", "'uses'"),
         ("steps:\n  - id: x\n    run: ls\n", 1, "the key 'job' is missing", None),
         ("- a\n", 1, "expected a job", None),
