@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,8 +13,19 @@ import pytest
 
 from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
+from tests.support import forked
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
+
+
+def pytest_configure() -> None:
+    """The size of the terminal that the tests are started from is not that of theirs (readline exports it)."""
+    for name in ("LINES", "COLUMNS"):
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure() -> None:
+    forked.close()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.emulator import Emulator
+from tests.support import forked
 from tests.support.workspace import Workspace
 
 PROJECT = "test-project"
@@ -15,6 +16,8 @@ ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
 
 class CloudWorkspace(Workspace):
     """The target's settings are keyword arguments; caps go below ``[budget]``."""
+
+    imports = forked.CLOUD
 
     def __init__(
         self, folder: Path, home: Path, cloud: Emulator, instance: str = "vm", cap: float | None = 9.0, **target: Any

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,15 +35,5 @@ def source_environment(env: dict[str, str] | None = None) -> dict[str, str]:
 
 def run_fcctl(*argv: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 120) -> Outcome:
     """Run ``fcctl`` with the given arguments in ``cwd``; ``env`` is added to the environment."""
-    command = [sys.executable, "-m", "orchestrator.cli.entry", *argv]
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=source_environment(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    done = forked.run(argv, cwd, source_environment(env), timeout)
     return Outcome(done.returncode, done.stdout, done.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.domain import run_id
+from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -22,6 +23,9 @@ class Workspace:
 
     The target ``here`` is local with a root of its own; ``box`` is the given sshd.
     """
+
+    #: What most of its commands import, beside fcctl.
+    imports: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, home: Path, server: LoopbackSshd | None = None, **box: Any) -> None:
         self.root = folder
@@ -48,17 +52,7 @@ class Workspace:
         self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Type ``fcctl ARGS`` here. ``check`` is the exit code it must have; None for any."""
-        done = subprocess.run(
-            [*FCCTL, *args],
-            cwd=self.root,
-            env={**self.env(), **(env or {})},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = forked.run(args, self.root, {**self.env(), **(env or {})}, timeout, self.imports)
         if check is not None and done.returncode != check:
             raise AssertionError(
                 f"fcctl {' '.join(args)}: exit code {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,209 @@
+"""``fcctl`` as a process of its own, without the quarter of a second that starting Python and importing costs.
+
+A server, started when the first command is typed, has imported what commands import, and forks a child for each of
+them. The child has the caller's pipes as its streams, the environment, the folder and the signals that it would have
+had, and ends as fcctl ends, through its own ``entry``. What a fork cannot show is how the interpreter starts, so who
+asks for that (``PYTHON...`` or a locale of its own, a time of starting, a signal while it starts) takes a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: What the interpreter reads when it starts.
+AT_THE_START = ("PYTHON", "LC_", "LANG")
+ALWAYS_USED = ("encodings.utf_8_sig", "paramiko", "platformdirs.unix", "rich.live", "rich.table", "yaml")
+#: A second of its own, and a hundred megabytes that make each fork slower: for those who talk to a cloud.
+CLOUD = ("google.cloud.compute_v1",)
+
+
+class ForkServer:
+    """The test's side of a server that has ``more`` imported. ``close`` ends it; no command is running by then."""
+
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Whoever ends all processes of a test's HOME does not mean this one.
+        self.environment = {**os.environ, "PYTHONPATH": path, "HOME": "/nonexistent"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.forked", str(theirs.fileno()), *more],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=self.environment,
+                cwd=REPOSITORY,
+                pass_fds=[theirs.fileno()],
+            )
+        self._socket = ours
+
+    def can(self, env: Mapping[str, str]) -> bool:
+        """Whether an interpreter would start with ``env`` as the server's did."""
+        names = {name for given in (env, self.environment) for name in given if name.startswith(AT_THE_START)}
+        return all(env.get(name) == self.environment.get(name) for name in names)
+
+    def run(
+        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As :func:`subprocess.run` with its output captured: it returns when nobody can write to that any more.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
+        """
+        ends = [os.pipe() for _ in range(3)]
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
+        try:
+            socket.send_fds(self._socket, [asked], [nothing, *(write for _, write in ends)])
+        finally:
+            for fd in (nothing, *(write for _, write in ends)):
+                os.close(fd)
+        out, err, told = _read_to_the_end([read for read, _ in ends], time.monotonic() + timeout, argv)
+        return subprocess.CompletedProcess(list(argv), int(told.split()[1]), _text(out), _text(err))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(30)
+
+
+def _read_to_the_end(fds: Sequence[int], deadline: float, argv: Sequence[str]) -> list[bytes]:
+    """Everything that comes out of ``fds``; the last one of them tells the process's id first."""
+    read = dict.fromkeys(fds, b"")
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for fd in fds:
+            stack.callback(os.close, fd)
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                with contextlib.suppress(IndexError, ProcessLookupError):
+                    os.kill(int(read[fds[-1]].split()[0]), signal.SIGKILL)
+                raise subprocess.TimeoutExpired(list(argv), timeout=0, output=read[fds[0]], stderr=read[fds[1]])
+            for key, _ in ready:
+                block = os.read(key.fd, 65536)
+                read[key.fd] += block
+                if not block:
+                    selector.unregister(key.fd)
+    return list(read.values())
+
+
+def _text(written: bytes) -> str:
+    return written.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+_servers: dict[tuple[str, ...], ForkServer] = {}
+
+
+def run(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float = 120, more: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """``fcctl ARGV`` to its end, with nothing to read and its output captured; ``more`` is imported beforehand.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
+    """
+    if more not in _servers:
+        _servers[more] = ForkServer(more)
+    if _servers[more].can(env):
+        return _servers[more].run(argv, cwd, env, timeout)
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.entry", *argv], cwd=cwd, env=env, timeout=timeout, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
+
+
+def close() -> None:
+    """End the servers that were needed."""
+    while _servers:
+        _servers.popitem()[1].close()
+
+
+# --------------------------------------------------------------------------------------------------- the process itself
+def _import_what_commands_import(more: Sequence[str]) -> None:
+    import importlib
+    import pkgutil
+
+    import orchestrator
+
+    for name in (*ALWAYS_USED, *more):
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
+        with contextlib.suppress(ImportError):  # of what is not installed
+            importlib.import_module(module.name)
+
+
+def _serve(asks: socket.socket, more: Sequence[str]) -> None:
+    """Fork for each request; tell its fourth descriptor the process's id and, in the end, its exit code."""
+    _import_what_commands_import(more)
+    gc.collect()
+    gc.freeze()
+    wakes, wake = os.pipe()
+    for fd in (wakes, wake):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([asks, wakes], [], [])
+        if wakes in ready:
+            os.read(wakes, 4096)
+        _tell_who_ended(running)
+        if asks in ready:
+            request, fds, _, _ = socket.recv_fds(asks, 1 << 20, 4)
+            if not request:
+                return
+            pid = os.fork()
+            if pid == 0:
+                _be_fcctl(json.loads(request), fds)
+            for fd in fds[:3]:
+                os.close(fd)
+            running[pid] = fds[3]
+            os.write(fds[3], f"{pid}\n".encode())
+
+
+def _tell_who_ended(running: dict[int, int]) -> None:
+    for pid in list(running):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            told = running.pop(pid)
+            with contextlib.suppress(BrokenPipeError):  # whoever asked had no more time
+                os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            os.close(told)
+
+
+def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
+    from orchestrator.cli import entry
+
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, fd in enumerate(fds[:3]):
+            os.dup2(fd, number)
+        os.closerange(3, 4096)
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        time.tzset()
+        os.chdir(asked["cwd"])
+        sys.path[0] = asked["cwd"]
+        sys.argv = [entry.__file__, *asked["argv"]]
+        entry.entry()
+    finally:
+        os._exit(70)  # entry() does not come back
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as given:
+        _serve(given, sys.argv[2:])
