@@ -110,15 +110,19 @@ def test_followed_it_warns_gives_notice_collects_and_stops(cloud: Emulator, work
     assert 0.9 < meter.usd(RATE) <= 1
 
 
-def test_the_clouds_fence_while_the_laptop_sleeps(cloud: Emulator, workspace: CloudWorkspace) -> None:
+@pytest.mark.parametrize(("fence", "says"), [(1, "reached its time limit"), (2, "the end of its shutdown timer")])
+def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator, workspace: CloudWorkspace) -> None:
     def time_passes() -> None:
         wait_for(lambda: at_work(cloud), 60)
+        if fence == 1:
+            for machine in machines(cloud).values():
+                machine.timers.clear()
         advance_to(cloud, LIMIT_S + 60)
 
     with Meter(cloud) as meter, meanwhile(time_passes):
         done = workspace.type(*RUN)
     assert done.code == 5, done.said
-    assert "reached its time limit" in done.err
+    assert says in done.err
     assert billed(cloud) == []
     assert meter.usd(RATE) <= 1
     (state,) = workspace.type("ps", "--json", check=0).json["runs"]
