@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from fcctl_tune import search
+from fcctl_tune.errors import TuneError
+from fcctl_tune.records import TrialRecord
+from fcctl_tune.space import Params, Space
+
+SPACE = Space.from_dict(
+    {
+        "parameters": {"A": [1, 2, 4, 8], "B": [1, 2, 3, 4, 5, 6], "C": [False, True], "D": ["row", "col", "tile"]},
+        "constraints": ["A * B <= 24"],
+    }
+)
+Outcome = Callable[[Params], "float | str"]
+
+
+def bowl(params: Params) -> float:
+    """Best at A=4, B=5, C=true, D=tile."""
+    depth = abs(int(params["A"]) - 4) / 4 + abs(int(params["B"]) - 5) / 5
+    return 1 + depth + 0.2 * (not params["C"]) + 0.3 * (params["D"] != "tile")
+
+
+def told(number: int, params: Params, outcome: float | str) -> TrialRecord:
+    if isinstance(outcome, str):
+        return TrialRecord(number, params, outcome, "why")
+    return TrialRecord(number, params, "complete", value=outcome)
+
+
+def play(strategy: str, seed: int, budget: int, outcome: Outcome = bowl, space: Space = SPACE) -> list[TrialRecord]:
+    chosen, records = search.make(strategy), [told(0, space.default, outcome(space.default))]
+    for number in range(1, budget):
+        history = search.History.of(space, records, budget=budget)
+        proposal = chosen.propose(history, search.rng_of(seed, number))
+        if proposal is None:
+            break
+        records.append(told(number, proposal.params, outcome(proposal.params)))
+    return records
+
+
+def keys(records: list[TrialRecord]) -> list[str]:
+    return [SPACE.key(record.params) for record in records]
+
+
+@pytest.mark.parametrize("strategy", search.STRATEGIES)
+def test_every_configuration_once_then_the_end(strategy: str) -> None:
+    found = play(strategy, 1, 1000)
+    assert len(found) == SPACE.size
+    assert len(set(keys(found))) == SPACE.size
+
+
+@pytest.mark.parametrize("strategy", search.STRATEGIES)
+def test_the_end_comes_also_where_nothing_works(strategy: str) -> None:
+    assert len(play(strategy, 1, 1000, lambda params: "crashed")) == SPACE.size
+
+
+@pytest.mark.parametrize("strategy", search.STRATEGIES)
+def test_a_seed_says_it_all(strategy: str) -> None:
+    assert keys(play(strategy, 5, 40)) == keys(play(strategy, 5, 40))
+
+
+@pytest.mark.parametrize("strategy", ["evolution", "random"])
+def test_seeds_differ(strategy: str) -> None:
+    assert keys(play(strategy, 5, 40)) != keys(play(strategy, 6, 40))
+
+
+def test_what_is_under_way_is_not_proposed() -> None:
+    records = play("evolution", 0, 30)
+    pending = tuple(params for params in SPACE.all if SPACE.key(params) not in keys(records))[:-1]
+    history = search.History.of(SPACE, records, pending, 200)
+    proposal = search.make("evolution").propose(history, random.Random(0))
+    assert proposal is not None
+    assert proposal.params == SPACE.all[-1]
+
+
+def test_children_come_from_the_elites_and_say_of_which() -> None:
+    records = play("evolution", 3, 60)
+    born = [record for record in records if record.number > search.spread(60)]
+    assert born
+    history = search.History.of(SPACE, records[:20], budget=60)
+    best = sorted(records[:20], key=lambda r: r.value or 0)[:2]
+    for chance in range(30):
+        proposal = search.Evolution(elites=2).propose(history, random.Random(chance))
+        assert proposal is not None
+        if proposal.source.startswith("of "):
+            assert set(map(int, proposal.source[3:].split(" and "))) <= {r.number for r in best}
+
+
+def test_failures_teach_without_poisoning() -> None:
+    """A third of the space crashes, next to the best: it is avoided, and the best is found all the same."""
+
+    def cliff(params: Params) -> float | str:
+        return "crashed" if params["B"] == 6 or params["A"] == 8 else bowl(params)
+
+    share = sum(isinstance(cliff(params), str) for params in SPACE.all) / len(SPACE.all)
+    found = [play("evolution", seed, 40, cliff) for seed in range(10)]
+    late = [record.is_invalid for records in found for record in records[12:]]
+    assert sum(late) / len(late) < share / 2
+    assert all(min(record.value or 9 for record in records) < 1.05 for records in found)
+
+
+def test_one_bad_trial_of_the_best_values_does_not_rule_them_out() -> None:
+    def unlucky(params: Params) -> float | str:
+        return "hung" if params == {"A": 4, "B": 4, "C": True, "D": "tile"} else bowl(params)
+
+    assert all(min(r.value or 9 for r in play("evolution", seed, 40, unlucky)) < 1.05 for seed in range(10))
+
+
+def test_the_first_trials_are_spread() -> None:
+    """Each value of each parameter is met sooner than by chance."""
+
+    def met(strategy: str) -> int:
+        first = [play(strategy, seed, 32)[:8] for seed in range(20)]
+        return sum(len({item for r in records for item in r.params.items()}) for records in first)
+
+    assert met("evolution") > met("random")
+
+
+def test_a_huge_space_is_searched_without_walking_it() -> None:
+    wide = Space.from_dict({"parameters": {f"P{i}": list(range(1, 9)) for i in range(10)}})
+
+    def outcome(params: Params) -> float:
+        return 1 + sum(abs(int(v) - 6) for v in params.values())
+
+    best = {s: min(r.value or 0 for r in play(s, 0, 120, outcome, wide)) for s in ("evolution", "random")}
+    assert best["evolution"] < best["random"] / 1.5
+
+
+def test_auto_is_exhaustive_where_the_budget_covers_the_space() -> None:
+    size = SPACE.size or 0
+    assert search.choose("auto", SPACE, size) == "exhaustive"
+    assert search.choose("auto", SPACE, size - 1) == "evolution"
+    assert search.choose("random", SPACE, 1000) == "random"
+    with pytest.raises(TuneError, match="no strategy"):
+        search.choose("clever", SPACE, 10)
