@@ -215,7 +215,8 @@ class StepRun:
         if answer.stopped is not None:
             result.status, result.message = "cancelled", supervisor.message
         elif answer.fault is not None:
-            result.status, result.message = "failed", answer.fault
+            if result.status in ("passed", "warned"):
+                result.status, result.message = "failed", answer.fault
         else:
             self._accept(wire.decode(Judgement, answer.value))
 

@@ -44,6 +44,11 @@ def judge(run: RunLayout, case: Case) -> Judgement:
     succeeded = case.result.status in ("passed", "warned")
     if succeeded:
         documents.from_readers(run, case.spec, case.env, gathered)
+    elif case.result.status == "failed":
+        # Which test failed stands in what the test program left. What cannot be read changes nothing any more.
+        left = documents.Gathered()
+        documents.from_readers(run, case.spec, case.env, left)
+        gathered.found += left.found
     judgement = Judgement(case.result.status, case.result.message, case.result.hint)
     if case.spec.gates and (succeeded or (case.result.status == "failed" and gathered.found)):
         judgement.gates = _gates(run, case, gathered)

@@ -51,6 +51,31 @@ def test_log_and_files_become_documents_and_come_home(workspace: Workspace) -> N
     assert len(list((folder / "steps/file/out").glob("more*"))) == 1, "what goes home anyway is not copied"
 
 
+def test_a_failed_step_s_reports_come_home_too_and_change_nothing(workspace: Workspace) -> None:
+    """Which test failed stands in the report of a program that ends with 1."""
+    case = '<testcase classname="t" name="a"/><testcase classname="t" name="b"><failure message="off"/></testcase>'
+    workspace.job(
+        "tests",
+        f"""
+steps:
+  - id: test
+    run: |
+      echo '<testsuite tests="2" failures="1">{case}</testsuite>' > junit.xml
+      exit 3
+    collect:
+      - {{reader: junit, file: junit.xml}}
+      - {{reader: metrics, file: absent.json}}
+    gates: ["correctness.summary.failed == 0"]
+""",
+    )
+    workspace.fcctl("run", "tests", "--on", "here", check=100)
+    (step,) = workspace.only_run()["steps"]
+    assert (step["status"], step["exit_code"]) == ("failed", 3)
+    assert step["message"].startswith("exit code 3")
+    assert [d["kind"] for d in step["documents"]] == ["correctness"]
+    assert [(g["verdict"], g["value"]) for g in step["gates"]] == [("fail", 1)]
+
+
 def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:
     workspace.job(
         "forgive",
