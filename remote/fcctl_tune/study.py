@@ -213,14 +213,13 @@ def _open(path: str) -> Tuple[Journal, optuna.Study]:
         raise TuneError(f"the search needs Optuna: {error}", "pip install 'fcctl[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = Journal(path)
+    sampler = optuna.samplers.RandomSampler(0)  # never asked: every trial's parameters are given
     try:
-        study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(journal),
-            study_name=NAME,
-            load_if_exists=True,
-            direction="minimize",
-            sampler=optuna.samplers.RandomSampler(0),  # never asked: every trial's parameters are given
-        )
+        storage = optuna.storages.JournalStorage(journal)
+        if any(one.study_name == NAME for one in storage.get_all_studies()):
+            study = optuna.load_study(storage=storage, study_name=NAME, sampler=sampler)
+        else:
+            study = optuna.create_study(storage=storage, study_name=NAME, direction="minimize", sampler=sampler)
         journal.sync()
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
         journal.close()
