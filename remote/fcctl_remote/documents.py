@@ -109,6 +109,7 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], ga
         paths = [place.log] if spec.file == "@log" else _matches(run, spec.file, place.out)
         if not paths:
             gathered.faults.append("collect: no file matches %r" % spec.file)
+            gathered.hint = gathered.hint or _elsewhere(run, spec.file, place.out)
         for path in paths[:MAX_FILES_PER_COLLECT]:
             _read_one(run, spec.reader, path, env, gathered)
             _keep(run, path, place.out, gathered)
@@ -140,6 +141,15 @@ def _matches(run: RunLayout, pattern: str, out: str) -> List[str]:
         if real.startswith(home + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
             found.append(path)
     return found
+
+
+def _elsewhere(run: RunLayout, pattern: str, out: str) -> Optional[str]:
+    """Where a file of that name is, if it is in one of the places that are looked in first."""
+    name = glob.escape(os.path.basename(pattern))
+    for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
+        if _matches(run, shown + name, out):
+            return "there is one: file: %s%s" % (shown, os.path.basename(pattern))
+    return None
 
 
 def _read_one(run: RunLayout, reader: str, path: str, env: Mapping[str, str], gathered: Gathered) -> None:

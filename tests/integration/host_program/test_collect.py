@@ -76,6 +76,23 @@ steps:
     assert [(g["verdict"], g["value"]) for g in step["gates"]] == [("fail", 1)]
 
 
+def test_a_file_in_another_folder_is_pointed_to(workspace: Workspace) -> None:
+    workspace.job(
+        "folder",
+        """
+steps:
+  - id: test
+    run: echo '{"speed": 1}' > "$FCCTL_OUT/speed.json"
+    collect: [{reader: metrics, file: speed.json}]
+""",
+    )
+    workspace.fcctl("run", "folder", "--on", "here", check=100)
+    (step,) = workspace.only_run()["steps"]
+    assert (step["message"], step["hint"]) == (
+        "collect: no file matches 'speed.json'", "there is one: file: $FCCTL_OUT/speed.json",
+    )  # fmt: skip
+
+
 def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:
     workspace.job(
         "forgive",
