@@ -86,6 +86,16 @@ def _parser() -> argparse.ArgumentParser:
         "--loop", action="store_true", help="only launch a few times, for a profiler started by hand"
     )
     profiling.set_defaults(command=_profile)
+    tuning = verbs.add_parser("tune", help="what a search over configurations asks: fcctl tune VARIANT --on HOST")
+    tuning.add_argument("variant", metavar="VARIANT", help="a variant; with --set or as NAME:K=V, some of it fixed")
+    tuning.add_argument("--set", action="append", default=[], metavar="K=V", help="a parameter that does not vary")
+    how = tuning.add_mutually_exclusive_group(required=True)
+    how.add_argument("--space", dest="how", action="store_const", const="space", help="print legal configurations")
+    how.add_argument("--build", dest="how", action="store_const", const="build", help="compile the environment's one")
+    how.add_argument("--serve", dest="how", action="store_const", const="serve", help="check and time, told on stdin")
+    tuning.add_argument("--mode", metavar="MODE", help="what is timed: hot (default), cold or eager")
+    tuning.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
+    tuning.set_defaults(command=_tune)
     measuring = verbs.add_parser("peaks", help="measure this GPU: tensor cores, exp2, copies, launches")
     measuring.add_argument(
         "--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)"
@@ -381,6 +391,16 @@ def _profile(options: argparse.Namespace) -> int:
         print(f"  {'stalls, warps per issue':<28} {stalls}")
     print(path)
     return 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    variant, fixed = _variant(options, options.variant)
+    fixed.update(_overrides(options.set))
+    if options.how == "serve":
+        _need_torch()
+    from flashcore import tune
+
+    return tune.run(variant, options.how, fixed, options.mode, lambda: documents.folder(options.out))
 
 
 def _peaks(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ from flashcore.compare import MAX_ERR, Error, Tolerance, measure, tolerance
 from flashcore.errors import FlashcoreError, Unsupported
 from flashcore.launch import Kernel
 from flashcore.reference import attention64, flash
+from flashcore.registry import Variant
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
 
@@ -171,11 +172,32 @@ class Guarded:
 
 def _trial(kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
     tensors = inputs.draw(shape, seed, kernel.variant.device, values)
-    return _judge(kernel, values, shape, tensors, Guarded(shape, kernel.variant.device), **options)
+    return judge(kernel, values, shape, tensors, Guarded(shape, kernel.variant.device), **options)
 
 
-def _judge(kernel: Kernel, label: str, shape: Shape, tensors: inputs.Tensors, target: Guarded, **options: Any) -> Trial:
-    """Launch once and compare with float64. ``options`` are causal and scale."""
+@dataclass(frozen=True)
+class Expected:
+    """What some inputs must give."""
+
+    right: torch.Tensor  # float64
+    allowed: Tolerance
+
+
+def expected(variant: Variant, tensors: inputs.Tensors, **options: Any) -> Expected:
+    right = attention64(*tensors, **options)
+    return Expected(right, tolerance(flash(*tensors, **options), right, variant.tolerance))
+
+
+def judge(
+    kernel: Kernel,
+    label: str,
+    shape: Shape,
+    tensors: inputs.Tensors,
+    target: Guarded,
+    known: Expected | None = None,
+    **options: Any,
+) -> Trial:
+    """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal and scale."""
     label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
     before = [t.clone() for t in tensors]
     try:
@@ -183,17 +205,16 @@ def _judge(kernel: Kernel, label: str, shape: Shape, tensors: inputs.Tensors, ta
         _synchronize(kernel)
         out = target.out.clone()
         untouched = all(map(torch.equal, tensors, before))
-        right = attention64(*tensors, **options)
-        allowed = tolerance(flash(*tensors, **options), right, kernel.variant.tolerance)
-        error = measure(out, right)
+        wanted = known or expected(kernel.variant, tensors, **options)
+        error = measure(out, wanted.right)
     except (FlashcoreError, RuntimeError) as e:  # torch reports a failed kernel as a RuntimeError at the next sync
         return Trial(label, shape, fault=str(e).strip().splitlines()[0])
-    fault = allowed.refusal(error)
+    fault = wanted.allowed.refusal(error)
     if fault is None and not target.intact():
         fault = "wrote outside its output"
     if fault is None and not untouched:
         fault = "changed its inputs"
-    return Trial(label, shape, error, allowed, fault)
+    return Trial(label, shape, error, wanted.allowed, fault)
 
 
 def _synchronize(kernel: Kernel) -> None:
@@ -255,7 +276,7 @@ def _layout(kernel: Kernel, seed: int) -> Iterator[Trial]:
     for label, (q, k, v), last in (
         ("[B,S,H,D]", heads_last, True), ("packed q, k, v", packed.unbind(0), False), ("sliced", longer, True)
     ):  # fmt: skip
-        yield _judge(kernel, label, shape, (q, k, v), Guarded(shape, device, heads_last=last))
+        yield judge(kernel, label, shape, (q, k, v), Guarded(shape, device, heads_last=last))
 
 
 def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
@@ -263,12 +284,12 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     shape = Shape(1, 8, 192, _head_dim(kernel))
     tensors = inputs.draw(shape, seed, device)
     first, second = Guarded(shape, device), Guarded(shape, device)
-    trial = _judge(kernel, "first run", shape, tensors, first)
+    trial = judge(kernel, "first run", shape, tensors, first)
     yield trial
     if trial.fault is not None:
         return
     for number in range(2, REPEATS + 1):
-        again = _judge(kernel, f"run {number}", shape, tensors, second)
+        again = judge(kernel, f"run {number}", shape, tensors, second)
         if again.fault is None and not torch.equal(first.out, second.out):
             again = Trial(again.label, shape, again.error, again.tolerance, "other bits for the same inputs")
         yield again
@@ -276,11 +297,11 @@ def _repeat(kernel: Kernel, seed: int) -> Iterator[Trial]:
     for old, new in zip(tensors, inputs.draw(shape, seed + 1, device)):  # noqa: B905 (Python 3.9)
         old.copy_(new)
     second.out.fill_(math.nan)
-    yield _judge(kernel, "same memory, new inputs", shape, tensors, second)
+    yield judge(kernel, "same memory, new inputs", shape, tensors, second)
     if device == "cuda":
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
-            yield _judge(kernel, "another stream", shape, tensors, Guarded(shape, device))
+            yield judge(kernel, "another stream", shape, tensors, Guarded(shape, device))
         yield _queued(kernel, Shape(1, 8, 512, _head_dim(kernel)), seed + 2)
 
 

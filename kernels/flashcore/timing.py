@@ -249,10 +249,10 @@ def modes(device: str) -> tuple[str, ...]:
     return ("wall",) if device == "cpu" else ("hot", "cold", "eager")
 
 
-def places(shape: Shape, seed: int, device: str) -> list[inputs.Tensors]:
-    """The same inputs in :data:`PLACES` places, fewer where memory is short."""
+def places(shape: Shape, seed: int, device: str, count: int = PLACES) -> list[inputs.Tensors]:
+    """The same inputs in ``count`` places, fewer where memory is short."""
     first = inputs.draw(shape, seed, device)
-    return [first, *_copies(first, _affordable(shape, device, PLACES) - 1)]
+    return [first, *_copies(first, _affordable(shape, device, count) - 1)]
 
 
 class Source:

@@ -1,0 +1,303 @@
+"""``run``: one search on this machine, from the spec to the last word on its elites."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from fcctl_remote import files
+from fcctl_tune import books, devices, process, search, tasks
+from fcctl_tune.cluster import Cluster
+from fcctl_tune.devices import Device
+from fcctl_tune.engine import Engine, Stopped
+from fcctl_tune.errors import SpecError, StudyMismatch, TuneError
+from fcctl_tune.final import Final
+from fcctl_tune.halving import Halving
+from fcctl_tune.records import Trial
+from fcctl_tune.spec import Spec
+from fcctl_tune.study import Study
+from fcctl_tune.tasks import Recipe
+
+UNAVAILABLE = 69  # EX_UNAVAILABLE
+STOPPED = 143
+SPACE_TIMEOUT_S = 300.0
+WORK = ".fcctl-tune"
+
+
+class Lacking(TuneError):
+    """This machine has not what the search needs."""
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """The command; returns its exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return Run(options).carry_out()
+    except (SpecError, StudyMismatch) as error:
+        code = 2
+        said: TuneError = error
+    except Lacking as error:
+        code, said = UNAVAILABLE, error
+    except TuneError as error:
+        code, said = 1, error
+    print("error: %s" % said, file=sys.stderr, flush=True)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fcctl_tune run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("spec", help="the spec as JSON")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal"
+    )
+    parser.add_argument("--storage", metavar="FILE", help="the journal, which a search goes on from (DIR/journal.log)")
+    parser.add_argument(
+        "--work", metavar="DIR", default=WORK, help="folder for builds, kept between searches (%(default)s)"
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="budget")
+    parser.add_argument("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
+    parser.add_argument("--strategy", choices=("auto", *search.STRATEGIES), default="auto")
+    parser.add_argument("--compare", choices=("random",), help="a control: another search at the same budget")
+    parser.add_argument("--seed", type=int, default=0, help="of proposals and of the inputs that trials see")
+    parser.add_argument("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
+    parser.add_argument("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
+    parser.add_argument("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
+    parser.add_argument("--no-final", action="store_true", help="do not measure the elites again")
+    return parser
+
+
+class Run:
+    """One call of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.out = os.path.abspath(options.out)
+        self.work = os.path.abspath(options.work)
+        folder = os.environ.get("FCCTL_OUT") or self.out
+        self.document = os.path.join(folder, "tuning.json")
+        self.cwd = os.getcwd()
+        self.began = time.monotonic()
+        self.about: Dict[str, Any] = {"complete": False}
+        self._engine: Optional[Engine] = None
+        self._stop: Optional[str] = None
+
+    def carry_out(self) -> int:
+        """Raises: TuneError."""
+        self._catch_signals()
+        try:
+            return self._search()
+        except Stopped as stopped:
+            say("stopped: %s; the search goes on from here when it is started again" % stopped.reason)
+            return STOPPED
+
+    def _search(self) -> int:
+        spec = self._spec()
+        found = devices.devices()
+        used = devices.alike(found)
+        if len(used) < len(found):
+            others = ", ".join(sorted({d.model for d in found} - {used[0].model}))
+            say("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
+        cpus = max(1, process.processors() - len(used))
+        with contextlib.ExitStack() as ending:
+            cluster = ending.enter_context(Cluster(cpus, used, say))
+            study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
+            recipe = self._recipe(spec)
+            cluster.ready()
+            engine = self._made(study, cluster, recipe, used)
+            return self._with(engine, spec, used)
+
+    def _with(self, engine: Engine, spec: Spec, used: List[Device]) -> int:
+        study = engine.study
+        kept = books.Books(study, self.out, self.document, say, self.about)
+        engine.told = kept.told
+        self._describe(engine, used)
+        try:
+            self._announce(study, engine.cluster, used)
+            engine.run(self._until())
+            self._account(engine)
+            kept.write()
+            if not any(r.state == "complete" for r in study.records()):
+                raise TuneError(
+                    "none of %d trials works" % len(study.records()),
+                    "the reasons are in %s" % os.path.join(self.out, "tune_log.csv"),
+                )
+            if not self.options.no_final:
+                self._final(engine, spec)
+            if self.options.compare:
+                self._control(engine, spec, used)
+            self.about["complete"] = study.ended != "running"
+        finally:
+            self._account(engine)
+            kept.write()
+        return 0
+
+    # -------------------------------------------------------------------------------------------- beginning
+    def _spec(self) -> Spec:
+        options = self.options
+        try:
+            with open(options.spec, encoding="utf-8") as stream:
+                spec = Spec.from_dict(json.load(stream))
+        except (OSError, ValueError) as error:
+            raise SpecError("spec", "%s cannot be read: %s" % (options.spec, error)) from None
+        entry: Dict[str, Any] = {}
+        for name in ("trials", "elites"):
+            value = getattr(options, name)
+            if value is not None:
+                if value < 1:
+                    raise SpecError(name, "%d is below 1" % value)
+                entry[name] = value
+        if options.case:
+            entry["cases"] = tuple(dict.fromkeys(options.case))
+            entry["held_out"] = tuple(case for case in spec.held_out if case not in entry["cases"])
+        spec = dataclasses.replace(spec, **entry)
+        self._make_folders()
+        if spec.space is None:
+            spec = spec.with_space(self._listing(spec))
+        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
+        return spec
+
+    def _make_folders(self) -> None:
+        try:
+            for folder in (self.out, os.path.join(self.work, "builds"), os.path.join(self.work, "logs")):
+                os.makedirs(folder, exist_ok=True)
+            ignore = os.path.join(self.work, ".gitignore")
+            if not os.path.exists(ignore):
+                files.write_atomic(ignore, b"*\n", durable=False)
+        except OSError as error:
+            raise Lacking("%s: %s" % (error.filename, error.strerror), "choose other folders: --out, --work") from None
+
+    def _listing(self, spec: Spec) -> Any:
+        """What the space command prints. Raises: SpecError."""
+        env = {**process.clean_environment(os.environ), **spec.env}
+        log, listing = os.path.join(self.work, "logs", "space.log"), os.path.join(self.work, "space.json")
+        env["TUNE_LISTING"] = listing
+        text = 'exec >"$TUNE_LISTING"\n' + spec.space_command
+        outcome = process.run(text, env, self.cwd, log, process.Limits(SPACE_TIMEOUT_S))
+        if outcome.reason is not None:
+            said = tasks.explained(outcome, log)
+            raise SpecError("space", "%s: %s" % (spec.space_command, said))
+        try:
+            with open(listing, encoding="utf-8") as stream:
+                return json.load(stream)
+        except (OSError, ValueError) as error:
+            raise SpecError("space", "%s printed no JSON: %s" % (spec.space_command, error)) from None
+
+    def _storage(self) -> str:
+        return self.options.storage or os.path.join(self.out, "journal.log")
+
+    def _study(self, spec: Spec, strategy: str, path: str) -> Study:
+        return Study(path, spec, strategy, self.options.seed)
+
+    def _recipe(self, spec: Spec) -> Recipe:
+        source = tasks.fingerprint(self.cwd, (self.out, self.work, os.environ.get("FCCTL_OUT", "")))
+        return Recipe.of(spec, self.cwd, self.work, source)
+
+    def _made(self, study: Study, cluster: Cluster, recipe: Recipe, used: List[Device]) -> Engine:
+        steps = Halving()
+        if self.options.full:
+            steps = Halving((steps.repeats[-1],))
+        seed = 1 + self.options.seed
+        engine = Engine(study, cluster, recipe, steps, seed=seed, told=lambda _: None, gpu=used[0].model)
+        self._engine = engine
+        if self._stop is not None:
+            engine.stop(self._stop)
+        return engine
+
+    def _announce(self, study: Study, cluster: Cluster, used: List[Device]) -> None:
+        size = study.space.size
+        known = len(study.records())
+        say(
+            "%s: %s search over %s configurations, %d trials%s; %d x %s, %d builds at once"
+            % (
+                study.spec.tune,
+                study.strategy,
+                "countless" if size is None else size,
+                study.spec.trials,
+                " (%d of them known)" % known if known else "",
+                len(used),
+                used[0].model,
+                cluster.cpus,
+            )
+        )
+
+    def _until(self) -> Optional[float]:
+        return self.began + 60.0 * self.options.minutes if self.options.minutes is not None else None
+
+    # -------------------------------------------------------------------------------------------- end
+    def _final(self, engine: Engine, spec: Spec) -> None:
+        elites = [r for r in engine.study.summary().elites if r.number != 0]
+        if not elites:
+            say("nothing to measure again: the default is the only configuration that works")
+            return
+        say("measuring %d elites again, in turns with the default" % len(elites))
+        benches = [r.seconds["bench"] for r in elites if r.seconds.get("bench")]
+        final = Final(
+            engine.cluster,
+            engine.recipe,
+            engine.default,
+            [engine.candidate(Trial(r.number, r.params)) for r in elites],
+            held_out=spec.held_out,
+            direction=spec.metric.direction,
+            unit=spec.metric.unit,
+            bench_s=statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0,
+            stopped=lambda: self._stop is not None,
+        )
+        began = time.monotonic()
+        entries = final.run()
+        if self._stop is not None:
+            raise Stopped(self._stop)
+        self.about["final"] = entries
+        self.about["final_run"] = {**final.document(entries), "wall_s": round(time.monotonic() - began, 3)}
+        for line in books.outcome(entries, spec.metric.unit):
+            say(line)
+
+    def _control(self, engine: Engine, spec: Spec, used: List[Device]) -> None:
+        """The same budget spent on random search; what was built already is not built again."""
+        say("control: %s search at the same budget" % self.options.compare)
+        path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
+        with self._study(spec, self.options.compare, path) as study:
+            control = self._made(study, engine.cluster, engine.recipe, used)
+            kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), say, {})
+            control.told = kept.told
+            control.run()
+            self.about["controls"] = [study.summary().control()]
+
+    def _describe(self, engine: Engine, used: List[Device]) -> None:
+        gpu = {"name": used[0].model, "sms": devices.multiprocessors(used[0])} if used[0].is_gpu else None
+        self.about["gpu"] = gpu
+        self.about["machine"] = {"gpus": len(used), "builders": engine.cluster.cpus, "python": sys.version.split()[0]}
+
+    def _account(self, engine: Engine) -> None:
+        effort = engine.effort.as_dict()
+        share = effort["gpu_timed_share"]
+        self.about["wall_s"] = round(time.monotonic() - self.began, 3)
+        self.about["gpu_busy_pct"] = None if share is None else round(100 * share, 1)
+        self.about["effort"] = {**effort, "worker_deaths": len(engine.cluster.deaths)}
+
+    # -------------------------------------------------------------------------------------------- signals
+    def _catch_signals(self) -> None:
+        """SIGTERM comes when a step's time or a machine's ends, SIGINT from a terminal. SIGHUP (tmux) is no reason."""
+        signal.signal(signal.SIGTERM, self._told_to_stop)
+        signal.signal(signal.SIGINT, self._told_to_stop)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+    def _told_to_stop(self, number: int, _frame: object) -> None:
+        self._stop = signal.Signals(number).name
+        if self._engine is not None:
+            self._engine.stop(self._stop)
+        else:
+            raise Stopped(self._stop)
+
+
+def say(line: str) -> None:
+    """A line for whoever watches; a watcher who has gone is no reason to stop."""
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)

@@ -1,0 +1,71 @@
+"""Dask as the search wants it: quiet, on loopback, nothing that runs beside a timing, and only among ourselves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import warnings
+from typing import Any, Dict, Iterator, Optional
+
+#: What a worker's death may cost: so many tries of the trial it had, then the trial is lost.
+TRIES = 3
+SETTINGS: Dict[str, Any] = {
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.tick.limit": "1h",  # a busy machine is no news
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.comm.timeouts.tcp": "60s",
+    "distributed.diagnostics.nvml": False,  # no worker but the server of trials touches a GPU
+    "distributed.scheduler.allowed-failures": TRIES - 1,
+    "distributed.scheduler.work-stealing": False,  # a task's slot is chosen once
+    "distributed.worker.daemon": False,
+    "distributed.worker.profile.enabled": False,
+}
+
+
+@contextlib.contextmanager
+def applied() -> Iterator[None]:
+    """Within: these settings, and no word from Dask but errors that end it."""
+    import dask
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with dask.config.set(SETTINGS):
+            import distributed  # noqa: F401 - its configuration is in place before it is imported
+
+            for name in ("distributed", "distributed.worker", "distributed.scheduler", "tornado", "bokeh"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            yield
+
+
+def certificate(folder: str) -> Optional[str]:
+    """A file in ``folder`` with a new key and its certificate, by ``openssl``; None where that is missing.
+
+    Whoever may open a connection to a scheduler can have it run anything. On loopback that is every user of the
+    machine; with this, only those who can read the file.
+    """
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        return None
+    path = os.path.join(folder, "tls.pem")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    argv = [
+        openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
+        "-subj", "/CN=fcctl-tune", "-keyout", "-", "-out", "-",
+    ]  # fmt: skip
+    with open(path, "r+b") as stream:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.DEVNULL, check=False)
+    return path if done.returncode == 0 and os.path.getsize(path) else None
+
+
+def security(tls: Optional[str]) -> Any:
+    """``distributed.Security`` for the :func:`certificate` in the file ``tls``; None without one."""
+    if tls is None:
+        return None
+    from distributed.security import Security
+
+    roles = {f"tls_{role}_{part}": tls for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
+    return Security(require_encryption=True, tls_ca_file=tls, **roles)  # type: ignore[no-untyped-call]

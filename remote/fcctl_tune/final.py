@@ -1,0 +1,211 @@
+"""The last word on the elites: checked and timed again, in fresh processes, on inputs that no trial has seen.
+
+Searching picks whoever was lucky, so its own figures flatter. Here each elite is checked in a process of its own, then
+all that passed are timed in turns with the default, which takes part twice: its ratio to itself is the null, and no
+interval is narrower than what that showed. Held-out cases are timed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from fcctl_tune import interval, tasks
+from fcctl_tune.cluster import Cluster
+from fcctl_tune.errors import TuneError
+from fcctl_tune.slot import Slot
+from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
+
+#: Turns of each case where one process serves them all; flashcore makes 14 places of them.
+SERVED_TURNS = 28
+#: Turns where each is a process, and how long all of them together should take, seconds.
+FEWEST_TURNS, MOST_TURNS, TURNS_S = 6, 20, 60.0
+
+
+# ------------------------------------------------------------------------------------------------ in a worker
+def check(recipe: Recipe, candidate: Candidate, cases: Sequence[str], seed: int) -> Tuple[str, str]:
+    """("", "") if it builds and is right in a process of its own, else the state and the reason."""
+    built: Built = tasks.build(recipe, candidate)
+    if built.state:
+        return built.state, built.reason
+    slot = _fresh(recipe, cases)
+    try:
+        slot.check(candidate, seed, final=True)
+    except Failed as failed:
+        return failed.state, failed.reason
+    return "", ""
+
+
+def turns(recipe: Recipe, many: Sequence[Candidate], case: str, seed: int, count: int) -> Dict[str, Any]:
+    """``per``: figures of each of ``many``, measured in turns in a process that did nothing before; or ``state`` and
+    ``reason``."""
+    slot = _fresh(recipe, [case])
+    try:
+        return slot.turns(many, case, seed, count)
+    except Failed as failed:
+        return {"state": failed.state, "reason": failed.reason}
+
+
+def _fresh(recipe: Recipe, cases: Sequence[str]) -> Slot:
+    slot = Slot.here(dataclasses.replace(recipe, cases=tuple(cases)))
+    slot.renew()
+    return slot
+
+
+# ------------------------------------------------------------------------------------------------ in the engine
+@dataclass
+class Finalist:
+    trial: int
+    candidate: Candidate
+    fault: Optional[Tuple[str, str]] = None
+    medians: Dict[str, float] = field(default_factory=dict)  # per case, in the metric's unit
+    blocks: Dict[str, List[float]] = field(default_factory=dict)  # per case, logarithms of time by the default's
+
+
+class Final:
+    """Re-measures ``elites`` (number and candidate) against ``default`` on ``cluster``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        recipe: Recipe,
+        default: Candidate,
+        elites: Sequence[Candidate],
+        *,
+        held_out: Sequence[str],
+        direction: str,
+        unit: str,
+        bench_s: float,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``bench_s`` is how long one bench takes about; ``stopped`` tells whether to leave off."""
+        self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
+        self.default = Finalist(default.number, default)
+        self.finalists = [Finalist(one.number, one) for one in elites]
+        self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
+        self.stopped = stopped
+        self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.cases) + len(self.held_out))]
+        self.null: Dict[str, List[float]] = {}
+        runs = max(bench_s, 0.01) * (2 + len(self.finalists)) * (len(self.cases) + len(self.held_out))
+        affordable = 2 * int(TURNS_S / runs / 2)
+        self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
+
+    def run(self) -> List[Dict[str, Any]]:
+        """An entry for each elite, the best first, those that failed last.
+
+        Raises:
+            TuneError: the default configuration itself fails.
+        """
+        self._check_all()
+        for case, seed in zip((*self.cases, *self.held_out), self.seeds[1:]):  # noqa: B905 (Python 3.9)
+            if self.stopped():
+                return []
+            self._time(case, seed)
+        entries = [self._entry(one) for one in self.finalists]
+        return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
+
+    def _check_all(self) -> None:
+        everyone = [self.default, *self.finalists]
+        cases = (*self.cases, *self.held_out)
+        futures = [
+            self.cluster.submit(check, self.recipe, one.candidate, cases, self.seeds[0], slot="gpu") for one in everyone
+        ]
+        for one, (state, reason) in zip(everyone, self._results(futures)):  # noqa: B905
+            one.fault = (state, reason) if state else None
+        if self.default.fault is not None:
+            if self.default.fault[0] != "gate_failed":
+                raise TuneError(
+                    "the default configuration fails when it is checked again: %s: %s" % self.default.fault,
+                    "the elites have nothing to be compared with; repair it, and tune again",
+                )
+            self.default.fault = None
+
+    def _results(self, futures: Sequence[Any]) -> List[Any]:
+        """What the tasks gave; a worker that dies meanwhile is replaced."""
+        from distributed import TimeoutError as Late
+
+        found = []
+        for future in futures:
+            while True:
+                try:
+                    found.append(future.result(timeout=0.25))
+                    break
+                except Late:
+                    self.cluster.mend()
+                    if self.stopped():
+                        found.append(("lost", "stopped"))
+                        break
+                except TuneError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - KilledWorker, or the machine's fault
+                    found.append(("lost", "%s: %s" % (type(error).__name__, error)))
+                    break
+        return found
+
+    def _time(self, case: str, seed: int) -> None:
+        """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""
+        alive = [one for one in self.finalists if one.fault is None]
+        if not alive or self._turns(alive, case, seed) is None:
+            return
+        for one in alive:
+            fault = self._turns([one], case, seed)
+            if fault is not None:
+                one.fault = fault
+
+    def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
+        """Time ``some`` between the default and the default; the fault, if there is one."""
+        many = [self.default.candidate, *(one.candidate for one in some), self.default.candidate]
+        (reply,) = self._results([self.cluster.submit(turns, self.recipe, many, case, seed, self.turns, slot="gpu")])
+        if not isinstance(reply, Mapping):
+            return reply[0], reply[1]
+        if "per" not in reply:
+            return str(reply["state"]), str(reply["reason"])
+        base, *figures, again = reply["per"]
+        self.default.medians[case] = statistics.median(base)
+        self.null.setdefault(case, interval.log_ratios(again, base, self.direction))
+        for one, taken in zip(some, figures):  # noqa: B905
+            one.medians[case] = statistics.median(taken)
+            one.blocks[case] = interval.log_ratios(taken, base, self.direction)
+        return None
+
+    # -------------------------------------------------------------------------------------------- what it says
+    def document(self, entries: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        """How it was measured, for the ``tuning`` document."""
+        return {
+            "seeds": self.seeds,
+            "turns": self.turns,
+            "null": self._ratio(self.null, (*self.cases, *self.held_out), 0.0),
+            "default": {case: {self.unit: round(figure, 4)} for case, figure in self.default.medians.items()},
+            "failed": [entry["trial"] for entry in entries if entry["verdict"] == "failed"],
+        }
+
+    def _entry(self, one: Finalist) -> Dict[str, Any]:
+        entry: Dict[str, Any] = {"trial": one.trial, "ratio": None, "held_out": None, "per_case": {}}
+        if one.fault is not None:
+            return {**entry, "verdict": "failed", "state": one.fault[0], "reason": one.fault[1]}
+        for case, blocks in one.blocks.items():
+            entry["per_case"][case] = {
+                self.unit: round(one.medians[case], 4), **interval.ratio([blocks], self._floor([case])),
+            }  # fmt: skip
+        searched = self._ratio(one.blocks, self.cases, self._floor(self.cases))
+        held_out = self._ratio(one.blocks, self.held_out, self._floor(self.held_out)) if self.held_out else None
+        assert searched is not None  # noqa: S101
+        return {**entry, **searched, "held_out": held_out, "verdict": verdict(searched)}
+
+    def _floor(self, cases: Sequence[str]) -> float:
+        return interval.floor_of(interval.ratio([self.null[case] for case in cases]))
+
+    @staticmethod
+    def _ratio(blocks: Mapping[str, List[float]], cases: Sequence[str], floor: float) -> Optional[Dict[str, float]]:
+        known = [blocks[case] for case in cases if case in blocks]
+        return interval.ratio(known, floor) if known and len(known) == len(cases) else None
+
+
+def verdict(found: Mapping[str, float]) -> str:
+    """``faster`` or ``slower`` than the default, where the interval leaves no doubt; else ``equal``."""
+    if found["ci_high"] < 1:
+        return "faster"
+    return "slower" if found["ci_low"] > 1 else "equal"

@@ -1,0 +1,231 @@
+"""A GPU worker's slot: checks and times one configuration after the other, by processes or by one that serves.
+
+What a trial does wrong is a result (:class:`Timed`); only a ``serve`` command that does not come up at all is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from fcctl_remote import gates
+from fcctl_remote.text import one_line
+from fcctl_tune import process, serve, tasks
+from fcctl_tune.process import Limits
+from fcctl_tune.tasks import Candidate, Failed, Recipe
+
+#: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
+BASE_AGE_S = 20.0
+#: Timings that one process of a turn makes.
+TURN_REPEATS = 9
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a GPU worker is asked: check ``candidate`` first, if so wanted, then time each case ``repeats`` times."""
+
+    candidate: Candidate
+    default: Candidate
+    repeats: int
+    seed: int
+    check: bool
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Medians per case of the configuration and, in ``base``, of the default on the same GPU not long before."""
+
+    state: str = ""  # "", wrong, crashed, hung, bench_failed or unavailable
+    reason: str = ""
+    per_case: Mapping[str, float] = field(default_factory=dict)
+    base: Mapping[str, float] = field(default_factory=dict)
+    check_s: float = 0.0
+    bench_s: float = 0.0
+    worker: str = ""
+
+
+def measure(recipe: Recipe, timing: Timing) -> Timed:
+    """Check and time one candidate in this worker's slot.
+
+    Raises:
+        TuneError: the spec's serve command does not come up.
+    """
+    slot = Slot.here(recipe)
+    checked_s = bench_s = 0.0
+    try:
+        if timing.check:
+            started = time.monotonic()
+            try:
+                slot.check(timing.candidate, timing.seed)
+            finally:
+                checked_s = time.monotonic() - started
+        started = time.monotonic()
+        try:
+            base = slot.base(timing)
+            per_case = base if timing.candidate.params == timing.default.params else slot.times(timing)
+        finally:
+            bench_s = time.monotonic() - started
+    except Failed as failed:
+        return Timed(failed.state, failed.reason, check_s=checked_s, bench_s=bench_s, worker=slot.name)
+    return Timed("", "", per_case, base, checked_s, bench_s, slot.name)
+
+
+class Slot:
+    """A GPU worker's state: the process that serves, and how long the default takes here."""
+
+    _mine: Optional[Slot] = None
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
+        self._base: Dict[str, float] = {}
+        self._base_repeats, self._base_at = 0, 0.0
+        self._server: Optional[serve.Server] = None
+        if recipe.serve:
+            env = {**process.clean_environment(os.environ), **recipe.env}
+            folder = os.path.join(recipe.folder, "logs")
+            self._server = serve.Server(recipe.serve, env, recipe.cwd, folder)
+
+    @classmethod
+    def here(cls, recipe: Recipe) -> Slot:
+        """This process's slot. Where only the cases differ, the processes that serve go on."""
+        mine = cls._mine
+        if mine is None or dataclasses.replace(mine.recipe, cases=recipe.cases) != recipe:
+            cls.leave()
+            mine = cls._mine = cls(recipe)
+        elif mine.recipe.cases != recipe.cases:
+            mine.recipe, mine._base = recipe, {}
+        return mine
+
+    def renew(self) -> None:
+        """The next request finds a process that did nothing before."""
+        if self._server is not None:
+            self._server.drop()
+
+    @classmethod
+    def leave(cls) -> None:
+        """End what serves in this process."""
+        if cls._mine is not None:
+            cls._mine.close()
+        cls._mine = None
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def check(self, candidate: Candidate, seed: int, final: bool = False) -> None:
+        """Raises: Failed."""
+        if self._server is not None:
+            more = {"final": True} if final else {}
+            timeout = self.recipe.timeouts.check
+            self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
+        elif self.recipe.check is not None:
+            tasks.carry_out(
+                self.recipe, candidate, "check", self.recipe.check, self.recipe.timeouts.check, TUNE_SEED=seed
+            )
+
+    def base(self, timing: Timing) -> Dict[str, float]:
+        """Medians of the default, from not long ago and of no fewer repeats. Raises: Failed."""
+        fresh = time.monotonic() - self._base_at < BASE_AGE_S
+        if not (self._base and fresh and self._base_repeats >= timing.repeats):
+            self._base = self._medians(timing.default, timing)
+            self._base_at, self._base_repeats = time.monotonic(), timing.repeats
+        return dict(self._base)
+
+    def times(self, timing: Timing) -> Dict[str, float]:
+        """Medians of the candidate. Raises: Failed."""
+        return self._medians(timing.candidate, timing)
+
+    def _medians(self, candidate: Candidate, timing: Timing) -> Dict[str, float]:
+        return {
+            case: statistics.median(self.samples(candidate, case, timing.seed, timing.repeats))
+            for case in self.recipe.cases
+        }
+
+    def samples(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        """Figures of one case, in the metric's unit. Raises: Failed."""
+        if self._server is not None:
+            timeout = self.recipe.timeouts.bench
+            reply = self._ask("bench", timeout, candidate, case=case, seed=seed, repeats=repeats)
+            return _positive(reply.get("samples"))
+        return self._bench(candidate, case, seed, repeats)
+
+    def _ask(self, op: str, timeout_s: float, candidate: Candidate, **what: Any) -> Dict[str, Any]:
+        assert self._server is not None  # noqa: S101
+        try:
+            return self._server.ask(op, timeout_s, params=dict(candidate.values), out=candidate.out, **what)
+        except serve.Lost as lost:
+            raise Failed(lost.state, lost.reason) from None
+        except serve.Refused as no:
+            states = {"wrong": "wrong", "unavailable": "unavailable"}
+            raise Failed(states.get(no.state, "crashed" if op == "check" else "bench_failed"), no.reason) from None
+
+    def turns(self, many: Sequence[Candidate], case: str, seed: int, turns: int) -> Dict[str, Any]:
+        """The reply to ``turns``: ``per``, figures of each candidate, measured in turns. Raises: Failed."""
+        if self._server is not None:
+            asked = [{"params": dict(c.values), "out": c.out} for c in many]
+            timeout = self.recipe.timeouts.bench * (1 + len(many))
+            try:
+                reply = self._server.ask("turns", timeout, many=asked, case=case, seed=seed, turns=turns)
+            except serve.Lost as lost:
+                raise Failed(lost.state, lost.reason) from None
+            except serve.Refused as no:
+                raise Failed("wrong" if no.state == "wrong" else "bench_failed", no.reason) from None
+            per = reply.get("per")
+            if not isinstance(per, list) or len(per) != len(many):
+                raise Failed("bench_failed", "turns: it answered without a list for each of %d" % len(many))
+            return {**reply, "per": [_positive(one) for one in per]}
+        per_candidate: List[List[float]] = [[] for _ in many]
+        for turn in range(turns):
+            for n in order(turn, len(many)):
+                per_candidate[n].append(statistics.median(self._bench(many[n], case, seed + turn, TURN_REPEATS)))
+        return {"per": per_candidate}
+
+    def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        metric = self.recipe.metric
+        env = self.recipe.environment(candidate, TUNE_CASE=case, TUNE_SEED=seed, TUNE_REPEATS=repeats)
+        log = self.recipe.log(candidate, "bench")
+        for path in _leftovers(metric.file, env, self.recipe.cwd):
+            os.unlink(path)  # an older figure must not pass for this one's
+        outcome = process.run(self.recipe.bench, env, self.recipe.cwd, log, Limits(self.recipe.timeouts.bench))
+        if outcome.reason is not None:
+            raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log))
+        (path, *_) = tasks.matching(metric.file, env, self.recipe.cwd, log)
+        document = tasks.read_document(metric.reader, path, env)
+        if document["kind"] == "metrics":  # by their own names, too: metrics.us
+            document = {**document["metrics"], **document}
+        context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
+        try:
+            found = gates.value(gates.parse(metric.value), context)
+        except (gates.NoValue, gates.GateError) as error:
+            raise Failed("bench_failed", "metric %s: %s" % (metric.value, error)) from None
+        os.unlink(log)
+        return _positive(found if isinstance(found, list) else [found])
+
+
+def _leftovers(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
+    try:
+        return tasks.matching(pattern, env, cwd, "") if pattern != "@log" else []
+    except Failed:
+        return []
+
+
+def _positive(samples: Any) -> List[float]:
+    """Raises: Failed, unless they are finite numbers above 0, and at least one."""
+    numbers = samples if isinstance(samples, list) else []
+    good = [isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < float("inf") for n in numbers]
+    if not good or not all(good):
+        raise Failed("bench_failed", "no time in %s" % one_line(json.dumps(samples, default=str), 120))
+    return [float(n) for n in numbers]
+
+
+def order(turn: int, count: int) -> List[int]:
+    """A B C, C B A, B C A, A C B, ..: over turns each comes as often early as late."""
+    start = turn // 2 % count
+    there = [(start + n) % count for n in range(count)]
+    return there[::-1] if turn % 2 else there

@@ -1,0 +1,215 @@
+"""What a trial is made of, and its build: the engine submits :func:`build`, a worker carries it out.
+
+Nothing is imported from the kernels: whatever they do happens in processes below :mod:`fcctl_tune.process`, so that a
+worker outlives its trials, and any fault of a trial is a result.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from fcctl_remote import documents, files, gates, readers
+from fcctl_remote.text import last_lines, one_line, tail
+from fcctl_tune import process
+from fcctl_tune.process import Limits, Outcome
+from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
+
+#: In a configuration's folder: what came of its build.
+BUILT = "built.json"
+MAX_DOCUMENTS = 64
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How this search builds, checks and times, without its space: what travels with each task.
+
+    ``folder`` is for builds and logs; ``source`` names the content that is built from.
+    """
+
+    build: Optional[Stage]
+    check: Optional[Stage]
+    bench: str
+    serve: str
+    metric: Metric
+    timeouts: Timeouts
+    cases: Tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    folder: str
+    source: str = ""
+
+    @classmethod
+    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "") -> Recipe:
+        return cls(
+            spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
+            folder, source,
+        )  # fmt: skip
+
+    def out(self, params: Mapping[str, str]) -> str:
+        """The folder of a configuration: another where anything that its build depends on is another."""
+        identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
+        return os.path.join(self.folder, "builds", digest)
+
+    def environment(self, candidate: Candidate, **more: object) -> Dict[str, str]:
+        env = process.clean_environment(os.environ)
+        env.update(self.env)
+        env.update(candidate.params)
+        env.update({"TUNE_OUT": candidate.out, "FCCTL_OUT": candidate.out, "TUNE_TRIAL": str(candidate.number)})
+        env.update({name: str(value) for name, value in more.items()})
+        return env
+
+    def log(self, candidate: Candidate, phase: str) -> str:
+        return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration on its way; ``params`` as environment variables, ``values`` as they are in JSON."""
+
+    number: int
+    params: Mapping[str, str]
+    values: Mapping[str, Any]
+    out: str
+
+
+@dataclass(frozen=True)
+class Built:
+    state: str  # "", build_failed, gate_failed, crashed or hung
+    reason: str = ""
+    seconds: float = 0.0
+    cached: bool = False
+
+
+class Failed(Exception):
+    """A trial's fault, with the state it comes to."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state, self.reason = state, one_line(reason)
+
+
+# ------------------------------------------------------------------------------------------------ build
+def build(recipe: Recipe, candidate: Candidate) -> Built:
+    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is."""
+    started = time.monotonic()
+    known = files.read_json(os.path.join(candidate.out, BUILT))
+    if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
+        return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
+    shutil.rmtree(candidate.out, ignore_errors=True)
+    os.makedirs(candidate.out)
+    try:
+        if recipe.build is not None:
+            carry_out(recipe, candidate, "build", recipe.build, recipe.timeouts.build)
+        state, reason = "", ""
+    except Failed as failed:
+        state, reason = failed.state, failed.reason
+    if state in ("", "gate_failed"):
+        entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
+        files.write_atomic(os.path.join(candidate.out, BUILT), entry, durable=False)
+    return Built(state, reason, time.monotonic() - started)
+
+
+def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, timeout_s: float, **more: object) -> None:
+    """One command with the documents it left and the gates over them. Raises: Failed."""
+    env = recipe.environment(candidate, **more)
+    log = recipe.log(candidate, phase)
+    outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s))
+    if outcome.reason is not None:
+        raise Failed(state_of(phase, outcome), explained(outcome, log))
+    if stage.gates or stage.collect:
+        context = gathered(stage.collect, env, recipe.cwd, log)
+        for spec in stage.gates:
+            verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
+            if verdict.verdict in ("fail", "unavailable"):
+                shown = verdict.hint if verdict.verdict == "unavailable" else verdict.value
+                raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
+    if phase != "build":
+        os.unlink(log)
+
+
+def state_of(phase: str, outcome: Outcome) -> str:
+    if outcome.how == "timed_out":
+        return "hung" if phase != "build" else "build_failed"
+    if phase == "build":
+        return "build_failed"
+    if outcome.how != "exited" or process.crashed(outcome.exit_code):
+        return "crashed"
+    return "wrong" if phase == "check" else "bench_failed"
+
+
+def explained(outcome: Outcome, log: str) -> str:
+    said = last_lines(tail(log, 16 * 1024), lines=3)
+    return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
+
+
+def gathered(collect: Sequence[Any], env: Mapping[str, str], cwd: str, log: str) -> Dict[str, Any]:
+    """Documents by kind: those that readers make of the files named, and those the command wrote into its folder.
+
+    Raises:
+        Failed: a file is missing, or not what its reader reads.
+    """
+    found: List[Dict[str, Any]] = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(env["TUNE_OUT"]), "*.json")))[:MAX_DOCUMENTS]:
+        try:
+            document = documents.load(path, os.path.basename(path))
+        except documents.Malformed:
+            continue  # some tool's own file
+        found += [document] if document is not None else []
+    for spec in collect:
+        for path in matching(spec.file, env, cwd, log)[:MAX_DOCUMENTS]:
+            found.append(read_document(spec.reader, path, env))  # noqa: PERF401
+    by_kind: Dict[str, Any] = {}
+    for document in found:
+        kind = document["kind"]
+        by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
+    return by_kind
+
+
+def matching(pattern: str, env: Mapping[str, str], cwd: str, log: str) -> List[str]:
+    if pattern == "@log":
+        return [log]
+    for name in ("TUNE_OUT", "FCCTL_OUT"):
+        pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
+    paths = [p for p in sorted(glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True)) if os.path.isfile(p)]
+    if not paths:
+        raise Failed("bench_failed", "no file matches %s" % pattern)
+    return paths
+
+
+def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    try:
+        document = readers.read(reader, path, env)
+        documents.check(document, os.path.basename(path))
+    except (readers.ReaderError, documents.Malformed) as error:
+        raise Failed("bench_failed", "%s: %s" % (os.path.basename(path), error)) from None
+    return document
+
+
+def fingerprint(cwd: str, skip: Sequence[str]) -> str:
+    """Names the content of ``cwd`` by its files' names, sizes and times of change; hidden folders and those in ``skip``
+    left out. It need not be exact: what is named anew is built anew."""
+    digest = hashlib.sha256()
+    seen = 0
+    for folder, folders, names in os.walk(cwd):
+        folders[:] = sorted(
+            f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(folder, f) not in skip
+        )
+        for name in sorted(names):
+            seen += 1
+            if seen > 20_000:
+                return digest.hexdigest()
+            try:
+                facts = os.lstat(os.path.join(folder, name))
+            except OSError:
+                continue
+            line = "%s/%s %d %d\n" % (os.path.relpath(folder, cwd), name, facts.st_size, facts.st_mtime_ns)
+            digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
