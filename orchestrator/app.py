@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.adapters.adopt_table import AdoptTable
     from orchestrator.adapters.firings import FiringRecords
     from orchestrator.adapters.hosts import Connector
     from orchestrator.adapters.hosts.interactive import PinnedMachine
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.prices import PriceTable
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
+    from orchestrator.domain.tune_file import Adopt
     from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
@@ -174,6 +178,13 @@ def bundles() -> Bundles:
             return TuneBundles().find(sha256)
 
     return Later()
+
+
+def adopt_table(root: Path, adopt: Adopt) -> AdoptTable:
+    """The table that a search's winners come into."""
+    from orchestrator.adapters.adopt_table import AdoptTable
+
+    return AdoptTable(root, adopt)
 
 
 def source_history() -> SourceHistory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,18 @@ class JobFiles:
             jobs.resolve(path.stem, lambda name: file if name == path.stem else self.load(name))
         except InvalidJob as error:
             return list(error.problems)
-        return []
+        return [fault for index, step in enumerate(file.job.steps) if step.tune for fault in self._search(file, index)]
+
+    def _search(self, file: JobFile, index: int) -> Iterator[Problem]:
+        """What is wrong with the search of a step."""
+        from orchestrator.adapters.tune_files import TuneFiles
+
+        try:
+            TuneFiles(self.root).get(str(file.job.steps[index].tune))
+        except NotFoundError as error:
+            yield Problem(file.where(("steps", index, "tune")), error.message, error.hint)
+        except InvalidJob as error:
+            yield from error.problems
 
     def _built_in(self, name: str) -> Path | None:
         if name not in BUILT_IN:

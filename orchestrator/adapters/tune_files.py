@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.domain import tune_file
 from orchestrator.domain.problems import Problem
-from orchestrator.domain.tune_file import InvalidSearch, Search
+from orchestrator.domain.tune_file import InvalidSearch, Search, Sheet
 from orchestrator.errors import NotFoundError, did_you_mean
 
 FOLDER = "tune"
@@ -33,8 +33,8 @@ class TuneFiles:
             found.update(search.variants[1] if search.variants else ())
         return sorted(found)
 
-    def get(self, name: str) -> Search:
-        """The search called ``name``: by its file, or as a variant of one.
+    def get(self, name: str, space: Path | None = None) -> Search:
+        """The search called ``name``: by its file, or as a variant of one; with the space of another file, if given.
 
         Raises:
             NotFoundError: nothing is called so; names the nearest.
@@ -42,10 +42,10 @@ class TuneFiles:
         """
         own = self.folder / f"{name}.yaml"
         if tune_file.NAME.fullmatch(name) and own.is_file():
-            return self.read(own, name)
-        found = [s for s in self._readable() if s.variants and name in s.variants[1]]
+            return self.read(own, name, space)
+        found = [s for s in self.readable() if s.variants and name in s.variants[1]]
         if len(found) == 1:
-            return found[0].called(name)
+            return self.read(self.root / found[0].file, space=space).called(name)
         if found:
             said = f"'{name}' is a variant of {' and of '.join(s.file for s in found)}"
             raise InvalidSearch([Problem(f"{found[0].file}:1", said, "rename one of them")])
@@ -59,31 +59,24 @@ class TuneFiles:
         Raises:
             NotFoundError, InvalidSearch
         """
-        given = tune_file.parse_space(self._text(space), self._shown(space)) if space else None
-        return tune_file.parse(self._text(path), self._shown(path), name, given)
-
-    def file_of(self, name: str) -> Path:
-        """The file of :meth:`get`."""
-        return self.root / self.get(name).file
-
-    def of(self, names: Iterable[str]) -> dict[str, Search]:
-        """The searches by name. Raises: as :meth:`get`."""
-        return {name: self.get(name) for name in names}
+        given = self._sheet(space) if space else None
+        return tune_file.parse(self._sheet(path), name, given)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
 
-    def _readable(self) -> Iterable[Search]:
+    def readable(self) -> Iterator[Search]:
+        """Those of the folder that are valid."""
         for path in self._files():
             try:
                 yield self.read(path)
             except InvalidSearch:
                 continue
 
-    def _text(self, path: Path) -> str:
-        shown = self._shown(path)
+    def _sheet(self, path: Path) -> Sheet:
+        shown = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
         try:
-            return path.read_text(encoding="utf-8-sig")
+            return Sheet.read(path.read_text(encoding="utf-8-sig"), shown)
         except FileNotFoundError:
             raise NotFoundError(f"no file {shown}", hint=f"ls {FOLDER}/") from None
         except UnicodeDecodeError as error:
@@ -91,6 +84,3 @@ class TuneFiles:
             raise InvalidSearch([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
         except OSError as error:
             raise InvalidSearch([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error
-
-    def _shown(self, path: Path) -> str:
-        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)

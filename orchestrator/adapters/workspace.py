@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.adapters.job_files import JobFiles
     from orchestrator.adapters.tune_files import TuneFiles
     from orchestrator.domain.job import Job
+    from orchestrator.domain.tune_file import Search
 
 FILE_NAME = "fcctl.toml"
 
@@ -58,6 +59,22 @@ class Workspace:
     def job(self, name: str) -> Job:
         """A job ready to be planned. Raises NotFoundError or InvalidJob."""
         return self.jobs.get(name)
+
+    def with_searches(self, job: Job, steps: str | None = None) -> tuple[Job, dict[str, Search]]:
+        """``job`` with what the searches of its steps declare, and those searches by name; of ``steps``, if given.
+
+        Raises:
+            NotFoundError, InvalidJob: a search is not there, or wrong.
+            UsageError: there are no such steps.
+        """
+        if not any(step.tune for step in job.steps):
+            return job, {}
+        from orchestrator.domain.plan import slice_steps
+        from orchestrator.domain.tune_file import with_searches
+
+        part = slice_steps(job.steps, steps)
+        searches = {name: self.searches.get(name) for name in dict.fromkeys(s.tune for s in part) if name is not None}
+        return with_searches(job, searches), searches
 
     def target(self, name: str | None) -> Target:
         """The target called ``name``, else the machine that ~/.ssh/config calls so.

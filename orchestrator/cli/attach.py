@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def attach(cli: Cli, run: str, tmux: bool) -> None:
     """Follow RUN to its end and collect it, as if `fcctl run` had never been left. Ctrl-C leaves again."""
     from orchestrator.app import opened
-    from orchestrator.cli.run import report, say_detached
+    from orchestrator.cli.launching import report, say_detached
     from orchestrator.workflows import resume
 
     if tmux and cli.json:

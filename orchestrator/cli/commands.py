@@ -22,6 +22,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("orchestrator.cli.doctor", "doctor", "Check this machine, the workspace and a target."),
     "preflight": Verb("orchestrator.cli.preflight", "preflight", "Check the GPU, CUDA and PyTorch of a target."),
     "run": Verb("orchestrator.cli.run", "run", "Run a job on a target and bring its results home."),
+    "tune": Verb("orchestrator.cli.tune", "tune", "Search a kernel's configurations on a target."),
     "ps": Verb("orchestrator.cli.ps", "ps", "List the runs that are not complete."),
     "logs": Verb("orchestrator.cli.logs", "logs", "Print the logs of a run."),
     "attach": Verb("orchestrator.cli.attach", "attach", "Follow a run again after leaving it."),

@@ -118,7 +118,7 @@ class Comparing:
             RegressionFound: as ``fail_on`` says.
         """
         from orchestrator import app
-        from orchestrator.cli.run import report as print_run
+        from orchestrator.cli.launching import report as print_run
         from orchestrator.domain.compare import Options
         from orchestrator.workflows.compare import compare_runs, with_margin
 

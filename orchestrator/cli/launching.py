@@ -1,0 +1,206 @@
+"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, and the way from a plan to the run's end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.cli.results_compare import Comparing
+    from orchestrator.domain.records import RunRecord
+    from orchestrator.domain.saved_plan import SavedPlan
+    from orchestrator.domain.target import Target
+    from orchestrator.ports import Services
+    from orchestrator.workflows.link import Link
+    from orchestrator.workflows.prepare import Prepared, Wanted
+    from orchestrator.workflows.run import Finished
+    from orchestrator.workflows.waking import Waking
+
+_OPTIONS = (
+    click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise."),
+    click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id."),
+    click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the env."),
+    click.option(
+        "--budget", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="What this run may cost."
+    ),
+    click.option(
+        "--stop-at-budget", is_flag=True, help="Start even if it may cost more; it is ended at its tightest cap."
+    ),
+    click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew."),
+    click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit."),
+)
+
+
+@dataclass(frozen=True)
+class Launching:
+    """How a run is to be launched, as the options say."""
+
+    target: str | None = None
+    detach: bool = False
+    dry_run: bool = False
+    settings: tuple[str, ...] = ()
+    budget: float | None = None
+    stop_at_budget: bool = False
+    restart: bool = False
+    allow_unfenced: bool = False
+
+
+def launching(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options of a launch; it gets them as ``how``."""
+
+    @functools.wraps(function)
+    def with_options(*args: Any, **given: Any) -> Any:
+        how = Launching(**{field.name: given.pop(field.name) for field in fields(Launching)})
+        return function(*args, how=how, **given)
+
+    for option in reversed(_OPTIONS):
+        with_options = option(with_options)
+    return with_options
+
+
+def launch(
+    cli: Cli,
+    how: Launching,
+    wanted: Callable[[Target], Wanted],
+    compare: Callable[[Services], Comparing] | None = None,
+) -> None:
+    """Plan what is ``wanted`` on the target, and see it home.
+
+    Args:
+        wanted: called while the login is under way.
+        compare: what to compare with, known to be there before anything is sent or paid for.
+    """
+    from orchestrator import app
+    from orchestrator.workflows.waking import Waking
+
+    workspace = cli.workspace()
+    on = workspace.target(how.target)
+    hosts = app.connector()
+    with app.observing(cli) as observer, app.link(hosts, on, observer) as link:
+        if not how.dry_run and app.may_be_up(on):
+            link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
+            hosts.prepare()
+        services = app.services(cli, observer, hosts)
+        comparing = compare(services) if compare else None
+        from orchestrator.workflows.prepare import prepare
+
+        config = workspace.config
+        prepared = prepare(services, workspace.root, config.project.name, config.budget, wanted(on))
+        if how.dry_run:
+            observer.close()
+            _show_plan(cli, prepared)
+            return
+        with observer.aside():
+            agree(cli, prepared.saved, capped=prepared.capped)
+        waking = Waking(how.restart, how.allow_unfenced)
+        _go(cli, services, link, prepared, waking, comparing, detach=how.detach)
+
+
+def agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
+    """Ask before anything is spent; not where the user has set a cap, which the plan is held to."""
+    if saved.fence_s is None or saved.target.kind == "sandbox" or saved.worst_case_usd == 0:
+        return
+    text = (
+        f"{saved.plan.job} on {saved.target.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops the"
+        f" machine after {saved.fence_s / 60:.0f} minutes"
+    )
+    if saved.stop_at_usd is not None:
+        text += f", and the run is ended before it has cost ${saved.stop_at_usd:.2f}"
+    if capped:
+        cli.note(text)
+    else:
+        cli.confirm(text)
+
+
+def _go(
+    cli: Cli,
+    services: Services,
+    link: Link,
+    prepared: Prepared,
+    waking: Waking,
+    comparing: Comparing | None,
+    *,
+    detach: bool,
+) -> None:
+    from orchestrator.workflows.resume import remind
+    from orchestrator.workflows.run import run
+
+    remind(services)
+    if not cli.quiet:
+        services.observer.note(f"run {prepared.saved.plan.run_id}")
+    saved, source = prepared.saved, prepared.source
+    goes = partial(run, services, link, saved, source, detach=detach, waking=waking)
+    see_home(cli, services, goes, saved, comparing)
+
+
+def see_home(
+    cli: Cli,
+    services: Services,
+    goes: Callable[[], Finished | None],
+    saved: SavedPlan | None = None,
+    comparing: Comparing | None = None,
+) -> None:
+    """Print how the run ended, or that it goes on without this terminal."""
+    from orchestrator.workflows.run import Detached
+
+    try:
+        finished = goes()
+    except Detached as e:
+        services.observer.close()
+        raise KeyboardInterrupt(say_detached(cli, e.run_id)) from None
+    services.observer.close()
+    if finished is None:
+        _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
+    elif comparing is not None and finished.record.exit_code == 0:
+        comparing.report(cli, services, finished.record)
+    else:
+        report(cli, finished.record, services.store.folder(finished.record.run_id))
+
+
+def report(cli: Cli, record: RunRecord, folder: Path) -> None:
+    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word."""
+    if cli.json:
+        cli.emit(record.model_dump(mode="json"))
+    elif record.exit_code or not cli.quiet:
+        from orchestrator.reports.run_table import print_run_summary
+
+        print_run_summary(record, folder, cli.console)
+    if record.exit_code:
+        raise SystemExit(record.exit_code)
+
+
+def say_detached(cli: Cli, run_id: str) -> str:
+    """Tell what Ctrl-C did, and the two ways on; returns it too."""
+    message = (
+        f"detached: run {run_id} goes on without this terminal\n"
+        f"  follow it:  fcctl attach {run_id}\n"
+        f"  stop it:    fcctl cancel {run_id}"
+    )
+    cli.note(message)
+    return message
+
+
+def _say_submitted(cli: Cli, run_id: str) -> None:
+    if cli.json:
+        cli.emit({"run_id": run_id, "status": "submitted"})
+        return
+    click.echo(run_id)
+    cli.note(f"submitted; follow it with: fcctl attach {run_id}")
+
+
+def _show_plan(cli: Cli, prepared: Prepared) -> None:
+    from orchestrator.reports.plan_table import plan_json, print_plan
+
+    if cli.json:
+        cli.emit(plan_json(prepared))
+    else:
+        print_plan(prepared, cli.console)

@@ -1,0 +1,103 @@
+"""``fcctl tune --adopt RUN``: the winners as a difference to look at, then in their table."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Cli
+from orchestrator.reports.sanitize import clean, clean_text
+
+if TYPE_CHECKING:
+    from orchestrator.domain.adoption import Adoption, Row
+    from orchestrator.domain.tune_file import Adopt, Search
+
+
+def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
+    """Show what RUN's winners change, and change it once that is agreed to.
+
+    Raises:
+        ConflictError: something speaks against them, and there is no ``force``.
+    """
+    from orchestrator import app
+    from orchestrator.workflows.adopt import proposed
+    from orchestrator.workflows.results import show
+
+    workspace = cli.workspace()
+    searches = {search.name: search for search in workspace.searches.readable()}
+    with cli.services() as services:
+        shown = show(services.store, name)
+    found = proposed(shown, {search.name: list(search.env) for search in searches.values()})
+    _refuse(shown.record.run_id, found, force=force)
+    table = app.adopt_table(workspace.root, _table_of(found, searches))
+    before = after = table.read()
+    for one in found:
+        after = table.with_rows(after, one)
+    diff = "".join(difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{table.file}", f"b/{table.file}"
+    ))  # fmt: skip
+    document = {
+        "run_id": shown.record.run_id, "file": table.file, "diff": diff, "written": False,
+        "rows": [row.as_dict() for one in found for row in one.rows],
+        "doubts": [doubt for one in found for doubt in one.doubts],
+    }  # fmt: skip
+    _show(cli, found, diff, shown.record.run_id)
+    if diff and not dry_run:
+        cli.confirm(f"write {table.file}")
+        table.write(after)
+    if cli.json:
+        cli.emit({**document, "written": bool(diff) and not dry_run})
+    elif diff and not dry_run:
+        cli.note(f"wrote {table.file}; look at it with git diff, and commit it with the run's id")
+
+
+def _refuse(run_id: str, found: list[Adoption], *, force: bool) -> None:
+    from orchestrator.errors import ConflictError
+
+    doubts = [clean(doubt, 300) for one in found for doubt in one.doubts]
+    if doubts and not force:
+        raise ConflictError(
+            f"run {run_id} does not prove its winners", cause="; ".join(dict.fromkeys(doubts)),
+            hint="search again with more trials or with other held-out cases; to take them all the same: --force",
+        )  # fmt: skip
+
+
+def _table_of(found: list[Adoption], searches: dict[str, Search]) -> Adopt:
+    from orchestrator.errors import ConfigError, NotFoundError
+
+    (first, *others) = dict.fromkeys(one.search for one in found)
+    if others:
+        raise NotFoundError(f"the run searched {first} and {', '.join(others)}: their tables differ")
+    if first not in searches:
+        raise NotFoundError(
+            f"there is no tune/{clean(first, 40)}.yaml here any more", hint="its `adopt` names the table"
+        )
+    adopt = searches[first].adopt
+    if adopt is None:
+        raise ConfigError(
+            f"{searches[first].file} names no table for its winners", hint="add to it, say:  adopt: tuned.json"
+        )
+    return adopt
+
+
+def _show(cli: Cli, found: list[Adoption], diff: str, run_id: str) -> None:
+    if cli.json:
+        return
+    for one in found:
+        env = " ".join(f"{key}={value}" for key, value in one.env.items())
+        click.echo(clean_text(f"run {run_id}, {one.search}{f' ({env})' if env else ''}"))
+        for row in one.rows:
+            click.echo("  " + clean(_evidence(row), 400))
+        for doubt in one.doubts:
+            click.echo("  taken by --force although " + clean(doubt, 300))
+    click.echo(clean_text(diff) if diff else "nothing to change: the table says so already", nl=not diff)
+
+
+def _evidence(row: Row) -> str:
+    said = f"{row.gpu}, {row.case}: " + " ".join(f"{k}={v}" for k, v in row.params.items())
+    for what, ratio in (("of the default's time", row.ratio), ("on what was held out", row.held_out)):
+        if ratio is not None and ratio.low is not None and ratio.high is not None:
+            said += f"; {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] {what}"
+    return said

@@ -1,0 +1,131 @@
+"""From a search's result to rows of a table: which may be taken over, and why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.domain.timings import Ratio
+from orchestrator.domain.tune_result import Elite, TuneResult, Value
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """On this GPU, for this case, these parameters; by the evidence of that run."""
+
+    gpu: str
+    sms: int | None
+    case: str
+    params: Mapping[str, Value]
+    run: str
+    #: Time over the default's on the case itself; and on all that was held out.
+    ratio: Ratio | None = None
+    held_out: Ratio | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        evidence = {"ratio": _interval(self.ratio), "held_out": _interval(self.held_out)}
+        return {
+            "gpu": self.gpu, **({"sms": self.sms} if self.sms else {}), "case": self.case, "params": dict(self.params),
+            "run": self.run, **{key: value for key, value in evidence.items() if value},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Rows of one run, and what speaks against taking them."""
+
+    search: str
+    #: Of the search's environment, what its file declares, as the run had it.
+    env: Mapping[str, str]
+    rows: tuple[Row, ...]
+    doubts: tuple[str, ...] = ()
+
+
+def of_result(result: TuneResult, run: str, env: Mapping[str, str]) -> Adoption:
+    """For each case that was searched on the elite that is fastest there, if that is certain.
+
+    Only elites that are faster on what was held out can win a case; without any, the best one is proposed, in doubt.
+    """
+    proven = [elite for elite in result.elites if elite.proven]
+    rows = list(_rows(result, proven, run, certain=True))
+    doubts = []
+    if not result.complete:
+        doubts.append("the search did not come to its end: its elites were not all measured again")
+    if len(result.gpus) > 1:
+        doubts.append(f"its trials were timed on different GPUs ({', '.join(result.gpus)}), which do not compare")
+    if not result.gpu:
+        doubts.append("it does not say on which machine it was")
+    if not rows:
+        doubts.append(_unproven(result))
+        rows = list(_rows(result, [result.best] if result.best else [], run, certain=False))
+    return Adoption(result.name, env, tuple(rows), tuple(doubts))
+
+
+def _unproven(result: TuneResult) -> str:
+    best = result.best
+    if best is None:
+        return "no configuration came through the second measurement"
+    ratio = best.held_out or best.searched
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "its best configuration was not measured in turns with the default"
+    where = "what was held out" if best.held_out else "the cases themselves (nothing was held out)"
+    if not best.proven:
+        said = f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
+        return f"{said}: the interval does not exclude 1"
+    return "no case has a configuration whose interval excludes 1"
+
+
+def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: bool) -> Iterable[Row]:
+    for case in result.cases:
+        times = [(c.ratio, e) for e in elites for c in e.cases if c.case == case]
+        if certain:
+            times = [(ratio, e) for ratio, e in times if ratio.high is not None and ratio.high < 1]
+        if times:
+            ratio, elite = min(times, key=lambda one: one[0].value)
+            yield Row(result.gpu, result.sms, case, elite.params, run, ratio, elite.held_out)
+
+
+def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
+    """The rows of a quick comparison, which proves nothing: one adoption for each environment they are for."""
+    found: dict[str, list[Row]] = {}
+    for entry in entries:
+        env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
+        row = Row(str(entry["gpu"]), int(entry["sms"]), str(entry["case"]), dict(entry["params"]), run)
+        found.setdefault(json.dumps(env, sort_keys=True), []).append(row)
+    doubt = "it is a quick comparison: nothing was held out, and no interval was measured"
+    return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in found.items()]
+
+
+def table(text: str, search: str, rows: Iterable[Row]) -> str:
+    """Our own table with ``rows`` in it: one for the same search, GPU and case takes the place of the older.
+
+    Raises:
+        ValueError: ``text`` is no such table.
+    """
+    known: dict[str, Any] = json.loads(text) if text.strip() else {"schema_version": SCHEMA_VERSION, "rows": []}
+    if not isinstance(known, dict) or known.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")
+    entries = known.get("rows")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("it has no list of rows")
+    kept = {_key(entry): entry for entry in entries}
+    for row in rows:
+        entry = {"search": search, **row.as_dict()}
+        kept[_key(entry)] = entry
+    body = ",\n".join("  " + json.dumps(kept[key]) for key in sorted(kept))
+    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]\n}}\n'
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (str(entry.get("search")), str(entry.get("gpu")), str(entry.get("case")))
+
+
+def _interval(ratio: Ratio | None) -> list[float] | None:
+    """``[ratio, low, high]`` of the 95 % interval."""
+    if ratio is None:
+        return None
+    return [round(v, 4) for v in (ratio.value, ratio.low, ratio.high) if v is not None]
