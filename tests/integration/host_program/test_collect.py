@@ -82,7 +82,8 @@ def test_a_file_in_another_folder_is_pointed_to(workspace: Workspace) -> None:
         """
 steps:
   - id: test
-    run: echo '{"speed": 1}' > "$FCCTL_OUT/speed.json"
+    run: |
+      echo '{"speed": 1}' > "$FCCTL_OUT/speed.json"
     collect: [{reader: metrics, file: speed.json}]
 """,
     )
