@@ -14,7 +14,9 @@ from fcctl_tune.space import Params, Space, Value
 from fcctl_tune.spec import Spec
 
 SCHEMA_VERSION = 1
-MOST_REASONS = 5
+#: A document lists so many trials at most; ``tune_log.csv`` has them all.
+MOST_TRIALS = 20_000
+PHASES = ("build", "check", "bench")
 
 #: What a trial can come to. Only ``complete`` was timed in full; ``pruned`` was timed briefly and left behind.
 STATES = (
@@ -136,7 +138,7 @@ def log_csv(space: Space, records: Sequence[TrialRecord], cases: Sequence[str] =
         first = [str(r.number), r.state, _figure(r.value), str(r.rung), _line(r.reason), _line(r.source)]
         chosen = [_cell(r.params.get(name, "")) for name in space.names]
         times = [_figure(r.per_case.get(case)) for case in cases]
-        took = [_figure(r.seconds.get(phase)) for phase in ("build", "check", "bench")]
+        took = [_figure(r.seconds.get(phase)) for phase in PHASES]
         writer.writerow([*first, *chosen, *times, *took, _line(r.gpu), _line(r.worker)])
     return text.getvalue()
 
@@ -174,37 +176,48 @@ class Summary:
     def document(self, **more: Any) -> Dict[str, Any]:
         """The ``tuning`` document.
 
-        ``more`` comes from who measured: ``gpu`` (name and sms; None without one), ``complete``, ``wall_s``,
-        ``gpu_busy_pct``, ``controls`` (of :meth:`control`), ``final`` (a mapping for each elite that was re-measured,
-        the best first: ``trial`` and whatever was found of it, which is put over what the search knew).
+        ``more`` comes from who measured: ``machine`` (gpu, its model, and sms; None without one), ``complete``,
+        ``wall_s``, ``gpu_busy_pct``, ``effort``, ``controls`` (each of :meth:`control`), and ``final``, the elites
+        re-measured, the best first.
         """
-        space = self.spec.known_space
+        space, metric = self.spec.known_space, self.spec.metric
+        default = next((r for r in self.records if r.number == 0), None)
         return {
             "kind": "tuning", "schema_version": SCHEMA_VERSION,
-            "tune": self.spec.tune, "title": self.spec.title, "gpu": None,
-            "metric": {"unit": self.spec.metric.unit, "direction": self.spec.metric.direction},
-            "cases": list(self.spec.cases), "held_out": list(self.spec.held_out),
-            "space": {"size": space.size, "product": space.product, **space.outline()},
-            "default": space.default,
-            "complete": self.ended != "running",
-            **self.control(),
-            **{key: value for key, value in more.items() if key != "final"},
-            "elites": self._ranking(more.get("final") or ()),
+            "tune": self.spec.tune, "title": self.spec.title,
+            "search": {
+                "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
+                "space": {"size": space.size, "product": space.product, **space.outline()},
+            },
+            "metric": {
+                "unit": metric.unit, "direction": metric.direction, "cases": list(self.spec.cases),
+                "held_out": list(self.spec.held_out),
+            },
+            "summary": {
+                "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+                "seconds": {k: math.fsum(r.seconds.get(k, 0.0) for r in self.records) for k in PHASES},
+            },
+            "default": default.to_dict() if default else {"number": 0, "params": space.default},
+            "elites": [self._elite(rank, record) for rank, record in enumerate(self.elites, 1)],
+            "curve": best_so_far(self.records),
+            "trials": [r.to_dict() for r in self.records[:MOST_TRIALS]],
+            "complete": self.ended != "running", "final": [], "controls": [],
+            **more,
         }  # fmt: skip
 
     def control(self) -> Dict[str, Any]:
-        """What another search of the same space is compared by: its terms, its counts, its curve."""
+        """What another search of the same space is compared by: its terms, its count of trials, its curve."""
         return {
             "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
-            "trials": {"total": len(self.records), "states": self._states(), "reasons": self._reasons()},
-            "best": (best_so_far(self.records) or [None])[-1],
-            "best_so_far": improvements(self.records),
+            "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+            "curve": best_so_far(self.records),
         }  # fmt: skip
 
     def topk(self, **more: Any) -> Dict[str, Any]:
         """``topk.json``: the elites alone, with what they are compared with."""
         document = self.document(**more)
-        return {key: document[key] for key in ("tune", "gpu", "metric", "cases", "held_out", "default", "elites")}
+        keys = ("tune", "title", "gpu", "machine", "metric", "default", "elites", "final", "complete")
+        return {key: document[key] for key in keys if key in document}
 
     def log_csv(self) -> str:
         return log_csv(self.spec.known_space, self.records, self.spec.cases)
@@ -213,42 +226,14 @@ class Summary:
         counts = Counter(r.state for r in self.records)
         return {state: counts[state] for state in STATES if counts[state]}
 
-    def _reasons(self) -> Dict[str, List[Dict[str, Any]]]:
-        """The commonest reasons of each state that has any."""
-        found: Dict[str, List[Dict[str, Any]]] = {}
-        for state in self._states():
-            counts = Counter(r.reason for r in self.records if r.state == state and r.reason)
-            if counts:
-                found[state] = [{"reason": text, "trials": n} for text, n in counts.most_common(MOST_REASONS)]
-        return found
-
-    def _ranking(self, final: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
-        known = {r.number: self._elite(r) for r in self.records if r.is_timed}
-        if final:
-            entries = [{**known.get(one["trial"], {}), **one} for one in final]
-        else:
-            entries = [known[r.number] for r in self.elites]
-        return [{"rank": rank, **entry} for rank, entry in enumerate(entries, 1)]
-
-    def _elite(self, record: TrialRecord) -> Dict[str, Any]:
-        return {
-            "trial": record.number,
-            "params": dict(record.params),
-            "key": self.spec.known_space.key(record.params),
-            "value": record.value,
-            "per_case": {case: {self.spec.metric.unit: figure} for case, figure in record.per_case.items()},
-            "source": record.source,
-        }
+    def _elite(self, rank: int, record: TrialRecord) -> Dict[str, Any]:
+        return {"rank": rank, "trial": record.number, "key": self.spec.known_space.key(record.params),
+                **record.to_dict()}  # fmt: skip
 
 
-def improvements(records: Sequence[TrialRecord]) -> List[List[Any]]:
-    """``[[trial, value], ..]`` where the best so far became better: the whole curve, without its flat parts."""
-    curve = best_so_far(records)
-    return [
-        [record.number, best]
-        for record, best, before in zip(records, curve, [None, *curve])  # noqa: B905 (Python 3.9)
-        if best is not None and best != before
-    ]
+def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
+    """The least value of a complete trial; None without one."""
+    return min((r.value for r in records if r.state == "complete" and r.value is not None), default=None)
 
 
 def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> Dict[str, Any]:
@@ -258,8 +243,8 @@ def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> D
     ``matched_at`` is how many trials the search took to be as good as the control in the end, None if it never was.
     """
     trials = min(len(search), len(control))
-    mine, other = best_so_far(search[:trials]), best_so_far(control[:trials])
-    best, control_best = (mine or [None])[-1], (other or [None])[-1]
+    mine = best_so_far(search[:trials])
+    best, control_best = best_of(search[:trials]), best_of(control[:trials])
     matched = None
     if control_best is not None:
         matched = next((n for n, value in enumerate(mine, 1) if value is not None and value <= control_best), None)
