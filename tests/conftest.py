@@ -19,9 +19,13 @@ from tests.support.sshd import LoopbackSshd, end_processes_of
 
 
 def pytest_configure() -> None:
-    """The size of the terminal that the tests are started from is not that of theirs (readline exports it)."""
+    # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
+    # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
+    # times the processor time. FlashCore's own threads have tests that say how many they want.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_unconfigure() -> None:

@@ -209,7 +209,19 @@ def test_portable_code_without_the_processors_extensions_is_right(cpu: launch.Ke
     assert torch.allclose(portable(q, k, v).float(), cpu(q, k, v).float(), atol=1e-3, rtol=1e-2)
 
 
-def test_many_threads_may_call_at_once(cpu: launch.Kernel) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_any_number_of_threads_gives_the_same_attention(
+    threads: int, cpu: launch.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = tensors(2, 3, 300, 64)
+    right = cpu(q, k, v, causal=True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert torch.equal(launch.Kernel(cpu.built)(q, k, v, causal=True), right)
+
+
+def test_many_threads_may_call_at_once(cpu: launch.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # and each call has threads of its own
+    cpu = launch.Kernel(cpu.built)
     cases = [tensors(1, 4, 40 + n, 64) for n in range(8)]
     right = [cpu(*c) for c in cases]
     wrong: list[int] = []
