@@ -73,6 +73,8 @@ def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "a tab in the indentation; YAML allows only spaces"
+    if "mapping values are not allowed" in message:
+        return "a colon that cannot be here: text with one needs quotes (a script: `run: |`), or this line is indented too far"
     return message
 
 

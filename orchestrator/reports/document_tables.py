@@ -111,21 +111,21 @@ def _correctness(content: dict[str, Any]) -> Iterator[RenderableType]:
     if series:
         yield _series_table(series)
     if single:
-        rows = table("case", "", right=("max err", "allowed", "mean err", "rel rms"))
-        for case in single[:MAX_ROWS]:
-            rows.add_row(*_case_cells(case))
-        yield rows
+        yield _case_table(single[:MAX_ROWS])
         yield from more(len(single))
     for case in [c for c in cases if c.get("passed") is False][:MAX_ROWS]:
-        yield text(f"{clean(case.get('name') or '?', 40)}: {clean(case.get('message') or 'failed', 300)}", "red")
+        verdict, said = _verdict(case), clean(case.get("message") or "", 300)
+        style = "red" if verdict == "failed" else "dim"
+        yield text(f"{clean(case.get('name') or '?', 40)}: {said or verdict}", style)
 
 
 def _correctness_line(content: dict[str, Any]) -> Text:
     summary = part(content, "summary")
     passed, total = (number(part(summary, key)) for key in ("passed", "total"))
-    ok = passed is not None and passed == total
-    said = mark("pass" if ok else "fail", f"{whole(passed)}/{whole(total)} cases passed")
     skipped, worst = number(part(summary, "skipped")), number(part(summary, "max_err"))
+    wrong = passed is None or total is None or passed + (skipped or 0) < total
+    status = "fail" if wrong else "pass" if passed == total else "unavailable"
+    said = mark(status, f"{whole(passed)}/{whole(total)} cases passed")
     if skipped:
         said.append(f", {whole(skipped)} skipped")
     if worst is not None:
@@ -162,15 +162,28 @@ def _series_table(series: dict[str, list[dict[str, Any]]]) -> Table:
     return rows
 
 
-def _case_cells(case: dict[str, Any]) -> tuple[Text, ...]:
-    errors = (small(number(case.get(key))) for key in ("mean_err", "rel_rms"))
-    return (
-        text(clean(case.get("name") or "?", 40)),
-        mark("pass" if case.get("passed") is True else "fail", "" if case.get("passed") is True else "failed"),
-        text(small(number(case.get("max_err")))),
-        text(_allowed([case]), "dim"),
-        *(text(e) for e in errors),
-    )
+def _case_table(cases: list[dict[str, Any]]) -> Table:
+    """A test program's cases have no errors to show: a column without any figure is left out."""
+    errors = {
+        "max err": [small(number(case.get("max_err"))) for case in cases],
+        "allowed": [_allowed([case]) for case in cases],
+        "mean err": [small(number(case.get("mean_err"))) for case in cases],
+        "rel rms": [small(number(case.get("rel_rms"))) for case in cases],
+    }
+    shown = {name: column for name, column in errors.items() if any(column)}
+    rows = table("case", "", right=shown)
+    for i, case in enumerate(cases):
+        verdict = _verdict(case)
+        said = mark(verdict, "" if verdict == "passed" else verdict)
+        figures = (text(column[i], "dim" if name == "allowed" else "") for name, column in shown.items())
+        rows.add_row(text(clean(case.get("name") or "?", 40)), said, *figures)
+    return rows
+
+
+def _verdict(case: dict[str, Any]) -> str:
+    if case.get("passed") is True:
+        return "passed"
+    return "skipped" if case.get("status") == "skipped" else "failed"
 
 
 def _allowed(cases: list[dict[str, Any]]) -> str:

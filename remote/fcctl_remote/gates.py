@@ -46,7 +46,7 @@ from fcctl_remote.wire import GateResult, GateSpec
 __all__ = ["FUNCTIONS", "GateError", "NoValue", "Node", "evaluate", "names", "parse", "value"]
 
 MAX_ITEMS = 100_000  # elements of any list an expression may touch
-MAX_NAMED = 5  # elements that an empty filter's reason names
+MAX_NAMED = 5  # names that a reason gives
 SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
 
 
@@ -233,11 +233,19 @@ def _step(part: Union[Key, Index], value: Any, path: Path) -> Any:
         if isinstance(value, list):
             raise Undecidable("'%s': .%s of a list; say [*].%s" % (short(path.text), part.name, part.name))
         near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
-        suffix = " (there is '%s')" % near[0] if near else ""
+        suffix = " (there is '%s')" % near[0] if near else _keys_of(value)
         raise Undecidable("'%s': no '%s'%s" % (short(path.text), part.name[:80], suffix))
     if not isinstance(value, list) or not -len(value) <= part.number < len(value):
         raise Undecidable("'%s': no element %d" % (short(path.text), part.number))
     return value[part.number]
+
+
+def _keys_of(value: Any) -> str:
+    """Most often a name was not quite right."""
+    if not isinstance(value, Mapping) or not value:
+        return ""
+    names = [short(str(key)) for key in list(value)[:MAX_NAMED]]
+    return " (there is %s%s)" % (", ".join(names), ", .." if len(value) > MAX_NAMED else "")
 
 
 # --- comparisons

@@ -70,9 +70,12 @@ class Correctness:
     max_err: float | None = None
     #: Root mean square error over the output's, the worst case's.
     rel_rms: float | None = None
+    skipped: int = 0
 
     @property
     def status(self) -> str:
+        if self.skipped and self.passed + self.skipped >= self.total:
+            return f"passed {self.passed}/{self.total}, {self.skipped} skipped"
         return f"{'correct' if self.passed == self.total else 'wrong'} {self.passed}/{self.total}"
 
 

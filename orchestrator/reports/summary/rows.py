@@ -132,6 +132,7 @@ def _correctness(content: dict[str, Any]) -> Correctness:
         int(number(part(summary, "total")) or 0),
         number(part(summary, "max_err")),
         max(rms, default=None),
+        int(number(part(summary, "skipped")) or 0),
     )
 
 

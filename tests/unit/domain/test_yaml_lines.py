@@ -49,7 +49,8 @@ def test_text_is_kept_as_written() -> None:
         ("? [a, b]\n: 1\n", 1, "key"),
         ("a: \x07\n", 1, "not allowed"),
         ("[" * 100 + "]" * 100, 1, "nested deeper"),
-        ("a: 1\n  b: 2\n", 2, ""),
+        ("a: 1\n  b: 2\n", 2, "indented too far"),
+        ("a: 1\nrun: echo x: y\n", 2, "needs quotes"),
         ("a: %x\n", 1, ""),
     ],
 )

@@ -104,6 +104,7 @@ def test_fails(expr: str) -> None:
     [
         ("profile.kernels[0].metrics.tensor_active_pct >= 50", "no 'profile'"),
         ("correctness.summary.pased == 20", "there is 'passed'"),
+        ("correctness.results == 20", "(there is "),
         ("build.kernels.registers <= 120", "[*].registers"),
         ('benchmark.benchmarks[name="mision"].stats.p50 < 1', "no element matches; name is mission, long"),
         ("benchmark.benchmarks[shape.S>4096].stats.p50 < 1", "no element matches; shape.S is 512, 2048"),

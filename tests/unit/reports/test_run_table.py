@@ -85,6 +85,21 @@ def test_the_cases_that_failed_say_why(folder: Path) -> None:
     assert "s64/2: max error is above 4.0e-04" in text
 
 
+def test_a_skipped_case_neither_passed_nor_failed(folder: Path) -> None:
+    cases = [
+        {"name": "adds", "status": "passed", "passed": True},
+        {"name": "huge", "status": "skipped", "passed": False, "message": "needs 24 GB"},
+    ]
+    summary = {"total": 2, "passed": 1, "failed": 0, "skipped": 1}
+    document = {"kind": "correctness", "schema_version": 1, "cases": cases, "summary": summary}
+    sample_run.write_documents(folder, {"test": document})
+    text = printed(sample_run.record(), folder)
+    assert "○ 1/2 cases passed, 1 skipped" in text
+    assert "- skipped" in text
+    assert "huge: needs 24 GB" in text
+    assert "max err" not in text, "a column without a figure"
+
+
 def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
     record = sample_run.record()
     log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
