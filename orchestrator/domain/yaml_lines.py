@@ -74,7 +74,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "a tab in the indentation; YAML allows only spaces"
     if "mapping values are not allowed" in message:
-        return "a colon that cannot be here: text with one needs quotes (a script: `run: |`), or this line is indented too far"
+        return "a colon that cannot be here: text with one needs quotes (or `run: |`), or this is indented too far"
     return message
 
 
