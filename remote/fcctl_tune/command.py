@@ -233,7 +233,9 @@ class Run:
 
     # -------------------------------------------------------------------------------------------- end
     def _final(self, engine: Engine, spec: Spec) -> None:
-        elites = [r for r in engine.study.summary().elites if r.number != 0]
+        timed = [r for r in engine.study.records() if r.is_timed and r.number != 0]
+        timed.sort(key=lambda r: (r.state != "complete", r.value or 0.0, r.number))
+        elites = timed[: spec.elites]
         if not elites:
             say("nothing to measure again: the default is the only configuration that works")
             return

@@ -67,10 +67,11 @@ class Effort:
     cached: int = 0
     timed_s: float = 0.0
     trials: int = 0
+    ended: Optional[float] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """``gpu_timed_share``: of the time from the first build to the last timing, in which a GPU checked or timed."""
-        now = time.monotonic()
+        now = self.ended or time.monotonic()
         span = (self.last_timed or now) - self.first_build if self.first_build is not None else 0.0
         wall = now - self.began
         return {
@@ -131,16 +132,19 @@ class Engine:
             Stopped: :meth:`stop` was called; what had been found is told.
             TuneError: the default configuration does not work, or no trial can.
         """
-        self._build_default()
-        while self._stop is None:
-            if until is None or time.monotonic() < until:
-                self._ask()
-            if not self._futures:
-                return
-            self._hear(TICK_S)
-            self.cluster.mend()
-        self._last_words()
-        raise Stopped(self._stop)
+        try:
+            self._build_default()
+            while self._stop is None:
+                if until is None or time.monotonic() < until:
+                    self._ask()
+                if not self._futures:
+                    return
+                self._hear(TICK_S)
+                self.cluster.mend()
+            self._last_words()
+            raise Stopped(self._stop)
+        finally:
+            self.effort.ended = time.monotonic()
 
     def _build_default(self) -> None:
         """First of all, since every value is a ratio to its time; trial 0, if it is still to come, is this build."""

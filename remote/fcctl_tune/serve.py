@@ -65,7 +65,12 @@ class Process:
         os.set_blocking(self._out, False)
         self._numbers = itertools.count(1)
         self._heard = b""
-        self._warm = self._say({"op": "ready"})
+        self._stillborn: Optional[Lost] = None
+        self._warm = 0
+        try:
+            self._warm = self._say({"op": "ready"})
+        except Lost as lost:  # gone before it was spoken to
+            self._stillborn = lost
 
     @property
     def ended(self) -> bool:
@@ -73,6 +78,8 @@ class Process:
 
     def ready(self) -> None:
         """Wait until it can take a trial. Raises: Lost."""
+        if self._stillborn is not None:
+            raise self._stillborn
         if self._warm:
             with contextlib.suppress(Refused):  # whatever it says, it is there
                 self._answer(self._warm, READY_S)

@@ -1,0 +1,108 @@
+"""Commands of a trial cost no more than they may, and leave nothing behind: every way to misbehave, for real."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote.hostfacts import IS_LINUX
+from fcctl_tune import process
+from fcctl_tune.process import Limits, Outcome
+from tests.support.living import is_running
+from tests.support.waiting import wait_for
+
+MIB = 1024 * 1024
+
+
+def run(text: str, folder: Path, timeout_s: float = 60.0, **limits: int) -> Outcome:
+    return process.run(text, os.environ, str(folder), str(folder / "log"), Limits(timeout_s, **limits))
+
+
+def python(code: str) -> str:
+    return f"{shlex.quote(sys.executable)} -S -E -c {shlex.quote(code)}"
+
+
+def test_what_it_prints_is_in_its_log_and_its_exit_code_is_kept(tmp_path: Path) -> None:
+    outcome = run("echo out; echo err >&2; false | true; echo not reached", tmp_path)
+    assert (outcome.exit_code, outcome.how, outcome.reason) == (1, "exited", "exit code 1")
+    assert (tmp_path / "log").read_text() == "out\nerr\n"
+
+
+def test_a_crash_is_named_by_its_signal(tmp_path: Path) -> None:
+    outcome = run("kill -SEGV $$", tmp_path)
+    assert outcome.reason == "SIGSEGV"
+    assert process.crashed(outcome.exit_code)
+    assert process.crashed(run("bash -c 'kill -ABRT $$'; echo not reached", tmp_path).exit_code)
+
+
+def test_a_hang_that_ignores_sigterm_ends_with_its_children(tmp_path: Path) -> None:
+    text = f"trap '' TERM; {python('import time; time.sleep(600)')} & echo $! > pid; while :; do sleep 600; done"
+    outcome = run(text, tmp_path, timeout_s=0.3)
+    assert outcome.how == "timed_out"
+    assert outcome.immortal == 0
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_in_a_session_of_its_own_does_not_survive_the_command(tmp_path: Path) -> None:
+    child = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    outcome = run(f"{python(child)} & while ! [ -s pid ]; do sleep 0.02; done", tmp_path)
+    assert outcome.exit_code == 0
+    assert len(outcome.leftovers) == 1
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_output_without_end_is_ended_and_its_log_cut(tmp_path: Path) -> None:
+    outcome = run("yes", tmp_path, output_bytes=2 * MIB)
+    assert outcome.how == "output"
+    assert "printed without end" in str(outcome.reason)
+    assert (tmp_path / "log").stat().st_size < process.KEPT_BYTES + 100
+
+
+def test_a_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_PREPARE", process._PREPARE.replace(str(process.FILE_BYTES // 1024), "1024"))
+    outcome = run("head -c 100000000 /dev/zero > big; echo not reached", tmp_path)
+    assert outcome.reason == "SIGXFSZ"
+    assert (tmp_path / "big").stat().st_size == MIB
+
+
+@pytest.mark.skipif(not IS_LINUX, reason="memory is looked up in /proc")
+def test_too_much_memory_is_ended_also_in_a_child(tmp_path: Path) -> None:
+    outcome = run(
+        f"{python('b = bytearray(80 << 20); import time; time.sleep(600)')}; true", tmp_path, memory_bytes=40 * MIB
+    )
+    assert outcome.how == "memory"
+    assert process.resident_bytes(os.getpid()) > MIB
+
+
+def test_commands_do_not_see_the_libraries_of_the_search(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    (bundle / "inner").mkdir(parents=True)
+    path = os.pathsep.join([str(bundle), str(bundle / "inner"), "/mine", ""])
+    seen = process.clean_environment({"FCCTL_TUNE": str(bundle), "PYTHONPATH": path, "X": "1"})
+    assert seen == {"PYTHONPATH": "/mine", "X": "1"}
+    assert process.clean_environment({"FCCTL_TUNE": str(bundle), "PYTHONPATH": str(bundle)}) == {}
+    assert process.clean_environment({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
+
+
+def test_a_keeper_ends_all_that_descends_from_its_command(tmp_path: Path) -> None:
+    daemon = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    command = f"env -i {python(daemon)} & cat > said; sleep 600"
+    folder = tmp_path / "private"
+    folder.mkdir()
+    argv = [sys.executable, "-S", "-m", "fcctl_tune.keeper", str(folder), "bash", "-c", command]
+    env = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+    keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=tmp_path, env=env, bufsize=0)
+    assert keeper.stdin is not None
+    keeper.stdin.write(b"tls://1.2.3.4:5\n")
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    wait_for(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text() == "tls://1.2.3.4:5\n")
+    keeper.terminate()  # what a step's end sends to everybody does not end a worker ..
+    keeper.stdin.close()  # .. but the end of who started it does
+    keeper.wait(30)
+    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert not folder.exists()
