@@ -51,6 +51,13 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
         'this Python lacks torch: use "$FCCTL_PYTHON" in the step (the Python there that has it), or install it',
     ),
     (
+        r"cannot execute: required file not found|bad interpreter: |\\r\W: (No such file|command not found)",
+        (
+            "the script's first line names a program that is not there, most often because of Windows line endings: "
+            "sed -i 's/\\r$//' FILE, and `* text=auto eol=lf` in .gitattributes"
+        ),
+    ),
+    (
         r"[1-9]\d* bytes spill (stores|loads)",
         (
             "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
