@@ -1,52 +1,70 @@
-"""What the cloud said of machines' starts and stops: ``results/machines.jsonl``, one flushed line each."""
+"""What the cloud said, one flushed line each: of machines' starts and stops in ``results/machines.jsonl``, of disks,
+snapshots and addresses in ``results/holdings.jsonl``."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from orchestrator.adapters.store.durable import disk_errors, write_all
 
-if TYPE_CHECKING:  # every run has this file at hand, few read it
+if TYPE_CHECKING:  # every run has these files at hand, few read them
+    from orchestrator.domain.holdings import Holding
     from orchestrator.domain.ledger import Sighting
 
 NAME = "machines.jsonl"
+HOLDINGS = "holdings.jsonl"
+Word = TypeVar("Word", bound=BaseModel)
 
 
 class SightingFile:
     """See :class:`orchestrator.ports.Sightings`. Lines that a crash tore are left out, and cost only themselves."""
 
     def __init__(self, results_dir: Path) -> None:
-        self._path = results_dir / NAME
+        self._folder = results_dir
 
     def note(self, sighting: Sighting) -> None:
-        line = f"\n{json.dumps(sighting.model_dump(mode='json'))}\n"  # the first line end closes a torn line
-        with disk_errors("write the ledger", self._path.parent):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._append(NAME, sighting)
+
+    def all(self) -> list[Sighting]:
+        from orchestrator.domain.ledger import Sighting
+
+        return self._read(NAME, Sighting)
+
+    def note_holding(self, holding: Holding) -> None:
+        self._append(HOLDINGS, holding)
+
+    def holdings(self) -> list[Holding]:
+        from orchestrator.domain.holdings import Holding
+
+        return self._read(HOLDINGS, Holding)
+
+    def _append(self, name: str, word: BaseModel) -> None:
+        line = f"\n{json.dumps(word.model_dump(mode='json'))}\n"  # the first line end closes a torn line
+        with disk_errors("write the ledger", self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(self._path, flags, 0o644)
+            fd = os.open(self._folder / name, flags, 0o644)
             try:
                 write_all(fd, line.encode())
                 os.fsync(fd)
             finally:
                 os.close(fd)
 
-    def all(self) -> list[Sighting]:
+    def _read(self, name: str, kind: type[Word]) -> list[Word]:
         try:
-            lines = self._path.read_bytes().splitlines()
+            lines = (self._folder / name).read_bytes().splitlines()
         except FileNotFoundError:
             return []
-        return [found for line in lines if line.strip() and (found := _sighting(line)) is not None]
+        return [found for line in lines if line.strip() and (found := _word(line, kind)) is not None]
 
 
-def _sighting(line: bytes) -> Sighting | None:
-    from orchestrator.domain.ledger import Sighting
-
+def _word(line: bytes, kind: type[Word]) -> Word | None:
     try:
-        return Sighting.model_validate_json(line)
+        return kind.model_validate_json(line)
     except ValidationError:
         return None

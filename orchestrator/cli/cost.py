@@ -81,27 +81,30 @@ def prices(cli: Cli, region: str | None, refresh: bool) -> None:
 @click.option("--lines", is_flag=True, help="With --json: every line, not only the sums.")
 @click.pass_obj
 def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
-    """What was spent: each billed second with its run and its activity, or idle.
+    """What was spent: each billed second with its run and its activity, or idle; and disks, snapshots and addresses.
 
     Days, weeks and months are those of this computer's time zone. What the sandbox would have cost is not summed up.
+    What is estimated, an upper bound or without a price is said below the sums. No cloud is asked: `fcctl hosts audit`
+    does that, and corrects the ledger.
     """
     from typing import cast
 
-    from orchestrator.domain.ledger import Grouping, totals
+    from orchestrator.domain.ledger import Grouping, remarks, totals
     from orchestrator.domain.schedule import zone
     from orchestrator.reports import ledger_table as tables
     from orchestrator.workflows.ledger import lines as all_lines
 
     with cli.services() as services:
         found = all_lines(services)
-    sums = totals(found, cast("Grouping", by), zone(None))
+    sums, unsure = totals(found, cast("Grouping", by), zone(None)), remarks(found)
     if as_csv and not cli.json:
         click.echo(tables.as_csv(found), nl=False)
     elif cli.json:
         rows = [vars(total) for total in sums]
-        cli.emit({"by": by, "totals": rows, **({"lines": tables.as_json(found)} if lines else {})})
+        every = {"lines": tables.as_json(found)} if lines else {}
+        cli.emit({"by": by, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
     else:
-        tables.print_totals(sums, by, cli.console)
+        tables.print_totals(sums, by, cli.console, unsure)
 
 
 @cost.command()

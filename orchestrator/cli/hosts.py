@@ -80,10 +80,10 @@ def up(cli: Cli, target: str | None, minutes: float | None) -> None:
 
 @hosts.command()
 @click.argument("target", required=False)
-@click.option("--force", is_flag=True, help="Even if a run is on it.")
+@click.option("--force", is_flag=True, help="Even if a run is on it, or a session keeps it warm.")
 @click.pass_obj
 def down(cli: Cli, target: str | None, force: bool) -> None:
-    """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it."""
+    """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it, or a session."""
     from orchestrator import app
     from orchestrator.domain.target import GcpTarget, SandboxTarget
     from orchestrator.workflows import hosts as workflow
@@ -130,8 +130,9 @@ def audit(cli: Cli, stopping: bool, others: bool) -> int:
     """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
 
     Asked are the projects of all targets and of runs that are not complete: machines with fcctl's label and those that
-    a target names, disks, snapshots and static addresses that nothing uses. Exit code 0 if nothing is on for nobody, 10
-    if something is (or could not be stopped), 6 if a part of a cloud could not be asked.
+    a target names, disks, snapshots and static addresses that nothing uses. The ledger is reconciled with the cloud's
+    own list of starts and stops: what differs is shown, and what it lacked is added. Exit code 0 if nothing is on for
+    nobody, 10 if something is (or could not be stopped), 6 if a part of a cloud could not be asked.
     """
     from orchestrator.reports.hosts_table import print_audit
     from orchestrator.workflows import audit as workflow
@@ -218,6 +219,7 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
 
 
 def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:
+    from orchestrator.reports.audit_ledger import account_json
     from orchestrator.reports.hosts_table import finding_json, leftover_json, unanswered_json
 
     return {
@@ -225,6 +227,7 @@ def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str,
         "emulated": found.emulated,
         "machines": [finding_json(finding) for finding in found.findings],
         "leftovers": [leftover_json(leftover) for leftover in found.leftovers],
+        "ledger": [account_json(one) for one in found.accounts],
         "unanswered": [unanswered_json(one) for one in found.unanswered],
         "stopped": [
             {"name": e.finding.machine.name, "zone": e.finding.machine.zone, "stopped": e.stopped, "why": e.why}

@@ -8,9 +8,9 @@ from typing import Literal
 
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget, price_in
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Leftover, Machine, Power, region_of
-from orchestrator.domain.list_prices import LIST_PRICES
 from orchestrator.domain.machine_spec import UP_PREFIX, woken_by_hand
-from orchestrator.domain.prices import HOURS_PER_MONTH, Model
+from orchestrator.domain.prices import Model
+from orchestrator.domain.standing_prices import belongs
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import ConfigError
 
@@ -137,33 +137,23 @@ def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float
         return budget.usd_per_hour
     if machine.accelerators and not machine.machine_type.startswith("g2-"):
         return None
-    price = LIST_PRICES.machine(machine.machine_type, region_of(machine.zone), model)
+    price = budget.prices.machine(machine.machine_type, region_of(machine.zone), model)
     return None if price is None else price.usd
 
 
-def monthly_usd(leftover: Leftover) -> float | None:
-    """What a thing costs a month while nobody deletes it, at list prices; None where there is none."""
-    if leftover.kind == "address":
-        price = LIST_PRICES.unused_address(leftover.region)
-        return None if price is None else price.usd * HOURS_PER_MONTH
-    price = (
-        LIST_PRICES.snapshot(leftover.region)
-        if leftover.kind == "snapshot"
-        else LIST_PRICES.disk(leftover.type, leftover.region)
-    )
-    return None if price is None else price.usd * leftover.gb
-
-
 # -------------------------------------------------------------------------------------------------------- leftovers
+@dataclass(frozen=True)
+class Orphan:
+    """A thing that nothing uses, and what it costs a month; None where no price is known."""
+
+    thing: Leftover
+    usd_per_month: float | None
+
+
 def orphans(leftovers: Iterable[Leftover], names: Iterable[str]) -> list[Leftover]:
     """What nothing uses, of what fcctl made or what is called after one of the machines ``names``."""
-    known = tuple(names)
-
-    def ours(leftover: Leftover) -> bool:
-        called_after = any(leftover.name == name or leftover.name.startswith(f"{name}-") for name in known)
-        return MANAGED_LABEL in leftover.labels or called_after or leftover.source in known
-
-    return [one for one in leftovers if not one.users and ours(one)]
+    known = frozenset(names)
+    return [one for one in leftovers if not one.users and belongs(one, known)]
 
 
 def delete_command(leftover: Leftover) -> str:

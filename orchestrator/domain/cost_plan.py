@@ -10,8 +10,8 @@ from typing import Any
 from fcctl_remote import wire
 from orchestrator.domain import budget as reckoning
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
-from orchestrator.domain.cloud import region_of
-from orchestrator.domain.prices import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, Model, Price, PriceTable
+from orchestrator.domain.prices import Model, Price, PriceTable
+from orchestrator.domain.standing_prices import address_usd_per_month, disk_usd_per_month
 from orchestrator.domain.target import GcpTarget, Target
 
 #: Seconds by activity of one earlier run, its ledger line.
@@ -191,14 +191,10 @@ def _medians(past: Sequence[Past]) -> dict[str, float]:
 
 
 def _standing(machine: GcpTarget, table: PriceTable) -> list[Standing]:
-    disk = table.disk(machine.disk_type, region_of(machine.zones[0]))
+    disk, address = disk_usd_per_month(machine, table), address_usd_per_month(machine, table)
     return [
-        Standing(
-            f"{machine.disk_gb} GB {machine.disk_type}",
-            None if disk is None else round(disk.usd * machine.disk_gb, 4),
-            certain=True,
-        ),
-        Standing("a static address", round(ADDRESS_IN_USE_USD_PER_HOUR * HOURS_PER_MONTH, 4), certain=False),
+        Standing(f"{machine.disk_gb} GB {machine.disk_type}", _rounded(disk), certain=True),
+        Standing("a static address", _rounded(address), certain=False),
     ]
 
 

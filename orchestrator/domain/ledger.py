@@ -23,7 +23,11 @@ Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "
 #: have been more, and may have been less; it costs something, and no price is known.
 Sure = Literal["known", "estimated", "upper_bound", "unpriced"]
 IDLE = "idle"
+#: Whose it is that no target has.
+STANDING = "(project)"
 UNEXPLAINED = "unexplained"
+#: Why a machine's seconds may be too many.
+BOUND = "when its machine went off is not known: counted until it must have been off"
 #: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
 NEAR_S = 900.0
 
@@ -96,7 +100,11 @@ class Line:
     job: str | None = None
     machine: str | None = None
     emulated: bool = False
+    #: What stood there, machine or not: a disk, a snapshot, an address. None: these are seconds of a machine.
+    what: str | None = None
     sure: Sure = "known"
+    #: What it is that is not known.
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,15 @@ class Total:
     """The lines of one group."""
 
     group: str
+    #: Of machines; what stands, stands all the time.
     seconds: float
     usd: float
     runs: int
     idle_usd: float
+    #: Of the dollars, those for disks, snapshots and addresses.
+    standing_usd: float = 0.0
+    #: Of the dollars, those that are not simply what the cloud said.
+    unsure_usd: float = 0.0
 
 
 def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
@@ -165,7 +178,7 @@ def run_lines(record: RunRecord) -> list[Line]:
             usd = cost.usd * taken / cost.seconds
             lines.append(
                 Line(begun, taken, usd, cost.activity, record.target, record.run_id, record.job, machine,
-                     record.cost.emulated, sure)
+                     record.cost.emulated, sure=sure, why=BOUND if sure == "upper_bound" else "")
             )  # fmt: skip
             left -= taken
     return lines
@@ -238,7 +251,10 @@ def _correction(span: Span, start: float, seconds: float) -> Line:
     usd = round(span.usd(seconds), 6)
     activity = IDLE if seconds > 0 else UNEXPLAINED
     sure: Sure = "unpriced" if span.usd_per_hour is None else "upper_bound" if span.bound else "known"
-    return Line(start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated, sure=sure)
+    why = {"unpriced": "no price is known for the machine", "upper_bound": BOUND}.get(sure, "")
+    return Line(
+        start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated, sure=sure, why=why
+    )
 
 
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
@@ -250,10 +266,12 @@ def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
     found = [
         Total(
             name,
-            sum(line.seconds for line in own),
+            sum(line.seconds for line in own if line.what is None),
             sum(line.usd for line in own),
             len({line.run_id for line in own if line.run_id}),
             sum(line.usd for line in own if line.activity == IDLE),
+            sum(line.usd for line in own if line.what is not None),
+            sum(line.usd for line in own if line.sure != "known"),
         )
         for name, own in groups.items()
     ]
@@ -276,11 +294,32 @@ def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
         case "run":
             return line.run_id or f"({line.activity})"
         case "machine":
-            return line.machine or line.target
+            return line.machine or line.what or line.target
         case "target":
             return line.target
         case "activity":
             return line.activity
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What of the books is not simply what the cloud said, and why."""
+
+    sure: Sure
+    what: str
+    why: str
+    usd: float
+
+
+def remarks(lines: Iterable[Line]) -> list[Remark]:
+    """One for each thing or run, the dearest first; what has no price comes before all."""
+    sums: dict[tuple[Sure, str, str], float] = {}
+    for line in lines:
+        if line.sure != "known" and not line.emulated:
+            key = (line.sure, line.what or line.run_id or line.machine or line.target, line.why)
+            sums[key] = sums.get(key, 0.0) + line.usd
+    found = [Remark(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
+    return sorted(found, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
     lines = [
         CostLine(activity=name, seconds=round(seconds, 3), usd=round(seconds * rate / 3600, 6))
         for name, seconds in parts.items()
-        if seconds > 0
+        if round(seconds, 3) > 0
     ]
     return CostRecord(
         usd=round(billed * rate / 3600, 6),

@@ -89,9 +89,11 @@ def _with(found: list[On], machine: Machine | None) -> list[On]:
         return found
     stopped = machine.stopped if machine.stopped is not None and machine.stopped >= machine.started else None
     stopped = None if machine.billed else stopped
-    near = [one for one in found if abs(one.started - machine.started) <= NEAR_START_S]
-    user = near[-1].user if near else ""
-    others = [one for one in found if one not in near and one.started < machine.started]
+    at = machine.started
+    near = min((one for one in found if abs(one.started - at) <= NEAR_START_S),
+               key=lambda one: abs(one.started - at), default=None)  # fmt: skip
+    user = near.user if near is not None else ""
+    others = [one for one in found if one is not near and one.started < at]
     before = [one if one.stopped is not None else On(one.started, machine.started, one.user) for one in others]
     return [*before, On(machine.started, stopped, user)]
 
@@ -106,3 +108,17 @@ def last_of(operations: Sequence[Operation], asked: float) -> str | None:
 def _of(operations: Iterable[Operation], instance_id: str) -> Iterable[Operation]:
     """Those of the machine; an operation that names no id is of whatever has the name."""
     return (op for op in operations if op.target_id in ("", instance_id))
+
+
+def disk_deleted_at(operations: Iterable[Operation], name: str, since: float) -> float | None:
+    """When the disk ``name`` was deleted by itself, ``since`` or later; None if the list does not say."""
+    moments = [
+        op.finished
+        for op in operations
+        if (op.collection, op.target, kind(op)) == ("disks", name, "delete")
+        and op.done
+        and op.refusal is None
+        and op.finished is not None
+        and op.finished >= since
+    ]
+    return max(moments, default=None)

@@ -40,9 +40,9 @@ def corrections(known: Iterable[Sighting], times: Sequence[On], like: Sighting, 
         like: a word on the machine, for its price and its place.
     """
     seen = latest(known)
-    found = []
+    found, same_as = [], _paired(seen, times)
     for on in times:
-        same = next((s for s in seen if abs(s.started - on.started) <= NEAR_START_S), None)
+        same = same_as.get(on)
         if same is None:
             if not seen or on.started > seen[0].started:
                 new = {"started": on.started, "stopped": on.stopped, "seen": now, "user": on.user, "bound": False}
@@ -50,6 +50,16 @@ def corrections(known: Iterable[Sighting], times: Sequence[On], like: Sighting, 
         elif _is_news(same, on):
             new = {"stopped": on.stopped, "seen": now, "user": on.user or same.user, "bound": False}
             found.append(same.model_copy(update=new))
+    return found
+
+
+def _paired(seen: Sequence[Sighting], times: Sequence[On]) -> dict[On, Sighting]:
+    """Which word is on which time: the nearest starts first, each of them once."""
+    pairs = [(abs(s.started - on.started), s, on) for s in seen for on in times]
+    found: dict[On, Sighting] = {}
+    for apart, sighting, on in sorted(pairs, key=lambda pair: pair[0]):
+        if apart <= NEAR_START_S and on not in found and sighting not in found.values():
+            found[on] = sighting
     return found
 
 

@@ -103,6 +103,13 @@ class GcpTarget(_TargetBase):
     on_stockout: Literal["wait", "rebuild", "fail"] = "wait"
     stockout_wait_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 30.0
 
+    # --- what stands, machine on or off; the list price where a key is absent
+    #: What a GiB of its disks costs a month, dollars: a hyperdisk, of which the list has no price, needs it.
+    disk_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
+    snapshot_usd_per_gib_month: Annotated[float, Field(ge=0)] | None = None
+    #: What an hour of its static address costs.
+    address_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+
     #: The longest a start may last, whatever a job asks for (fence 1).
     max_run_minutes: Annotated[float, Field(ge=1, le=120 * 24 * 60)] = 240.0
     #: Another API endpoint, for instance an emulator's; without credentials if it is on loopback.

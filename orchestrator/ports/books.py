@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from orchestrator.domain.holdings import Holding
 from orchestrator.domain.ledger import Sighting
 from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.schedule import Firing
@@ -34,12 +35,19 @@ class FiringBook(Protocol):
 
 
 class Sightings(Protocol):
-    """What the cloud was seen to say of machines' starts and stops; the ledger's other half beside the runs."""
+    """What the cloud was seen to say of machines' starts and stops, and of what stands there and is billed by the
+    month; the ledger's other half beside the runs."""
 
     def note(self, sighting: Sighting) -> None:
         """On disk when this returns."""
 
     def all(self) -> list[Sighting]:
+        """Oldest first."""
+
+    def note_holding(self, holding: Holding) -> None:
+        """On disk when this returns."""
+
+    def holdings(self) -> list[Holding]:
         """Oldest first."""
 
 
@@ -60,6 +68,10 @@ class HeldSession(Protocol):
 class SessionBook(Protocol):
     """The sessions of a workspace."""
 
+    @property
+    def place(self) -> str:
+        """Where that workspace is, for people."""
+
     def starting(self) -> AbstractContextManager[bool]:
         """Whether this process alone may begin one now."""
 
@@ -77,3 +89,12 @@ class SessionBook(Protocol):
 
     def ended(self) -> list[SessionRecord]:
         """Those that are over, oldest first."""
+
+    def abroad(self) -> list[tuple[SessionBook, str]]:
+        """Those of this user's other workspaces that are not over, each with the book that it is in."""
+
+    def visited(self, session_id: str, run_id: str) -> None:
+        """Write down that a run of another workspace was in the session."""
+
+    def visitors(self, session_id: str) -> list[str]:
+        """The runs of other workspaces that were in the session."""

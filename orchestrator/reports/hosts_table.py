@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.domain.audit import Finding, delete_command, monthly_usd
-from orchestrator.domain.cloud import RUN_LABEL, Leftover, Machine
+from orchestrator.domain.audit import Finding, Orphan, delete_command
+from orchestrator.domain.cloud import RUN_LABEL, Machine
 from orchestrator.domain.prices import G2
 from orchestrator.domain.records import iso
+from orchestrator.reports.audit_ledger import print_accounts
 from orchestrator.reports.cells import print_trimmed
 from orchestrator.reports.live import duration
 from orchestrator.reports.sanitize import clean
@@ -78,7 +79,8 @@ def row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def leftover_json(leftover: Leftover) -> dict[str, Any]:
+def leftover_json(orphan: Orphan) -> dict[str, Any]:
+    leftover = orphan.thing
     return {
         "kind": leftover.kind,
         "project": leftover.project,
@@ -86,7 +88,7 @@ def leftover_json(leftover: Leftover) -> dict[str, Any]:
         "name": leftover.name,
         "gb": leftover.gb or None,
         "created": iso(leftover.created),
-        "usd_per_month": _rounded(monthly_usd(leftover)),
+        "usd_per_month": _rounded(orphan.usd_per_month),
         "delete": delete_command(leftover),
     }
 
@@ -123,8 +125,8 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
             console.print(clean(text, 400), style=style, markup=False)
     if off:
         console.print(f"{off} machine{'s' if off > 1 else ''} off", style="dim")
-    for leftover in audit.leftovers:
-        usd = monthly_usd(leftover)
+    for orphan in audit.leftovers:
+        leftover, usd = orphan.thing, orphan.usd_per_month
         price = "no price known" if usd is None else f"${usd:.2f} a month"
         size = f" of {leftover.gb} GiB" if leftover.gb else ""
         console.print(
@@ -133,6 +135,7 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
             markup=False,
         )
         console.print(clean(f"  {delete_command(leftover)}", 400), style="dim", markup=False)
+    print_accounts(audit.accounts, console)
     for project in audit.emulated:
         console.print(clean(f"{project} is emulated on this computer: nobody pays", 400), style="dim", markup=False)
     for one in audit.unanswered:

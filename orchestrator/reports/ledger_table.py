@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.domain.ledger import Line, Spent, Total
+from orchestrator.domain.ledger import Line, Remark, Spent, Total
 from orchestrator.domain.records import iso
 from orchestrator.reports.cells import print_trimmed
 from orchestrator.reports.live import duration
@@ -18,11 +18,24 @@ if TYPE_CHECKING:
 
     from orchestrator.domain.budget import Budget
 
-COLUMNS = ("start", "seconds", "usd", "activity", "target", "run_id", "job", "machine", "emulated")
+COLUMNS = (
+    "start",
+    "seconds",
+    "usd",
+    "activity",
+    "target",
+    "run_id",
+    "job",
+    "machine",
+    "emulated",
+    "what",
+    "sure",
+    "why",
+)
 
 
-def print_totals(totals: Sequence[Total], by: str, console: Console) -> None:
-    """One line a group, and the sum."""
+def print_totals(totals: Sequence[Total], by: str, console: Console, remarks: Sequence[Remark] = ()) -> None:
+    """One line a group, and the sum; then whatever of it is not simply what the cloud said."""
     from rich.table import Table
     from rich.text import Text
 
@@ -31,17 +44,38 @@ def print_totals(totals: Sequence[Total], by: str, console: Console) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(by.upper(), overflow="fold")
-    for title in ("TIME", "RUNS", "USD", "OF IT IDLE"):
+    for title in ("TIME", "RUNS", "USD", "OF IT IDLE", "STANDING"):
         table.add_column(title, justify="right", no_wrap=True)
     for total in totals:
-        idle = f"{total.idle_usd:.4f}" if total.idle_usd else "-"
-        table.add_row(Text(clean(total.group, 80)), duration(total.seconds), str(total.runs), f"{total.usd:.4f}", idle)
+        of_it = (_part(total.idle_usd), _part(total.standing_usd))
+        table.add_row(
+            Text(clean(total.group, 80)), duration(total.seconds), str(total.runs), f"{total.usd:.4f}", *of_it
+        )
     seconds, usd = sum(t.seconds for t in totals), sum(t.usd for t in totals)
-    of_it_idle = sum(t.idle_usd for t in totals)
+    of_it = (_part(sum(t.idle_usd for t in totals)), _part(sum(t.standing_usd for t in totals)))
     table.add_section()
-    shown = f"{of_it_idle:.4f}" if of_it_idle else "-"
-    table.add_row("all", duration(seconds), "", f"{usd:.4f}", shown, style="bold")
+    table.add_row("all", duration(seconds), "", f"{usd:.4f}", *of_it, style="bold")
     print_trimmed(console, table, console.width)
+    for remark in remarks:
+        style = "yellow" if remark.sure == "unpriced" else "dim"
+        console.print(clean(_said(remark), 400), style=style, markup=False, highlight=False)
+
+
+def _part(usd: float) -> str:
+    return f"{usd:.4f}" if usd else "-"
+
+
+_SURE = {"estimated": "an estimate", "upper_bound": "at most"}
+
+
+def _said(remark: Remark) -> str:
+    if remark.sure == "unpriced":
+        return f"not in the sum: {remark.what}: {remark.why}"
+    return f"{_SURE[remark.sure]}, ${remark.usd:.4f}: {remark.what}: {remark.why}"
+
+
+def remarks_json(remarks: Sequence[Remark]) -> list[dict[str, object]]:
+    return [{**vars(remark), "usd": round(remark.usd, 6)} for remark in remarks]
 
 
 def as_csv(lines: Sequence[Line]) -> str:
@@ -51,7 +85,8 @@ def as_csv(lines: Sequence[Line]) -> str:
     writer.writerow(COLUMNS)
     for line in lines:
         row = [iso(line.start), f"{line.seconds:.3f}", f"{line.usd:.6f}", line.activity, line.target,
-               line.run_id or "", line.job or "", line.machine or "", str(line.emulated).lower()]  # fmt: skip
+               line.run_id or "", line.job or "", line.machine or "", str(line.emulated).lower(), line.what or "",
+               line.sure, line.why]  # fmt: skip
         writer.writerow([_inert(str(cell)) for cell in row])
     return out.getvalue()
 
@@ -81,6 +116,7 @@ def budget_rows(budget: Budget, spent: Spent) -> list[tuple[str, float | None, f
     """(name, cap, spent) of every cap; a run's own has nothing spent."""
     return [
         ("per run", budget.per_run_usd, None),
+        ("per session", budget.per_session_usd, None),
         ("today", budget.per_day_usd, spent.day),
         ("this month", budget.per_month_usd, spent.month),
         ("project", budget.project_usd, spent.project),

@@ -13,17 +13,19 @@ from fcctl_remote import wire
 from orchestrator.domain import audit as judgement
 from orchestrator.domain import sandbox
 from orchestrator.domain import session as sessions
-from orchestrator.domain.audit import Claim, Finding
+from orchestrator.domain.audit import Claim, Finding, Orphan
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, Leftover, Machine
 from orchestrator.domain.endpoint import on_loopback
 from orchestrator.domain.notify import of_left_running
 from orchestrator.domain.reconcile import Account
 from orchestrator.domain.records import JournalEntry
+from orchestrator.domain.standing_prices import monthly_usd, target_of
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.ports import Cloud, Services
 from orchestrator.workflows import ledger
+from orchestrator.workflows.holdings import remember
 from orchestrator.workflows.reconcile import Listed, reconcile
 from orchestrator.workflows.release import Hold, release
 from orchestrator.workflows.resume import settle
@@ -62,7 +64,7 @@ class Unanswered:
 @dataclass(frozen=True)
 class Audit:
     findings: tuple[Finding, ...]
-    leftovers: tuple[Leftover, ...]
+    leftovers: tuple[Orphan, ...]
     unanswered: tuple[Unanswered, ...]
     #: The projects that were asked.
     projects: tuple[str, ...]
@@ -87,7 +89,7 @@ def audit(
         whole: whether to look for disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
-    orphans: list[Leftover] = []
+    orphans: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
@@ -102,12 +104,18 @@ def audit(
             findings.append(judgement.judge(machine, claims, rate, services.clock.now(), workspace))
         if whole and not any(u.what == "all zones" for u in unasked):
             found, missing = _leftovers(cloud, place)
-            orphans += judgement.orphans(found, place.names)
+            orphans += [
+                Orphan(one, monthly_usd(one, budget.prices, target_of(one, place.targets)))
+                for one in judgement.orphans(found, place.names)
+            ]
             unanswered += missing
             listed = Listed(place.project, place.targets, machines, frozenset(u.what for u in unasked))
             told, untold = reconcile(services, cloud, listed, budget, before)
             accounts += told
             unanswered += [Unanswered(place.project, what, why) for what, why in untold]
+            remember(
+                services, cloud, place.targets, machines, found, budget.prices, workspace=workspace, whole=not missing
+            )
     return Audit(
         tuple(findings),
         tuple(orphans),
@@ -220,11 +228,12 @@ def claims_on(services: Services, place: Place, machine: Machine) -> list[Claim]
 
 def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
     """The sessions that are not over on this machine; one whose fcctl died while it woke or stopped it is ``left``."""
-    for session_id in services.sessions.open():
-        plan, entries = services.sessions.plan_of(session_id), services.sessions.journal_of(session_id)
+    own_book = services.sessions
+    for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
+        plan, entries = book.plan_of(session_id), book.journal_of(session_id)
         if not _means(_target_of(plan), machine):
             continue
-        held = services.sessions.claim(session_id)
+        held = book.claim(session_id)
         if held is None:
             yield Claim(session_id, "followed", _line(entries, machine))
             continue

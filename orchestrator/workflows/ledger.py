@@ -18,10 +18,20 @@ from orchestrator.errors import BudgetError, FcctlError
 from orchestrator.ports import Services, Store
 
 
-def lines(services: Services) -> list[Line]:
-    """All that was ever billed here, oldest first."""
+def lines(services: Services, local: tzinfo | None = None) -> list[Line]:
+    """All that was ever billed here, machines and what stands without them, oldest first.
+
+    Args:
+        local: whose days the lines of what stands are cut at.
+    """
     found = books.ledger(_records(services.store), services.sightings.all())
-    return attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
+    found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
+    things = services.sightings.holdings()
+    if things:
+        from orchestrator.domain.holdings import standing_lines
+
+        found += standing_lines(things, services.clock.now(), local or zone(None))
+    return sorted(found, key=lambda line: (line.start, line.run_id or ""))
 
 
 def _open_sessions(services: Services) -> Iterator[SessionRecord]:
@@ -63,7 +73,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     if worst_usd <= 0 or all(cap is None for cap in caps):
         return
-    spent = books.spent(lines(services), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
     underway = _underway(services)
     for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
         if cap is not None and used + underway + worst_usd > cap + 1e-9:
@@ -80,7 +90,7 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
     """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
     if not budget.holds_over_runs:
         return []
-    spent = books.spent(lines(services), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
     underway = _underway(services)
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     return [
@@ -92,7 +102,7 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
 
 def spent_without(services: Services, run_id: str, local: tzinfo | None = None) -> Spent:
     """What was spent today, this month and ever by all but one run."""
-    others = [line for line in lines(services) if line.run_id != run_id]
+    others = [line for line in lines(services, local) if line.run_id != run_id]
     return books.spent(others, services.clock.now(), local or zone(None))
 
 
@@ -104,7 +114,7 @@ def _underway(services: Services) -> float:
             saved = SavedPlan.model_validate(store.plan_of(run_id))
         except ValidationError:
             continue  # `fcctl ps` says so
-        if saved.target.kind != "sandbox" and saved.session is None:
+        if saved.target.kind != "sandbox" and (saved.session is None or saved.session_abroad):
             total += saved.worst_case_usd
     return total + sum(_rest_of_sessions(services))
 

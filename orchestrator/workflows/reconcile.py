@@ -15,6 +15,7 @@ from orchestrator.domain.reconcile import Account
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import FcctlError
 from orchestrator.ports import Cloud, Services
+from orchestrator.workflows.holdings import Holdings
 from orchestrator.workflows.ledger import lines
 from orchestrator.workflows.witness import sighting_of
 
@@ -51,7 +52,7 @@ def reconcile(
         The accounts, and (what, why) of what could not be asked.
     """
     reconciling = _Reconciling(services, cloud, listed, budget)
-    found, unanswered = [], []
+    found, unanswered, histories = [], [], []
     for zone, name in reconciling.places():
         try:
             history = cloud.operations(zone, name)
@@ -59,6 +60,10 @@ def reconcile(
             unanswered.append((f"what was done to {name} in {zone}", error.message))
             history = []
         found += list(reconciling.learn(zone, name, history))
+        histories.append(history)
+    disks = Holdings(services.sightings, services.clock)
+    for history in histories:
+        disks.hear(history)
     after = lines(services)
     told = services.sightings.all()
     accounts = []
@@ -80,8 +85,15 @@ class _Reconciling:
     def places(self) -> list[tuple[str, str]]:
         """(zone, name) of all that is to be asked after: what a target names, and what the ledger knows."""
         there = {(m.zone, m.name) for m in self._listed.machines if self._listed.target_of(m.name) is not None}
-        fresh = {(w.zone, w.name) for w in self._words if self._now - w.seen < REMEMBERED_S or w.stopped is None}
-        return sorted(there | fresh)
+        has_disks = {
+            life.last.machine_id for life in Holdings(self._services.sightings, self._services.clock).standing()
+        }
+        open_or_new = {
+            (word.zone, word.name)
+            for word in self._words
+            if self._now - word.seen < REMEMBERED_S or word.stopped is None or word.instance_id in has_disks
+        }
+        return sorted(there | open_or_new)
 
     def learn(
         self, zone: str, name: str, history: Sequence[Operation]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from orchestrator.domain import sandbox
 from orchestrator.domain.audit import rate_of
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Machine, Operation
-from orchestrator.domain.endpoint import on_loopback
 from orchestrator.domain.ledger import Sighting
 from orchestrator.domain.reconcile import closings
+from orchestrator.domain.standing_prices import of_machine
 from orchestrator.domain.target import GcpTarget
 from orchestrator.ports import Clock, Sightings
+from orchestrator.workflows.holdings import Holdings, is_emulated
 
 _Word = tuple[str, float, float | None, float | None]
 
@@ -22,13 +22,16 @@ class Witness:
         self._sightings = sightings
         self._clock = clock
         self._budget = budget
+        self._holdings = Holdings(sightings, clock)
         self._told: set[_Word] | None = None
 
     def see(self, target: GcpTarget, machine: Machine) -> None:
         """A machine as it is now."""
+        now, emulated = self._clock.now(), is_emulated(target)
+        self._holdings.see(of_machine(machine, target, self._budget.prices, now, emulated=emulated))
         if machine.started is None:
             return
-        said = sighting_of(target, machine, self._budget, self._clock.now())
+        said = sighting_of(target, machine, self._budget, now)
         if _word(said) not in self._words():
             self._note(said)
 
@@ -38,6 +41,7 @@ class Witness:
         known = [s for s in self._sightings.all() if (s.project, s.zone, s.name) == place]
         for said in closings(known, operations, self._clock.now()):
             self._note(said)
+        self._holdings.hear(operations)
 
     def _note(self, said: Sighting) -> None:
         self._words().add(_word(said))
@@ -69,5 +73,5 @@ def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float)
         stopped=machine.stopped if off else None,
         seen=now,
         fence=machine.deadline,
-        emulated=machine.project == sandbox.PROJECT and on_loopback(target.api_endpoint),
+        emulated=is_emulated(target),
     )

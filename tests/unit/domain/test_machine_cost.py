@@ -85,6 +85,36 @@ def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None
     assert (record.released, record.ended) == ("kept", None)
 
 
+GONE = {"how": "gone", "reason": "there is no such machine (any more)"}
+
+
+def test_one_that_was_deleted_unseen_is_paid_for_until_then() -> None:
+    """The fcctl that asked for the deletion was killed; the next one came hours later."""
+    told = (9000.0, "released", {**GONE, "started": 1005.0, "stopped": 1310.0})
+    cost = machine_cost(cold()[:-2] + journal(told), plan(), [BUILD])
+    assert (cost.billed_s, cost.upper_bound) == (305, False)
+    record = machine_record(cold()[:-2] + journal(told))
+    assert record is not None
+    assert (record.ended, record.released) == ("1970-01-01T00:21:50.000Z", "gone")
+    assert [(s.began, s.seconds) for s in record.sittings] == [("1970-01-01T00:16:45.000Z", 305)]
+
+
+def test_where_nothing_can_be_known_the_limit_is_the_bound_and_is_called_so() -> None:
+    untold = journal((90_000.0, "released", GONE))
+    cost = machine_cost(cold(deadline=4605.0)[:-2] + untold, plan(), [BUILD])
+    assert (cost.billed_s, cost.upper_bound) == (3600 + 30, True)
+    soon = machine_cost(cold(deadline=4605.0)[:-2] + journal((400.0, "released", GONE)), plan(), [BUILD])
+    assert (soon.billed_s, soon.upper_bound) == (397, True), "it was asked for no longer ago than that"
+
+
+def test_a_machine_that_was_on_already_is_paid_for_no_longer_than_it_was_on() -> None:
+    warm = journal(
+        (10, "acquire", {}), (11, "acquired", {**MACHINE, "turned_on": False, "started": 1.0, "deadline": 9000.0}),
+        (12, "submitted", {}), (90_000, "stopped", {"how": "timer", "at": 500.0}),
+    )  # fmt: skip
+    assert machine_cost(warm, plan(), []).billed_s == 490
+
+
 @pytest.mark.parametrize("how", ["off", "gone", "untouched"])
 def test_a_machine_that_never_came_costs_nothing(how: str) -> None:
     none = journal((1, "acquire", {}), (2, "cloud", {"action": "create"}), (9, "abandoned", {}),

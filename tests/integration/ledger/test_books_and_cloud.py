@@ -1,0 +1,214 @@
+"""The ledger and the cloud's own books: what stands, what nobody saw, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator import Emulator
+from orchestrator.emulator.clock import parse_timestamp
+from tests.support.virtual_cloud import (
+    INSTANCE,
+    PROJECT,
+    CloudWorkspace,
+    delete_by_hand,
+    emulated,
+    machine_by_hand,
+    start_by_hand,
+    stop_by_hand,
+)
+
+pytest.importorskip("google.cloud.compute_v1")
+
+DAY = 86400.0
+ZONE = "us-west1-c"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def ledger(workspace: CloudWorkspace, *args: str) -> dict[str, Any]:
+    found: dict[str, Any] = workspace.type("--json", "cost", "ledger", "--lines", *args, check=0).json
+    return found
+
+
+def audited(workspace: CloudWorkspace, check: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = workspace.type("--json", "hosts", "audit", check=check).json
+    return found
+
+
+def standing(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [line for line in found["lines"] if line["what"]]
+
+
+def operation(cloud: Emulator, kind: str) -> dict[str, Any]:
+    """The newest operation of a kind on the machine, as the emulator has it."""
+    with cloud.world.lock:
+        rows = [op.resource for op in cloud.world.operations.values() if op.target.endswith(f"/instances/{INSTANCE}")]
+    return [row for row in rows if row["operationType"] == kind][-1]
+
+
+def made_at(cloud: Emulator) -> float:
+    with cloud.world.lock:
+        (disk,) = cloud.world.disks.values()
+        return parse_timestamp(disk["creationTimestamp"])
+
+
+def client(cloud: Emulator, name: str) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]  # half typed
+    return getattr(compute_v1, name)(credentials=credentials, client_options={"api_endpoint": cloud.url})
+
+
+def test_a_stopped_machine_costs_its_disk_until_it_is_deleted(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    made = made_at(cloud)
+    workspace.type("hosts", "ls", check=0)
+    assert [remark["sure"] for remark in ledger(workspace)["remarks"]] == ["estimated"], "its type is not seen yet"
+    audited(workspace)
+    cloud.advance(9 * DAY)
+    (remark,) = ledger(workspace)["remarks"]
+    assert "taken to be there still" in remark["why"]
+    delete_by_hand(cloud)
+    cloud.advance(40 * DAY)
+
+    assert [one["there"] for one in audited(workspace)["ledger"]] == [False]
+    found = ledger(workspace, "--by", "month")
+    seconds = parse_timestamp(operation(cloud, "delete")["endTime"]) - made
+    assert 9 * DAY < seconds < 9 * DAY + 300
+    lines = standing(found)
+    assert sum(line["seconds"] for line in lines) == pytest.approx(seconds, abs=0.01)
+    # The emulator makes a disk of 100 GB as pd-standard unless it is told otherwise: 0.04 dollars a GiB and month.
+    assert sum(line["usd"] for line in lines) == pytest.approx(seconds / 3600 * 4.0 / 730, rel=1e-6)
+    assert ({line["sure"] for line in lines}, found["remarks"]) == ({"known"}, [])
+    assert sum(total["standing_usd"] for total in found["totals"]) == pytest.approx(sum(x["usd"] for x in lines))
+    said = workspace.type("cost", "ledger", "--by", "target", check=0).out
+    assert "STANDING" in said
+    assert "what,sure,why" in workspace.type("cost", "ledger", "--csv", check=0).out.splitlines()[0]
+
+
+def test_snapshots_addresses_and_a_disk_without_a_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    from google.cloud import compute_v1 as compute
+
+    machine_by_hand(cloud, "stopped")
+    data = compute.Disk(name=f"{INSTANCE}-data", size_gb=500, type_=f"zones/{ZONE}/diskTypes/hyperdisk-balanced")
+    client(cloud, "DisksClient").insert_unary(project=PROJECT, zone=ZONE, disk_resource=data)
+    client(cloud, "DisksClient").insert_unary(project=PROJECT, zone=ZONE, disk_resource=compute.Disk(name="theirs"))
+    address = compute.Address(name=f"{INSTANCE}-ip")
+    client(cloud, "AddressesClient").insert_unary(project=PROJECT, region="us-west1", address_resource=address)
+    cloud.advance(5)
+    audited(workspace)
+    cloud.advance(DAY)
+    audited(workspace)
+    found = ledger(workspace)
+    per = {line["what"].split(" in ")[0]: line for line in standing(found)}
+    assert set(per) == {
+        f"disk {INSTANCE} (100 GiB pd-standard)", f"disk {INSTANCE}-data (500 GiB hyperdisk-balanced)",
+        f"address {INSTANCE}-ip",
+    }  # fmt: skip
+    ip = [line for line in standing(found) if line["activity"] == "address"]
+    assert sum(line["usd"] for line in ip) == pytest.approx(24 * 0.01, abs=0.001), "reserved, and nothing uses it"
+    (remark,) = found["remarks"]
+    assert (remark["sure"], remark["usd"]) == ("unpriced", 0.0)
+    assert "hyperdisk-balanced" in remark["why"]
+    assert "not in the sum" in workspace.type("cost", "ledger", check=0).out
+
+    text = (workspace.root / "fcctl.toml").read_text()
+    (workspace.root / "fcctl.toml").write_text(
+        text.replace('[targets.l4]\nkind = "gcp"', '[targets.l4]\nkind = "gcp"\ndisk_usd_per_gib_month = 0.08')
+    )
+    audited(workspace)
+    found = ledger(workspace)
+    hyper = sum(line["usd"] for line in standing(found) if "hyperdisk" in line["what"])
+    assert hyper == pytest.approx(24 * 500 * 0.08 / 730, abs=0.002)
+    assert found["remarks"] == []
+
+
+def test_a_start_in_the_console_is_found_and_a_second_look_agrees(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    workspace.type("hosts", "ls", check=0)
+    start_by_hand(cloud)
+    cloud.advance(1800)
+    stop_by_hand(cloud)
+    begun = parse_timestamp(operation(cloud, "start")["endTime"])
+    ended = parse_timestamp(operation(cloud, "stop")["endTime"])
+    start_by_hand(cloud)
+    cloud.advance(300)
+    stop_by_hand(cloud)
+
+    said = workspace.type("hosts", "audit", check=0).out
+    assert "too little, corrected" in said
+    assert "no run of this workspace used it" in said
+    assert "started by emulator@example.com" in said
+    (again,) = audited(workspace)["ledger"]
+    assert again["agrees"]
+    assert again["difference"]["seconds"] == 0
+    assert again["cloud"] == pytest.approx(again["ledger"], abs=1e-4)
+    times = [time for time in again["times"] if time["seconds"] > 1000]
+    assert [time["for_nobody"] for time in times] == [True]
+    assert times[0]["seconds"] == pytest.approx(ended - begun, abs=1.0)
+    idle = [line for line in ledger(workspace)["lines"] if line["activity"] == "idle"]
+    assert sum(line["seconds"] for line in idle) == pytest.approx(again["cloud"]["seconds"], abs=0.01)
+
+
+def test_what_a_machine_did_before_the_ledger_knew_it_is_shown_and_not_billed(
+    workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    machine_by_hand(cloud, "stopped")
+    cloud.advance(3600)
+    start_by_hand(cloud)
+    cloud.advance(600)
+    stop_by_hand(cloud)
+    said = workspace.type("hosts", "audit", check=0).out
+    assert "on 1 time since" in said
+    assert "not in the ledger" in said
+    (account,) = audited(workspace)["ledger"]
+    assert len(account["before_the_ledger"]) == 1
+    assert account["cloud"]["seconds"] == pytest.approx(602, abs=5)
+
+
+def test_a_machine_deleted_while_nobody_looked_is_billed_until_then(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    cloud.advance(200)
+    delete_by_hand(cloud)
+    cloud.advance(5 * 3600)
+    workspace.type("ps", check=0)
+    (record,) = workspace.runs().values()
+    on_s = parse_timestamp(operation(cloud, "delete")["endTime"]) - parse_timestamp(
+        operation(cloud, "insert")["endTime"]
+    )
+    assert record["status"] == "lost"
+    assert record["cost"]["billed_s"] == pytest.approx(on_s, abs=2.0)
+    assert not record["cost"]["upper_bound"]
+    (account,) = audited(workspace)["ledger"]
+    assert account["cloud"]["seconds"] == pytest.approx(on_s, abs=2.0)
+    assert account["beyond_cloud"]["seconds"] < 2.0
+    assert [time["for_nobody"] for time in account["times"]] == [False]
+
+
+def test_where_the_cloud_has_forgotten_the_limit_is_the_bound(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
+    delete_by_hand(cloud)
+    with cloud.world.lock:
+        cloud.world.operations.clear()
+    cloud.advance(30 * DAY)
+    (account,) = audited(workspace)["ledger"]
+    assert [time["upper_bound"] for time in account["times"]] == [True]
+    assert account["cloud"]["seconds"] == pytest.approx(630, abs=2)
+    found = ledger(workspace)
+    assert "upper_bound" in {remark["sure"] for remark in found["remarks"]}
+    assert "at most" in workspace.type("cost", "ledger", check=0).out
