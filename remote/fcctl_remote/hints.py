@@ -93,7 +93,7 @@ EXIT_CODES = {
     127: MISSING_PROGRAM,
     137: "killed (SIGKILL): most often the host ran out of memory; see dmesg there, and try a smaller shape",
     139: "a segmentation fault: run the step under compute-sanitizer (GPU) or with -fsanitize=address (CPU)",
-    141: "a pipe's reader ended before its writer (`| head`), and steps run with pipefail: add `|| true` if that is meant",
+    141: "a pipe's reader ended first (`| head`), and steps run with pipefail: add `|| true` if that is meant",
 }
 
 
