@@ -132,7 +132,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     from orchestrator.adapters.notifier import Notifier
     from orchestrator.adapters.sightings import SightingFile
     from orchestrator.adapters.store import FileStore
-    from orchestrator.adapters.store.sessions import SessionFiles
+    from orchestrator.adapters.store.sessions import SessionFiles, shared_folder
     from orchestrator.ports import Services
 
     workspace, clock = cli.workspace(), SystemClock()
@@ -156,7 +156,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         book=machine_book(),
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         sightings=sightings,
-        sessions=SessionFiles(workspace.results_dir, clock),
+        sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles(),
     )
 

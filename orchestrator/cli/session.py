@@ -28,7 +28,10 @@ def session() -> None:
 
 @session.command()
 @click.option("--on", "target", metavar="TARGET", help="Whose machine; the workspace's default target otherwise.")
-@click.option("--budget", type=_positive, required=True, metavar="USD", help="The most all of it may cost.")
+@click.option(
+    "--budget", type=_positive, metavar="USD",
+    help="The most all of it may cost; per_session_usd of [budget] otherwise.",
+)  # fmt: skip
 @click.option("--max-hours", type=_positive, metavar="H", help="No longer than this, even if the budget lasts.")
 @click.option(
     "--idle-minutes", type=click.FloatRange(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
@@ -37,7 +40,7 @@ def session() -> None:
 @click.option("--restart", is_flag=True, help="Stop the machine if it is on; it gets a time limit anew.")
 @click.pass_obj
 def start(
-    cli: Cli, target: str | None, budget: float, max_hours: float | None, idle_minutes: float, restart: bool
+    cli: Cli, target: str | None, budget: float | None, max_hours: float | None, idle_minutes: float, restart: bool
 ) -> None:
     """Wake TARGET's machine and keep it warm for what the budget buys.
 
@@ -65,7 +68,7 @@ def start(
 
 
 def _plan(
-    cli: Cli, services: Services, target: Target, budget: float, max_hours: float | None, idle_minutes: float
+    cli: Cli, services: Services, target: Target, budget: float | None, max_hours: float | None, idle_minutes: float
 ) -> SavedSession:
     """Raises ConfigError, BudgetError: no machine of a cloud; more than is allowed, or too little."""
     from orchestrator.workflows.prepare import tree_name

@@ -32,6 +32,7 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     per_run_usd: Usd | None = None
+    per_session_usd: Usd | None = None
     per_day_usd: Usd | None = None
     per_month_usd: Usd | None = None
     project_usd: Usd | None = None

@@ -38,6 +38,8 @@ class SavedPlan(BaseModel):
     caps: list[Cap] = []
     #: The session on whose machine it runs, and which sees to that machine.
     session: str | None = None
+    #: Whether that session is another workspace's of this user.
+    session_abroad: bool = False
     #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
     stop_at_usd: float | None = None
 

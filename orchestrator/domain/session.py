@@ -11,6 +11,7 @@ acquire     the machine is about to be looked for and woken     starting
 cloud       the cloud is about to be asked for a change         (as was)
 acquired    the machine answers, and its deadline is known      starting
 opened      its own shutdown timer is set: runs may come        open
+looked      it should have gone off by itself, and is still on  (as was)
 release     the machine is about to be stopped                  leaving
 ==========  ==================================================  =========
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
-RESULTS_IGNORE = "runs/\nactive/\nschedules/\nmachines.jsonl\nindex.sqlite*\n"
+RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")

@@ -110,7 +110,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     machine = in_cloud(services, target)
     if machine is None or not holds:
         return True
-    if services.sessions.open() and _is_of_session(services, machine, holds):
+    if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
         return True  # it was off before the session turned it on, and the session sees to it now
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False

@@ -72,6 +72,10 @@ class MachineHold:
             allow_unfenced=allow_unfenced,
         )
         self._acquire(wish)
+        if self._saved.session is not None and self._saved.session_abroad:
+            from orchestrator.workflows.session_runs import visit
+
+            visit(self._services, self._saved.session, self._held.run_id)
 
     def wake(self, seconds: int) -> None:
         """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""

@@ -86,7 +86,8 @@ class LettingGo:
     def _session_there(self) -> SavedSession | None:
         """The open session whose machine this is: the same machine, since the same start."""
         acquired = self._held.acquired()
-        if not acquired or acquired.get("turned_on") or not self._services.sessions.open():
+        sessions = self._services.sessions
+        if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
             return None
         from orchestrator.workflows.session import open_on
 

@@ -24,6 +24,7 @@ from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.workflows.ready import make_ready
 from orchestrator.workflows.release import Hold, Released, others_on_host, release
+from orchestrator.workflows.session import open_on, settle
 
 _LOG = logging.getLogger(__name__)
 #: How long ``hosts up`` leaves a machine on if nobody says.
@@ -222,7 +223,7 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
     """Stop the target's machines and wait until they are off; empty if none was on.
 
     Raises:
-        ConflictError: a run is on one of them, and ``force`` is not given.
+        ConflictError: a run is on one of them, or a session keeps it, and ``force`` is not given.
         CloudError, AuthError: it is not known to be off.
     """
     cloud = services.clouds.open(target)
@@ -232,10 +233,20 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
         for machine in on:
             _refuse_if_used(services, target, machine, claims_on(services, place, machine))
     holds = [Hold(machine.zone, machine.id) for machine in on]
-    return release(services, target, holds, "stop", _log) if holds else []
+    done = release(services, target, holds, "stop", _log) if holds else []
+    if done and services.sessions.open():
+        settle(services, look_at_all=True)  # one that kept it warm is over
+    return done
 
 
 def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
+    session = open_on(services, machine.id, machine.started)
+    if session is not None:
+        whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
+        raise ConflictError(
+            f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
+            hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
+        )
     user = next((c.run_id for c in claims if c.state in ("followed", "alive")), None)
     known = services.book.known(target.project, target.instance)
     if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:

@@ -100,13 +100,16 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
     of_session: list[Cap] = []
-    if saved.fence_s is not None and services.sessions.open():
+    if saved.fence_s is not None and (services.sessions.open() or services.sessions.abroad()):
         from orchestrator.workflows.session_runs import session_on, within
 
         found = session_on(services, saved.target)
-        if found is not None:  # what it may cost was reserved when the session began
+        if found is not None:
             saved, cap = within(services, saved, found)
-            of_session, over_runs = [cap], False
+            # What it may cost was reserved when the session began; in the books of the workspace that began it.
+            of_session, over_runs = [cap], over_runs and found.abroad is not None
+            if found.abroad is not None:
+                services.observer.note(f"{saved.target.name} has a session of {found.abroad.place}: the run is in it")
     if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
     from orchestrator.workflows.guard import books_caps, run_caps

@@ -7,8 +7,10 @@ it there too (:mod:`orchestrator.workflows.session_runs`) and leave the machine 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -23,7 +25,7 @@ from orchestrator.domain.session import How, Machine, SavedSession, SessionRecor
 from orchestrator.domain.stopped import why_stopped
 from orchestrator.domain.target import GcpTarget, SandboxTarget
 from orchestrator.errors import ConflictError, FcctlError, HostFault, HostUnusable, NotFoundError
-from orchestrator.ports import HeldSession, Services
+from orchestrator.ports import HeldSession, Services, SessionBook
 from orchestrator.workflows.acquire import acquire
 from orchestrator.workflows.lease import token_of
 from orchestrator.workflows.link import Link
@@ -33,6 +35,8 @@ from orchestrator.workflows.release import Hold, Policy, Released, others_on_hos
 
 #: The cloud may be late with its fence; a session past it by more than so much is over, seconds.
 LATE_S = 120.0
+#: A session that should have idled out, and goes on all the same, is asked about again after so long, seconds.
+LOOK_AGAIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,16 @@ class Open:
     saved: SavedSession
     stage: sessions.Stage
     machine: Machine | None
+    #: When it stops itself if no run comes, as it was when it began; when the cloud was last asked whether it is on.
+    idle_until: float | None = None
+    looked: float | None = None
+    #: The book it is in, if that is another workspace's of this user.
+    abroad: SessionBook | None = None
+
+    @property
+    def how_to_stop(self) -> str:
+        place = "" if self.abroad is None else f" -C {shlex.quote(self.abroad.place)}"
+        return f"fcctl{place} session stop"
 
 
 # ------------------------------------------------------------------------------------------------------------ finding
@@ -53,13 +67,28 @@ def underway(services: Services) -> Iterator[Open]:
             yield found
 
 
+def everywhere(services: Services) -> Iterator[Open]:
+    """The same, and then those of this user's other workspaces."""
+    yield from underway(services)
+    for book, session_id in services.sessions.abroad():
+        found = _read(book, session_id)
+        if found is not None:
+            yield replace(found, abroad=book)
+
+
 def known(services: Services, session_id: str) -> Open | None:
+    return _read(services.sessions, session_id)
+
+
+def _read(book: SessionBook, session_id: str) -> Open | None:
     try:
-        saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
+        saved = SavedSession.model_validate(book.plan_of(session_id))
     except ValidationError:
         return None
-    entries = services.sessions.journal_of(session_id)
-    return Open(saved, sessions.stage(entries), sessions.machine_of(entries))
+    entries = book.journal_of(session_id)
+    idle_until = next((e.data.get("until") for e in reversed(entries) if e.kind == "opened"), None)
+    looked = next((e.time for e in reversed(entries) if e.kind == "looked"), None)
+    return Open(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
 
 
 def open_on(services: Services, instance_id: str, started: float | None) -> Open | None:
@@ -68,7 +97,7 @@ def open_on(services: Services, instance_id: str, started: float | None) -> Open
     Args:
         started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
     """
-    for found in underway(services):
+    for found in everywhere(services):
         machine = found.machine
         if found.stage != "open" or machine is None or machine.instance_id != instance_id:
             continue
@@ -107,7 +136,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         if not alone:
             raise ConflictError("another fcctl is just starting a session", hint="fcctl session status")
         settle(services)
-        for other in underway(services):
+        for other in everywhere(services):
             if means(services, other.saved, target):
                 raise _taken(other)
         held = services.sessions.begin(saved.session_id, saved.to_json())
@@ -128,11 +157,11 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
 
 
 def _taken(other: Open) -> ConflictError:
-    name = other.saved.session_id
+    where = "" if other.abroad is None else f", of the workspace {other.abroad.place}"
     return ConflictError(
-        f"{other.saved.target.name} has a session already: {name}",
+        f"{other.saved.target.name} has a session already: {other.saved.session_id}{where}",
         cause="one machine has one session at a time",
-        hint="use it (fcctl session status), or end it: fcctl session stop",
+        hint=f"use it: runs on the machine share it; or end it: {other.how_to_stop}",
     )
 
 
@@ -275,13 +304,20 @@ def _end(
     return record
 
 
+def _say_over(services: Services, record: SessionRecord) -> None:
+    """To whoever comes by and did not end it."""
+    services.observer.note(
+        f"session {record.session_id} is over: {record.reason}; it cost ${record.usd:.2f} of ${record.budget_usd:.2f}"
+    )
+
+
 def runs_of(services: Services, saved: SavedSession) -> list[str]:
-    """The runs of a session, complete and active."""
+    """The runs of a session, complete and active, other workspaces' among them."""
     store, begun = services.store, iso(saved.created) or ""
     active = [r for r in store.active() if (store.plan_of(r) or {}).get("session") == saved.session_id]
     rows = [row.run_id for row in store.rows(limit=500, target=saved.target.name) if row.created >= begun]
     complete = [r for r in rows if any(e.data.get("session") == saved.session_id for e in store.journal_of(r)[:1])]
-    return sorted({*active, *complete})
+    return sorted({*active, *complete, *services.sessions.visitors(saved.session_id)})
 
 
 # ----------------------------------------------------------------------------------------------------------- settling
@@ -289,7 +325,7 @@ def settle(services: Services, *, look_at_all: bool = False) -> None:
     """End the sessions that are over: their machine was stopped, or the fcctl that started or stopped them was killed.
 
     Args:
-        look_at_all: ask the cloud about open sessions too; else only about those past their limit.
+        look_at_all: ask the cloud about every open session; else only about those that should be off by now.
     """
     for session_id in services.sessions.open():
         try:
@@ -312,7 +348,7 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
             services.observer.note(f"session {session_id} was left half way: its machine is let go")
             _let_go(services, found.saved, target, held, "failed" if found.stage == "starting" else "stopped",
                     "the fcctl that was at it is gone")  # fmt: skip
-        elif look_at_all or _is_past(services, found):
+        elif look_at_all or is_past(services, found):
             _end_if_off(services, found, target, held)
     finally:
         held.release()
@@ -326,9 +362,27 @@ def _discard_unplanned(services: Services, held: HeldSession) -> None:
                                ended=now))  # fmt: skip
 
 
-def _is_past(services: Services, found: Open) -> bool:
-    deadline = found.machine.deadline if found.machine is not None else None
-    return deadline is not None and services.clock.now() > deadline + LATE_S
+def is_past(services: Services, found: Open) -> bool:
+    """Whether its machine should have gone off by now: by the cloud's limit, or by its own timer if nobody used it."""
+    now, deadline = services.clock.now(), found.machine.deadline if found.machine is not None else None
+    if deadline is not None and now > deadline + LATE_S:
+        return True
+    if found.idle_until is None or (found.looked is not None and 0 <= now - found.looked < LOOK_AGAIN_S):
+        return False
+    store = services.store
+    if any((store.plan_of(run_id) or {}).get("session") == found.saved.session_id for run_id in store.active()):
+        return False
+    newest = store.rows(limit=1, target=found.saved.target.name)
+    ended = [_epoch(row.finished) + found.saved.idle_minutes * 60 for row in newest]
+    return now > max([found.idle_until, *ended]) + LATE_S
+
+
+def _epoch(stamp: str) -> float:
+    """Of a record's time; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held: HeldSession) -> None:
@@ -336,11 +390,12 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
     if machine is None:
         return
     if target is None:
-        _end(services, found.saved, held, "off", "the sandbox was stopped", None)
+        _say_over(services, _end(services, found.saved, held, "off", "the sandbox was stopped", None))
         return
     cloud = services.clouds.open(target)
     seen = cloud.machine(machine.zone, machine.name)
     if seen is not None and seen.id == machine.instance_id and seen.billed and seen.started == machine.started:
+        held.journal.append("looked")
         return
     history = cloud.operations(machine.zone, machine.name)
     why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started)
@@ -350,7 +405,7 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
     reason = why.reason if why is not None else f"{machine.name} was started anew"
     if why is not None and why.how == "guest":
         reason = f"{machine.name} stopped itself: nobody used it, or its time was over"
-    _end(services, found.saved, held, "off", reason, stopped)
+    _say_over(services, _end(services, found.saved, held, "off", reason, stopped))
 
 
 # ------------------------------------------------------------------------------------------------------------- status

@@ -7,7 +7,7 @@ from orchestrator.domain.budget import Budget, as_gcp, usd_by_place, usd_per_hou
 from orchestrator.domain.guard import LEAST_S
 from orchestrator.domain.session import SavedSession
 from orchestrator.domain.target import Target
-from orchestrator.errors import BudgetError, ConfigError
+from orchestrator.errors import BudgetError, ConfigError, UsageError
 from orchestrator.ports import Services
 
 
@@ -15,14 +15,18 @@ def plan_session(
     services: Services,
     budget: Budget,
     target: Target,
-    budget_usd: float,
+    budget_usd: float | None,
     max_hours: float | None,
     idle_minutes: float,
     workspace: str,
 ) -> SavedSession:
     """Reckon what the budget buys.
 
+    Args:
+        budget_usd: dollars; None: ``per_session_usd`` of the configuration.
+
     Raises:
+        UsageError: nobody says what it may cost.
         ConfigError: the target's machine is not one that fcctl starts and stops, or may not be on for so long.
         BudgetError: the budget buys no more than a moment, or is more than is left of a cap of the configuration.
     """
@@ -37,13 +41,14 @@ def plan_session(
             f"{target.name} runs {machine.max_run_minutes / 60:g} hours at most, not {max_hours:g}",
             hint=f"fewer --max-hours, or raise max_run_minutes of [targets.{target.name}]",
         )
+    usd = _budget(budget, budget_usd)
     now = services.clock.now()
     saved = SavedSession(
         session_id=ids.new("session", target.name, now),
         created=now,
         workspace=workspace,
         target=target,
-        budget_usd=budget_usd,
+        budget_usd=usd,
         max_hours=max_hours,
         idle_minutes=idle_minutes,
         usd_per_hour=usd_per_hour(target, budget),
@@ -52,7 +57,7 @@ def plan_session(
     )
     if saved.fence_s < LEAST_S:
         raise BudgetError(
-            f"${budget_usd:.2f} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
+            f"${usd:.2f} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
             cause=f"${saved.worst_usd_per_hour:.2f} an hour at worst, with the cloud's lateness and its minimum",
             hint="raise --budget",
         )
@@ -61,3 +66,20 @@ def plan_session(
 
         check_caps(services, budget, saved.worst_case_usd)
     return saved
+
+
+def _budget(budget: Budget, wanted: float | None) -> float:
+    """Dollars. Raises UsageError, BudgetError: nobody says how much, or it is more than a session may cost."""
+    cap = budget.per_session_usd
+    usd = cap if wanted is None else wanted
+    if usd is None:
+        raise UsageError(
+            "nobody says what the session may cost",
+            hint="add --budget USD, or set per_session_usd of [budget] in fcctl.toml",
+        )
+    if cap is not None and usd > cap:
+        raise BudgetError(
+            f"a session of ${usd:.2f} was asked for, and one may cost ${cap:.2f} (per_session_usd of [budget])",
+            hint=f"--budget {cap:g}, or raise per_session_usd",
+        )
+    return usd

@@ -11,18 +11,26 @@ from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
 from orchestrator.errors import BudgetError
 from orchestrator.ports import Services
-from orchestrator.workflows.session import Open, underway
+from orchestrator.workflows.session import Open, everywhere, is_past, settle
 
 
 def session_on(services: Services, target: Target) -> Open | None:
-    """The open session of a target's machine; nobody is asked."""
+    """The open session of a target's machine, whichever workspace of this user began it.
+
+    Nobody is asked, unless it should be over by now.
+    """
     wanted = as_gcp(target)
-    if wanted is None or not services.sessions.open():
+    if wanted is None:
         return None
-    for found in underway(services):
+    for found in everywhere(services):
         own = as_gcp(found.saved.target)
-        if own is not None and (own.project, own.instance) == (wanted.project, wanted.instance):
-            return found if found.stage == "open" else None
+        if own is None or (own.project, own.instance) != (wanted.project, wanted.instance):
+            continue
+        if found.abroad is None and is_past(services, found):
+            settle(services)
+            if found.saved.session_id not in services.sessions.open():
+                continue
+        return found if found.stage == "open" else None
     return None
 
 
@@ -37,8 +45,16 @@ def within(services: Services, saved: SavedPlan, found: Open) -> tuple[SavedPlan
     if left <= 0:
         raise BudgetError(
             f"nothing is left of session {found.saved.session_id}",
-            hint="fcctl session stop, and start another one",
+            hint=f"{found.how_to_stop}, and start another one",
         )
     plan = replace(saved.plan, idle_stop_s=minutes * 60)
-    kept = saved.model_copy(update={"plan": plan, "session": found.saved.session_id})
+    facts = {"plan": plan, "session": found.saved.session_id, "session_abroad": found.abroad is not None}
+    kept = saved.model_copy(update=facts)
     return kept, Cap(name=f"what is left of session {found.saved.session_id}", usd=left)
+
+
+def visit(services: Services, session_id: str, run_id: str) -> None:
+    """Have the session of another workspace know of a run of this one."""
+    for book, name in services.sessions.abroad():
+        if name == session_id:
+            book.visited(session_id, run_id)

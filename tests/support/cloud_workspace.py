@@ -20,7 +20,14 @@ class CloudWorkspace(Workspace):
     imports = forked.CLOUD
 
     def __init__(
-        self, folder: Path, home: Path, cloud: Emulator, instance: str = "vm", cap: float | None = 9.0, **target: Any
+        self,
+        folder: Path,
+        home: Path,
+        cloud: Emulator,
+        instance: str = "vm",
+        cap: float | None = 9.0,
+        per_session_usd: float | None = None,
+        **target: Any,
     ) -> None:
         super().__init__(folder, home)
         self.cloud = cloud
@@ -31,8 +38,8 @@ class CloudWorkspace(Workspace):
         }  # fmt: skip
         text = (folder / "fcctl.toml").read_text()
         text += "\n[targets.l4]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
-        if cap is not None:
-            text += f"\n[budget]\nper_run_usd = {cap}\n"
+        caps = {"per_run_usd": cap, "per_session_usd": per_session_usd}
+        text += "\n[budget]\n" + "".join(f"{key} = {usd}\n" for key, usd in caps.items() if usd is not None)
         (folder / "fcctl.toml").write_text(text)
 
     # ---------------------------------------------------------------------------------------------- behind the API

@@ -1,9 +1,14 @@
-"""Sessions on disk: ``results/sessions/<session-id>/{session.json, journal.jsonl, lock, end.json}``."""
+"""Sessions on disk: ``results/sessions/<session-id>/{session.json, journal.jsonl, lock, end.json, visitors/}``.
+
+A user's workspaces find each other's sessions through a folder of the user's, with a file for each session that is not
+over: its name is the session's, its content the path of the workspace's ``results``. A file that leads nowhere is of a
+workspace that is gone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,22 +21,31 @@ from orchestrator.domain import run_id as ids
 if TYPE_CHECKING:
     from orchestrator.domain.records import JournalEntry
     from orchestrator.domain.session import SessionRecord
-    from orchestrator.ports import Clock
+    from orchestrator.ports import Clock, SessionBook
 
-PLAN, JOURNAL, LOCK, END = "session.json", "journal.jsonl", "lock", "end.json"
+PLAN, JOURNAL, LOCK, END, VISITORS = "session.json", "journal.jsonl", "lock", "end.json", "visitors"
+
+
+def shared_folder() -> Path:
+    """``~/.local/state/fcctl/sessions`` or its like."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sessions"
 
 
 class FileHeldSession:
     """See :class:`orchestrator.ports.HeldSession`."""
 
-    def __init__(self, folder: Path, lock: OwnerLock, clock: Clock) -> None:
+    def __init__(self, folder: Path, lock: OwnerLock, clock: Clock, shared: Path | None = None) -> None:
         self.session_id = folder.name
-        self._folder, self._lock = folder, lock
+        self._folder, self._lock, self._shared = folder, lock, shared
         self.journal = FileJournal(folder / JOURNAL, clock)
 
     def end(self, record: SessionRecord) -> None:
         with disk_errors("write how the session ended", self._folder):
             write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
+            if self._shared is not None:
+                (self._shared / self.session_id).unlink(missing_ok=True)
 
     def release(self) -> None:
         self.journal.close()
@@ -39,10 +53,18 @@ class FileHeldSession:
 
 
 class SessionFiles:
-    """See :class:`orchestrator.ports.SessionBook`."""
+    """See :class:`orchestrator.ports.SessionBook`. ``shared``: the user's folder; None: this workspace is alone."""
 
-    def __init__(self, results_dir: Path, clock: Clock) -> None:
-        self._folder, self._clock = results_dir / "sessions", clock
+    def __init__(self, results_dir: Path, clock: Clock, shared: Callable[[], Path] | None = None) -> None:
+        self._folder, self._clock, self._where_shared = results_dir / "sessions", clock, shared
+
+    @property
+    def _shared(self) -> Path | None:
+        return None if self._where_shared is None else self._where_shared()
+
+    @property
+    def place(self) -> str:
+        return str(self._folder.parent.parent)
 
     @contextmanager
     def starting(self) -> Iterator[bool]:
@@ -64,7 +86,10 @@ class SessionFiles:
                 raise FileExistsError(17, "somebody else has it", str(folder / LOCK))
             write_atomic(folder, PLAN, json.dumps(plan).encode())
             sync_folder(self._folder)
-        return FileHeldSession(folder, lock, self._clock)
+            if (shared := self._shared) is not None:
+                shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomic(shared, session_id, str(self._folder.parent.resolve()).encode())
+        return FileHeldSession(folder, lock, self._clock, self._shared)
 
     def open(self) -> list[str]:
         return [name for name in self._ids() if not (self._folder / name / END).exists()]
@@ -73,7 +98,7 @@ class SessionFiles:
         folder = self._folder / session_id
         with disk_errors("take the session over", folder):
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
-        return None if lock is None else FileHeldSession(folder, lock, self._clock)
+        return None if lock is None else FileHeldSession(folder, lock, self._clock, self._shared)
 
     def plan_of(self, session_id: str) -> dict[str, Any] | None:
         return _object(self._folder / session_id / PLAN)
@@ -92,6 +117,38 @@ class SessionFiles:
                 if (raw := _object(self._folder / name / END)) is not None:
                     found.append(SessionRecord.model_validate(raw))
         return found
+
+    def abroad(self) -> list[tuple[SessionBook, str]]:
+        shared = self._shared
+        if shared is None or not shared.is_dir():
+            return []
+        own = self._folder.parent.resolve()
+        found: list[tuple[SessionBook, str]] = []
+        for path in sorted(shared.iterdir()):
+            if not ids.is_valid(path.name):
+                continue
+            try:
+                results = Path(path.read_text(encoding="utf-8"))
+                folder = results / "sessions" / path.name
+                if results == own:
+                    continue
+                if not (folder / PLAN).is_file() or (folder / END).exists():
+                    path.unlink(missing_ok=True)
+                    continue
+            except (OSError, ValueError):
+                continue
+            found.append((SessionFiles(results, self._clock, self._where_shared), path.name))
+        return found
+
+    def visited(self, session_id: str, run_id: str) -> None:
+        folder = self._folder / session_id / VISITORS
+        with disk_errors("write down a run of another workspace", folder):
+            folder.mkdir(exist_ok=True)
+            (folder / run_id).touch()
+
+    def visitors(self, session_id: str) -> list[str]:
+        folder = self._folder / session_id / VISITORS
+        return sorted(path.name for path in folder.iterdir() if ids.is_valid(path.name)) if folder.is_dir() else []
 
     def _ids(self) -> list[str]:
         if not self._folder.is_dir():

@@ -66,7 +66,7 @@ CASES = {
 def test_what_is_written_is_valid_and_fits(tmp_path: Path, files: dict[str, str], steps: list[str]) -> None:
     job = first_job(repository(tmp_path, files))
     assert [step.id for step in job.steps] == steps
-    kept_out = ["runs/", "active/", "schedules/", "machines.jsonl", "index.sqlite*"]
+    kept_out = ["runs/", "active/", "schedules/", "sessions/", "machines.jsonl", "index.sqlite*"]
     assert (tmp_path / "results" / ".gitignore").read_text().splitlines() == kept_out
 
 

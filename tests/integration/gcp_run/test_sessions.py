@@ -86,6 +86,50 @@ def test_what_does_not_fit_what_is_left_is_refused(shared_cloud: Emulator, works
     workspace.fcctl("session", "stop")
 
 
+def test_the_machine_is_not_stopped_under_it(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    workspace.fcctl(*START)
+    refused = workspace.fcctl("hosts", "down", "l4", check=8).stderr
+    assert "is kept warm by session" in refused
+    assert "fcctl session stop" in refused
+    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
+    assert "is over" in workspace.fcctl("hosts", "down", "l4", "--force").stderr
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+    assert workspace.json("session", "status")["sessions"] == []
+
+
+def test_another_workspace_shares_it(shared_cloud: Emulator, workspace_on: Make) -> None:
+    ours = workspace_on(shared_cloud, per_session_usd=1.0)
+    theirs = CloudWorkspace(ours.root.parent / "theirs", ours.home, shared_cloud, instance=ours.instance)
+    theirs.job("hello", HELLO)
+    theirs.job("long", HELLO.replace("60", "7200"))
+    opened = ours.json("session", "start", "--on", "l4")
+    assert opened["budget_usd"] == 1.0, "per_session_usd of [budget]"
+    assert f"has a session of {ours.root}: the run is in it" in theirs.fcctl("run", "hello", "--on", "l4").stderr
+    assert ours.statuses() == {"us-west1-c": "RUNNING"}
+    ((run_id, run),) = theirs.runs().items()
+    assert (run["machine"]["released"], run["cost"]["usd"] > 0) == ("kept", True)
+    refused = theirs.fcctl("run", "long", "--on", "l4", check=5).stderr
+    assert f"left of session {opened['session_id']}" in refused
+    assert f"fcctl -C {ours.root} session stop" in theirs.fcctl("hosts", "down", "l4", check=8).stderr
+    assert str(ours.root) in theirs.fcctl(*START, check=8).stderr
+    machines = theirs.json("hosts", "audit", check=None)["machines"]
+    assert [m["verdict"] for m in machines if m["name"] == ours.instance] == ["session"]
+    done = ours.json("session", "stop")
+    assert done["runs"] == [run_id]
+    assert done["usd"] >= run["cost"]["usd"] - 1e-3
+    assert theirs.fcctl("run", "hello", "--on", "l4", "--dry-run").stderr.count("session") == 0, "it is over"
+
+
+def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    assert "per_session_usd" in workspace.fcctl("session", "start", "--on", "l4", check=2).stderr
+    capped = workspace_on(shared_cloud, per_session_usd=0.5)
+    refused = capped.fcctl(*START, check=5).stderr
+    assert "one may cost $0.50 (per_session_usd of [budget])" in refused
+    assert workspace.machines() == capped.machines() == {}
+
+
 def test_a_machine_that_is_on_is_not_taken_without_a_word(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.fcctl("--yes", "hosts", "up", "l4", "--minutes", "20")
