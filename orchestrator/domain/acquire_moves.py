@@ -102,10 +102,24 @@ class History:
 
 # ------------------------------------------------------------------------------------------------------------- moves
 @dataclass(frozen=True)
-class Use:
+class _OfOne:
+    machine: Machine
+
+
+class Use(_OfOne):
     """It runs, and may run for long enough."""
 
-    machine: Machine
+
+class Start(_OfOne):
+    """It is off, and has its limit."""
+
+
+class Stop(_OfOne):
+    """To give it a limit of its own."""
+
+
+class Resume(_OfOne):
+    """Wake a suspended machine, only to stop it: a limit can be set on a stopped one alone."""
 
 
 @dataclass(frozen=True)
@@ -118,23 +132,6 @@ class Wait:
 class SetFence:
     machine: Machine
     seconds: int
-
-
-@dataclass(frozen=True)
-class Start:
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Stop:
-    machine: Machine
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Wake a suspended machine, only to stop it: a limit can be set on a stopped one alone."""
-
-    machine: Machine
 
 
 @dataclass(frozen=True)
