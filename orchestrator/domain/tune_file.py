@@ -57,9 +57,14 @@ class Search:
     #: How its file is called in messages.
     file: str = ""
 
-    def to_json(self) -> str:
-        """The spec as the host gets it. Its environment is that of the step, where ``--set`` can reach it."""
+    def to_json(self, env: Mapping[str, str]) -> str:
+        """The spec as the host gets it, titled by its variant in ``env``, the environment that its step will have.
+
+        That environment is not part of it: it belongs to the step, where ``--set`` can reach it.
+        """
         entry = self.spec.to_dict()
+        if self.variants is not None:
+            entry["title"] = env.get(self.variants[0], "")
         entry.pop("adopt", None)
         entry.pop("env", None)
         return json.dumps(entry)

@@ -88,6 +88,8 @@ class TuneResult:
     elites: tuple[Elite, ...]
     default: Mapping[str, Value] = field(default_factory=dict)
     effort: Mapping[str, float] = field(default_factory=dict)
+    #: Seconds from its start to its end, the second measurement included.
+    wall_s: float | None = None
 
     @property
     def trials(self) -> int:
@@ -107,17 +109,17 @@ def _order(elite: Elite) -> float:
 
 def read(content: Mapping[str, Any]) -> TuneResult:
     """The result in a document. What is missing or makes no sense is left out."""
-    search, metric, machine = _part(content, "search"), _part(content, "metric"), _part(content, "machine")
+    search, metric, gpu = _part(content, "search"), _part(content, "metric"), _part(content, "gpu")
     trials = [t for t in _list(content.get("trials"))[:MAX_TRIALS] if isinstance(t, Mapping)]
+    models = tuple(dict.fromkeys(str(t["gpu"]) for t in trials if t.get("gpu")))
     states = {str(k): n for k, v in _part(_part(content, "summary"), "states").items() if (n := _whole(v))}
     unit, cases = str(metric.get("unit") or "us"), tuple(str(case) for case in _list(metric.get("cases")))
     params = {n: _params(t.get("params")) for t in trials if (n := _whole(t.get("number"))) is not None}
-    gpu = str(machine.get("gpu") or content.get("gpu") or "")
     return TuneResult(
         name=str(content.get("tune") or ""),
-        gpu=gpu,
-        sms=_whole(machine.get("sms")),
-        gpus=tuple(dict.fromkeys(str(t["gpu"]) for t in trials if t.get("gpu"))) or ((gpu,) if gpu else ()),
+        gpu=str(gpu.get("name") or "") or (models[0] if models else ""),
+        sms=_whole(gpu.get("sms")),
+        gpus=models,
         unit=unit,
         cases=cases,
         seed=_whole(search.get("seed")),
@@ -134,6 +136,7 @@ def read(content: Mapping[str, Any]) -> TuneResult:
         reasons=tuple(_reasons(trials)),
         elites=tuple(_elite(e, params, unit, cases) for e in _list(content.get("final")) if isinstance(e, Mapping)),
         default=_params(_part(content, "default").get("params")),
+        wall_s=number(content.get("wall_s")),
         effort={str(k): f for k, v in _part(content, "effort").items() if (f := number(v)) is not None},
     )  # fmt: skip
 

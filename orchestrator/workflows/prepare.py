@@ -92,7 +92,16 @@ def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
         return {}
     services.observer.phase("search", "its libraries")
     bundle = services.bundles.tune()
-    return {name: wire.Tuning(search.to_json(), bundle.sha256) for name, search in wanted.searches.items()}
+    return {
+        name: wire.Tuning(search.to_json(_environment(wanted, name)), bundle.sha256)
+        for name, search in wanted.searches.items()
+    }
+
+
+def _environment(wanted: Wanted, search: str) -> dict[str, str]:
+    """What the first step that runs the search has in its environment, as far as the job says it."""
+    own = next((dict(step.env) for step in wanted.job.steps if step.tune == search), {})
+    return {**wanted.job.env, **own, **wanted.settings}
 
 
 def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: Wanted) -> Prepared:

@@ -7,6 +7,7 @@ from typing import Any
 from orchestrator.domain.timings import Ratio
 from orchestrator.reports.summary import words
 from orchestrator.reports.summary.model import Report, Row, RunPart, Table
+from orchestrator.reports.summary.tuning import Tuned
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -32,7 +33,27 @@ def document(report: Report) -> dict[str, Any]:
             ]}
             for one in words.levers(report)
         ],
+        "tunings": [_tuning(one) for one in report.tunings],
     }  # fmt: skip
+
+
+def _tuning(one: Tuned) -> dict[str, Any]:
+    result = one.result
+    return {
+        "run_id": one.run, "label": one.label, "machine": one.machine, "complete": result.complete,
+        "trials": result.trials, "states": dict(result.states), "facts": dict(one.facts),
+        "curves": [{"strategy": c.strategy, "best": c.best, "curve": list(c.curve)} for c in one.curves],
+        "elites": [
+            {"trial": e.trial, "params": dict(e.params), "verdict": e.verdict, "searched": _ratio(e.searched),
+             "held_out": _ratio(e.held_out)}
+            for e in result.elites
+        ],
+        "reasons": [{"state": s, "reason": r, "trials": n} for s, r, n in result.reasons],
+    }  # fmt: skip
+
+
+def _ratio(ratio: Ratio | None) -> dict[str, float | None] | None:
+    return None if ratio is None else {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from orchestrator.reports.summary.model import Report
 from orchestrator.reports.summary.profiles import profiled
 from orchestrator.reports.summary.rows import rows, tables
 from orchestrator.reports.summary.run_parts import run_part, targets
+from orchestrator.reports.summary.tuning import tuned
 from orchestrator.workflows.results import Shown
 
 
@@ -17,4 +18,6 @@ def build(shown: Iterable[Shown]) -> Report:
     parts = tuple(run_part(one) for one in runs)
     timed = [row for one in runs for row in rows(one, several=len(runs) > 1)]
     found = [p for one, part in zip(runs, parts, strict=True) for p in profiled(one, part.ceilings, timed)]
-    return Report(parts, tuple(tables(timed)), tuple(t for one in runs for t in targets(one.record)), tuple(found))
+    judged = tuple(target for one in runs for target in targets(one.record))
+    searched = tuple(search for one in runs for search in tuned(one))
+    return Report(parts, tuple(tables(timed)), judged, tuple(found), searched)

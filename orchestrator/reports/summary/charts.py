@@ -10,6 +10,7 @@ from orchestrator.reports.summary.machine_charts import cost, stalls, telemetry
 from orchestrator.reports.summary.model import Report
 from orchestrator.reports.summary.roofline_chart import rooflines
 from orchestrator.reports.summary.timing_charts import ladder, spread
+from orchestrator.reports.summary.tuning_chart import best_so_far
 
 
 def charts(report: Report) -> list[Chart]:
@@ -26,6 +27,9 @@ def _all(report: Report) -> Iterator[Chart | None]:
                 yield _named(made, f"-{i + 1}", machine) if several else made
     yield from rooflines(report)
     yield stalls(report.profiles)
+    for i, one in enumerate(report.tunings, 1):
+        made = best_so_far(one)
+        yield _named(made, f"-{i}", one.label) if len(report.tunings) > 1 else made
     for run in report.runs:
         for made in (telemetry(run), cost(run)):
             yield _named(made, f"-{run.run_id[-6:]}", run.run_id) if len(report.runs) > 1 else made

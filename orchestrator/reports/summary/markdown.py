@@ -41,6 +41,7 @@ def _blocks(report: Report, charts: Iterable[Chart], pictures: Mapping[str, str]
         rows = [(p.label, *words.profile_cells(p)) for p in report.profiles if p.metrics]
         yield from _table(words.PROFILE_HEADER, rows)
     yield from _levers(report)
+    yield from _tunings(report)
     if len(report.tables) > 1:
         yield "## Other shapes and modes\n"
         for table in report.tables[1:]:
@@ -128,6 +129,20 @@ def _levers(report: Report) -> Iterator[str]:
             said = f"**{escape(finding.bottleneck)}**.{escape(where)} {escape(facts)}."
             yield f"{i}. {said} Next: {escape(finding.lever)}."
         yield ""
+
+
+def _tunings(report: Report) -> Iterator[str]:
+    if not report.tunings:
+        return
+    yield "## Tuning\n"
+    for one in report.tunings:
+        yield f"### {escape(one.label)} on {escape(one.machine)}{escape(_of_run(one.run, report))}\n"
+        yield escape(one.verdict) + "\n"
+        yield from (f"- {escape(name)}: {escape(value)}" for name, value in one.facts)
+        yield ""
+        for grid in (one.controls, one.elites, one.reasons):
+            if grid.rows:
+                yield from _table(grid.header, grid.rows)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from orchestrator.domain.grades import Grade
 from orchestrator.domain.records import CostLine
 from orchestrator.domain.timings import Ratio
 from orchestrator.reports.summary.profiles import Profiled
+from orchestrator.reports.summary.tuning import Tuned
 from orchestrator.workflows.telemetry import Series
 
 MISSION = "mission"
@@ -146,6 +147,7 @@ class Report:
     tables: tuple[Table, ...]  # the headline first
     targets: tuple[Target, ...]
     profiles: tuple[Profiled, ...]
+    tunings: tuple[Tuned, ...] = ()
 
     @property
     def headline(self) -> Table | None:

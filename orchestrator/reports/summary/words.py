@@ -133,6 +133,7 @@ def verdict(report: Report) -> Iterator[str]:
         yield f"Its results: {best.status}."
         if best.grade:
             yield f"Grade {best.grade.letter}. Next: {best.grade.next_step}."
+    yield from (one.verdict for one in report.tunings)
     judged = [t for t in report.targets if t.verdict != "does not apply"]
     if judged:
         met = sum(t.verdict == "met" for t in judged)
