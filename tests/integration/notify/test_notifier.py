@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +15,13 @@ from orchestrator.adapters.notifier import Notifier
 from orchestrator.domain import notify
 from orchestrator.domain.notify import Notice, Notify
 from orchestrator.domain.records import CostRecord, RunRecord, SourceRecord, StepRecord
-
-
-class Hook:
-    def __init__(self) -> None:
-        self.got: list[tuple[str, Any]] = []
-        self.status = 200
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                hook.got.append((self.path, json.loads(body)))
-                self.send_response(hook.status)
-                if hook.status == 302:
-                    self.send_header("Location", "/elsewhere")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/services/SECRET"
+from tests.support.hook import Hook, listening
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    found = Hook()
-    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
+    with listening() as found:
+        yield found
 
 
 def record(**values: Any) -> RunRecord:
