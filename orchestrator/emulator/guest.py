@@ -150,6 +150,8 @@ class Guest:
             "ListenAddress 127.0.0.1",
             *(f'HostKey "{self.disk}/etc/ssh_host_{kind}_key"' for kind in HOST_KEY_KINDS),
             f"AuthorizedKeysFile {self.volatile}/authorized_keys",
+            # The shell that starts it is to read no .bashrc of this computer's user.
+            f'SetEnv "HOME={self.home}"',
             f"ForceCommand {self.volatile}/login",
             f"Subsystem sftp {subsystem}",
             "PidFile none",
