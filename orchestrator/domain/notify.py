@@ -91,6 +91,18 @@ def of_run(record: RunRecord) -> Notice:
     return Notice(event, text, facts)
 
 
+def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> Notice:
+    """What is told of a run whose machine was stopped under it, and that waits until somebody wakes it."""
+    event: EventName = "over_budget" if status == "over_budget" else "failed"
+    hint = f"fcctl pull-results --wake {run_id}"
+    facts = {"run_id": run_id, "job": job, "target": target, "status": status, "message": reason, "hint": hint}
+    return Notice(
+        event,
+        f"{job} on {target} {status.replace('_', ' ')}: {reason}; what it has is on the disk: {hint}",
+        {"run": facts},
+    )
+
+
 def of_left_running(machines: Sequence[Mapping[str, Any]], usd_per_hour: float) -> Notice:
     """What is told of machines that cost money for nobody. ``machines``: name, zone and what is known of each."""
     names = ", ".join(str(m.get("name", "?")) for m in machines)

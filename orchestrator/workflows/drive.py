@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
 from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, decide, fold
-from orchestrator.domain.notify import of_run
+from orchestrator.domain.notify import of_run, of_stopped
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault, MachineStopped
@@ -239,6 +239,10 @@ class Driver:
         self._log("stopped", reason=stopped.message, **facts)
         if not stopped.disk:
             self._log("lost", reason=stopped.message)
+            return  # and complete in a moment, which is told
+        plan = self.saved.plan
+        notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
+        tell(self._services, notice)
 
     def _move(self) -> RunRecord | None:
         move = decide(self.state, self._mode)

@@ -5,6 +5,7 @@ fcctl runs in this process, in the emulated cloud's time, so that an hour and a 
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -119,10 +120,16 @@ def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator,
                 machine.timers.clear()
         advance_to(cloud, LIMIT_S + 60)
 
+    told = workspace.root / "told.jsonl"
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write(f'\n[notify]\ncommand = ["sh", "-c", "cat >> {told}; echo >> {told}"]\n')
     with Meter(cloud) as meter, meanwhile(time_passes):
         done = workspace.type(*RUN)
     assert done.code == 5, done.said
     assert says in done.err
+    (notice,) = map(json.loads, told.read_text().splitlines())
+    assert (notice["event"], notice["run"]["status"]) == ("over_budget", "over_budget")
+    assert "pull-results --wake" in notice["text"]
     assert billed(cloud) == []
     assert meter.usd(RATE) <= 1
     (state,) = workspace.type("ps", "--json", check=0).json["runs"]
