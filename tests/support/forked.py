@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+Kill = tuple[str, int]
 #: What the interpreter reads when it starts.
 AT_THE_START = ("PYTHON", "LC_", "LANG")
 ALWAYS_USED = ("encodings.utf_8_sig", "paramiko", "platformdirs.unix", "rich.live", "rich.table", "yaml")
@@ -56,7 +57,7 @@ class ForkServer:
         return all(env.get(name) == self.environment.get(name) for name in names)
 
     def run(
-        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, kill: Kill | None = None
     ) -> subprocess.CompletedProcess[str]:
         """As :func:`subprocess.run` with its output captured: it returns when nobody can write to that any more.
 
@@ -65,7 +66,7 @@ class ForkServer:
         """
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
-        asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
+        asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill}).encode()
         try:
             socket.send_fds(self._socket, [asked], [nothing, *(write for _, write in ends)])
         finally:
@@ -108,17 +109,26 @@ _servers: dict[tuple[str, ...], ForkServer] = {}
 
 
 def run(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float = 120, more: tuple[str, ...] = ()
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: float = 120,
+    more: tuple[str, ...] = (),
+    kill: Kill | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """``fcctl ARGV`` to its end, with nothing to read and its output captured; ``more`` is imported beforehand.
+    """``fcctl ARGV`` to its end, with nothing to read and its output captured.
+
+    Args:
+        more: modules that its server is to have imported beforehand.
+        kill: SIGKILL itself ``before`` or ``after`` its N-th journal line.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
     """
     if more not in _servers:
         _servers[more] = ForkServer(more)
-    if _servers[more].can(env):
-        return _servers[more].run(argv, cwd, env, timeout)
+    if kill is not None or _servers[more].can(env):
+        return _servers[more].run(argv, cwd, env, timeout, kill)
     return subprocess.run(
         [sys.executable, "-m", "orchestrator.cli.entry", *argv], cwd=cwd, env=env, timeout=timeout, check=False,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -137,6 +147,7 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
     import pkgutil
 
     import orchestrator
+    import tests.support.killed_fcctl  # noqa: F401 - for the children
 
     for name in (*ALWAYS_USED, *more):
         importlib.import_module(name)
@@ -186,6 +197,7 @@ def _tell_who_ended(running: dict[int, int]) -> None:
 
 def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
     from orchestrator.cli import entry
+    from tests.support import killed_fcctl
 
     try:
         signal.set_wakeup_fd(-1)
@@ -199,6 +211,8 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         os.chdir(asked["cwd"])
         sys.path[0] = asked["cwd"]
         sys.argv = [entry.__file__, *asked["argv"]]
+        if asked["kill"]:
+            killed_fcctl.arm(*asked["kill"])
         entry.entry()
     finally:
         os._exit(70)  # entry() does not come back

@@ -1,4 +1,4 @@
-"""``python -m tests.support.killed_fcctl before|after N ARGS...``: fcctl, killed with SIGKILL at its N-th journal line.
+"""An fcctl that is killed with SIGKILL at the N-th line of its journal.
 
 ``after``: the line is on disk and its effect has not begun. ``before``: the effect of the line before has happened and
 this line is not on disk.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 
 from orchestrator.adapters.store.journal import FileJournal
-from orchestrator.cli.main import main
 
 
 def arm(when: str, line: int) -> None:
@@ -28,8 +26,3 @@ def arm(when: str, line: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     FileJournal.append = append  # type: ignore[method-assign]
-
-
-if __name__ == "__main__":
-    arm(sys.argv[1], int(sys.argv[2]))
-    sys.exit(main(sys.argv[3:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -58,6 +59,17 @@ class Workspace:
                 f"fcctl {' '.join(args)}: exit code {done.returncode}, not {check}\n{done.stdout}\n{done.stderr}"
             )
         return done
+
+    def killed(self, when: str, line: int, *args: str) -> int:
+        """The exit code of ``fcctl ARGS`` that is killed with SIGKILL at a line of its journal, if it comes so far.
+
+        ``after``: the line is on disk and its effect has not begun. ``before``: the effect of the line before has
+        happened and this line is not on disk.
+        """
+        done = forked.run(args, self.root, self.env(), more=self.imports, kill=(when, line))
+        if done.returncode not in (0, -signal.SIGKILL):
+            print(done.stderr)
+        return done.returncode
 
     def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
         """The same in the background, for tests that kill it or press Ctrl-C."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,16 +28,6 @@ env: {COUNT: unset}
 #: begun, acquire, create, acquired, arm, armed, sync, submit, submitted, ended, collected, release, stop, released,
 #: complete.
 LINES = 15
-
-
-def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
-    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
-    done = subprocess.run(
-        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, text=True, timeout=90, check=False
-    )
-    if done.returncode not in (0, -signal.SIGKILL):
-        print(done.stderr)
-    return done.returncode
 
 
 def pick_up(workspace: CloudWorkspace) -> None:
@@ -73,7 +61,7 @@ def test_killed_at_every_line(when: str, line: int, shared_cloud: Emulator, work
     workspace = workspace_on(shared_cloud)
     workspace.job("count", JOB)
     count = tmp_path / "count"
-    code = killed(workspace, when, line, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
+    code = workspace.killed(when, line, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
     assert code == -signal.SIGKILL
     pick_up(workspace)
     check_whole(workspace, count)
@@ -95,9 +83,9 @@ def test_the_command_that_picks_up_is_killed_too(
     workspace = workspace_on(shared_cloud)
     workspace.job("count", JOB)
     count = tmp_path / "count"
-    killed(workspace, "after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
+    workspace.killed("after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
     wait_for(lambda: list(shared_cloud.home(workspace.instance).glob(".fcctl/runs/*/outcome.json")))
-    killed(workspace, "after", line, "pull-results")
+    workspace.killed("after", line, "pull-results")
     pick_up(workspace)
     check_whole(workspace, count)
 
@@ -116,7 +104,7 @@ def test_killed_while_it_wakes_a_machine_for_what_is_on_its_disk(
     deadline = time.monotonic() + 20
     while workspace.json("ps")["runs"][0]["state"] != "waiting":
         assert time.monotonic() < deadline
-    killed(workspace, "after", line, "--yes", "pull-results", "--wake", run_id)
+    workspace.killed("after", line, "--yes", "pull-results", "--wake", run_id)
     workspace.fcctl("ps")
     if workspace.active():  # woken or not: it is off, and waits as before
         assert workspace.json("ps")["runs"][0]["state"] == "waiting"
@@ -130,7 +118,7 @@ def test_the_next_run_brings_the_killed_one_home_before_it_stops_the_machine(
     workspace = workspace_on(shared_cloud)
     workspace.job("count", JOB)
     first, second = tmp_path / "first", tmp_path / "second"
-    killed(workspace, "after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={first}")
+    workspace.killed("after", 9, "run", "count", "--on", "l4", "--set", f"COUNT={first}")
     workspace.fcctl("run", "count", "--on", "l4", "--set", f"COUNT={second}")
     assert [record["status"] for record in workspace.runs().values()] == ["passed", "passed"]
     assert first.read_text() == second.read_text() == "one\ntwo\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +12,6 @@ from tests.support.cloud_workspace import CloudWorkspace
 
 Make = Callable[..., CloudWorkspace]
 START = ("session", "start", "--on", "l4", "--budget", "1")
-
-
-def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
-    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
-    done = subprocess.run(argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=90, check=False)
-    return done.returncode
 
 
 def kinds(workspace: CloudWorkspace) -> list[str]:
@@ -42,7 +34,7 @@ def test_the_lines_this_test_kills_at(shared_cloud: Emulator, workspace_on: Make
 )  # fmt: skip
 def test_killed_while_it_starts(when: str, line: int, shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
-    assert killed(workspace, when, line, *START) == -signal.SIGKILL
+    assert workspace.killed(when, line, *START) == -signal.SIGKILL
     if workspace.statuses().get("us-west1-c") == "RUNNING" and (when, line) != ("after", 5):
         audit = workspace.json("hosts", "audit", check=None)
         verdicts = [m["verdict"] for m in audit["machines"] if m["name"] == workspace.instance]
@@ -63,7 +55,7 @@ def test_killed_while_it_starts(when: str, line: int, shared_cloud: Emulator, wo
 def test_killed_while_it_stops(line: int, shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.fcctl(*START)
-    assert killed(workspace, "after", line, "session", "stop") == -signal.SIGKILL
+    assert workspace.killed("after", line, "session", "stop") == -signal.SIGKILL
     workspace.fcctl("ps")
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.json("session", "status")["sessions"] == []

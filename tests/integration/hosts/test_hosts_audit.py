@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,16 +153,9 @@ def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: C
     assert billed(cloud) == []
 
 
-def killed(workspace: CloudWorkspace, when: str, line: int, *args: str) -> int:
-    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
-    return subprocess.run(
-        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=120, check=False
-    ).returncode
-
-
 def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: CloudWorkspace, cloud: Emulator) -> None:
     """Killed just after the machine was asked for: the run has no result, the machine nobody."""
-    code = killed(workspace, "before", 4, "run", "noop", "--on", "l4", "--yes")
+    code = workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes")
     assert code == -signal.SIGKILL
     wait_for(lambda: billed(cloud))
     said = workspace.type("hosts", "audit", check=10)

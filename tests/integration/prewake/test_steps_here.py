@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -239,12 +238,8 @@ def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Si
 @pytest.mark.parametrize("line", range(1, 7))
 def test_killed_at_every_line(workspace: Workspace, tmp_path: Path, when: str, line: int) -> None:
     place = tmp_path / "place"
-    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line)]
-    argv += ["run", "two", "--on", "box", "--set", f"PLACE={place}"]
-    done = subprocess.run(
-        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=120, check=False
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    code = workspace.killed(when, line, "run", "two", "--on", "box", "--set", f"PLACE={place}")
+    assert code == -signal.SIGKILL
     run_ids = workspace.active()
     wait_for(lambda: workspace.fcctl("ps") and not workspace.active(), 60)
     assert not [pid for run_id in run_ids for pid in left_running(run_id)]

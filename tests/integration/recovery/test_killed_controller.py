@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,13 +23,6 @@ steps:
 env: {COUNT: unset}
 """
 LINES = 7  # begun sync submit submitted ended collected complete
-
-
-def killed(workspace: Workspace, when: str, line: int, *args: str) -> int:
-    argv = [sys.executable, "-m", "tests.support.killed_fcctl", when, str(line), *args]
-    return subprocess.run(
-        argv, cwd=workspace.root, env=workspace.env(), capture_output=True, timeout=60, check=False
-    ).returncode
 
 
 def pick_up(workspace: Workspace) -> None:
@@ -64,7 +55,7 @@ def test_killed_at_every_line_of_a_local_run(when: str, line: int, tmp_path: Pat
     workspace = Workspace(tmp_path / "w", private_home)
     workspace.job("count", JOB)
     count = tmp_path / "count"
-    code = killed(workspace, when, line, "run", "count", "--on", "here", "--set", f"COUNT={count}")
+    code = workspace.killed(when, line, "run", "count", "--on", "here", "--set", f"COUNT={count}")
     assert code == -signal.SIGKILL
     pick_up(workspace)
     check_whole(workspace, count)
@@ -75,7 +66,7 @@ def test_killed_over_ssh(line: int, tmp_path: Path, private_home: Path, sshd: Lo
     workspace = Workspace(tmp_path / "w", private_home, sshd)
     workspace.job("count", JOB)
     count = tmp_path / "count"
-    killed(workspace, "after", line, "run", "count", "--on", "box", "--set", f"COUNT={count}")
+    workspace.killed("after", line, "run", "count", "--on", "box", "--set", f"COUNT={count}")
     pick_up(workspace)
     check_whole(workspace, count)
 
@@ -85,9 +76,9 @@ def test_the_command_that_picks_up_is_killed_too(line: int, tmp_path: Path, priv
     workspace = Workspace(tmp_path / "w", private_home)
     workspace.job("count", JOB)
     count = tmp_path / "count"
-    killed(workspace, "after", 4, "run", "count", "--on", "here", "--set", f"COUNT={count}")
+    workspace.killed("after", 4, "run", "count", "--on", "here", "--set", f"COUNT={count}")
     time.sleep(1.0)  # let the run end, so that there is something to collect
-    assert killed(workspace, "after", line, "pull-results") == -signal.SIGKILL
+    assert workspace.killed("after", line, "pull-results") == -signal.SIGKILL
     pick_up(workspace)
     check_whole(workspace, count)
 
