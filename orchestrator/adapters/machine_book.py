@@ -153,6 +153,7 @@ def _endpoint(data: Any) -> Endpoint:
         deadline=_moment(data["deadline"]),
         started=_moment(data["started"]),
         seen=_moment(data["seen"]) or 0.0,
+        boot_id=_matching(data["boot_id"], _WORD) if data.get("boot_id") else "",
     )
 
 

@@ -146,6 +146,8 @@ class Endpoint:
     deadline: float | None = None
     started: float | None = None
     seen: float = 0.0
+    #: Which boot answered last; empty: none did since this was written. Another one may have another deadline.
+    boot_id: str = ""
 
 
 class Remedy(StrEnum):

@@ -7,7 +7,6 @@ this is loaded.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from orchestrator.workflows.hold_release import LettingGo
 from orchestrator.workflows.hold_timer import Timer
 from orchestrator.workflows.hold_watch import Watch
 from orchestrator.workflows.link import Link
-from orchestrator.workflows.machines import STOP_LIMIT_S, Log
+from orchestrator.workflows.machines import STOP_LIMIT_S, Log, ask_aside
 from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.ready import make_ready
 
@@ -111,7 +110,7 @@ class MachineHold:
     def _warm(self, wish: Wish) -> Endpoint | None:
         """The machine by what is remembered of it, if it answers at once; then no cloud is asked.
 
-        Its host key proves which machine it is, and its deadline cannot have moved while it ran.
+        Its host key proves which machine it is, its boot that it ran all the time, and so its deadline did not move.
         """
         known = self._services.book.known(self._target.project, self._target.instance)
         if known is None or known.deadline is None or known.deadline - self._clock.now() < wish.need_s:
@@ -121,33 +120,24 @@ class MachineHold:
         began, asked = self._clock.monotonic(), None
         while (opened := self._link.opened()) is None:
             if asked is None and self._clock.monotonic() - began > ASK_CLOUD_AFTER_S:
-                asked = self._ask_cloud(known.zone)
+                asked = ask_aside(self._services, self._target, known.zone)
             if asked is not None and asked.done() and not _is_up(asked, known):
                 self._link.close()
                 return None
             self._clock.sleep(0.005)
-        if not opened or known.deadline - self._link.host_now() < wish.need_s:
+        if not opened or known.deadline - self._link.host_now() < wish.need_s or not self._same_boot(known):
             self._link.close()
             return None
         self._services.observer.phase("wake", f"{known.name} is up")
         return known
 
+    def _same_boot(self, known: Endpoint) -> bool:
+        """Whether it was not started anew since, by somebody else and with a limit that nobody here knows."""
+        return known.boot_id in ("", self._link.session().hello.boot_id)
+
     def _was_spot(self) -> bool:
         """What a machine that was not asked for was bought as: nobody knows without the cloud, so the first choice."""
         return self._target.provisioning in ("spot", "spot_then_on_demand")
-
-    def _ask_cloud(self, zone: str) -> Future[Machine | None]:
-        """In the background, because loading the cloud's library takes seconds."""
-        answer: Future[Machine | None] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._services.clouds.open(self._target).machine(zone, self._target.instance))
-            except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the answer
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="fcctl-cloud", daemon=True).start()
-        return answer
 
     def _let_others_stop_it(self) -> None:
         """A run that is just stopping the machine is waited for: to log in now would be to work on a dying one."""

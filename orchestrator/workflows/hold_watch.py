@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
+
 from orchestrator.domain.cloud import Machine, Power
 from orchestrator.domain.endpoint import endpoint
+from orchestrator.domain.records import iso
 from orchestrator.domain.stopped import Stopped, why_stopped
 from orchestrator.errors import FcctlError, HostError, MachineStopped
 from orchestrator.workflows.held import Held
+from orchestrator.workflows.machines import ask_aside
 from orchestrator.workflows.ready import make_ready
 
 #: How often the cloud is asked about a machine whose link is lost, seconds.
 DOUBT_EVERY_S = 5.0
 #: How long a machine that runs, and was reached before, is given to answer again, seconds.
 REVIVE_S = 30.0
+#: When the cloud is first asked whether a machine that was taken as it was remembered still has its limit, and how
+#: often then, seconds since the run is followed. Most runs on a warm machine are over by then, and load no cloud.
+GLANCE_AFTER_S = 60.0
+GLANCE_EVERY_S = 1800.0
+#: The same moment, told twice, seconds.
+_SAME_S = 2.0
 
 
 class Watch:
@@ -23,6 +34,8 @@ class Watch:
         self._services = held.services
         self._target = held.target
         self._doubted = float("-inf")
+        self._next_glance: float | None = None
+        self._asked: Future[Machine | None] | None = None
 
     def check(self) -> None:
         """Raise MachineStopped if the cloud says that the machine does not run any more.
@@ -40,6 +53,39 @@ class Watch:
             return
         if stopped is not None:
             raise _error(stopped)
+
+    def glance(self) -> None:
+        """Now and then while the run is followed: whether the cloud still stops the machine when it was to.
+
+        Only of a machine that was taken as it was remembered. In the background; no answer is no news.
+        """
+        now = self._services.clock.monotonic()
+        if self._next_glance is None:
+            self._next_glance = now + GLANCE_AFTER_S if self._held.acquired().get("warm") else float("inf")
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            if asked.exception() is None:
+                self._compare(asked.result())
+        if self._asked is None and now >= self._next_glance:
+            self._next_glance = now + GLANCE_EVERY_S
+            self._asked = ask_aside(self._services, self._target, str(self._held.acquired()["zone"]))
+
+    def _compare(self, seen: Machine | None) -> None:
+        """Say it, and remember it for the next run, if its limit is another one than was thought."""
+        acquired = self._held.acquired()
+        if seen is None or seen.id != acquired.get("instance_id") or seen.power is not Power.RUNNING:
+            return  # the link breaks, and then it is asked what became of it
+        was = acquired.get("deadline")
+        if seen.deadline is not None and was is not None and abs(seen.deadline - was) < _SAME_S:
+            return
+        self._remember(seen)
+        self._next_glance = float("inf")
+        what = (
+            "the cloud does not stop it by itself any more; its own timer does"
+            if seen.deadline is None
+            else f"the cloud stops it at {iso(seen.deadline)}, and not at {iso(was)}"
+        )
+        self._services.observer.note(f"{seen.name}: {what}")
 
     def why_stopped(self) -> Stopped | None:
         """What became of the machine; None while it runs.
@@ -93,7 +139,8 @@ class Watch:
             )  # fmt: skip
         except HostError:
             return
-        self._services.book.remember(way)
+        same = known.started is not None and known.started == machine.started
+        self._services.book.remember(replace(way, boot_id=known.boot_id if same else ""))
 
 
 def _error(stopped: Stopped) -> MachineStopped:

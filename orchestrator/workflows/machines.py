@@ -7,8 +7,10 @@ bounded time. What the cloud refuses comes back as the operation's refusal, for
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +47,20 @@ def look(cloud: Cloud, target: GcpTarget) -> list[Machine]:
         labelled, _unanswered = cloud.machines({MANAGED_LABEL: None})
         found = [machine for machine in labelled if machine.name == target.instance]
     return found
+
+
+def ask_aside(services: Services, target: GcpTarget, zone: str) -> Future[Machine | None]:
+    """The machine as the cloud shows it; asked in the background, because loading the cloud's library takes seconds."""
+    answer: Future[Machine | None] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(services.clouds.open(target).machine(zone, target.instance))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever looks at the answer
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="fcctl-cloud", daemon=True).start()
+    return answer
 
 
 @dataclass

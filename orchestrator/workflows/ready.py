@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.domain.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
 from orchestrator.domain.endpoint import (
     EMULATOR_PORT_ITEM,
@@ -117,6 +119,8 @@ class _Waking:
         while True:
             way = self._way(keys, way)
             if way is not None and self._answers():
+                way = replace(way, boot_id=self._link.session().hello.boot_id)
+                self._services.book.remember(way)
                 return way
             self._clock.sleep(KNOCK_S)
             self._look()

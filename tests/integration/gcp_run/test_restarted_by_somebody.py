@@ -1,0 +1,31 @@
+"""A warm machine that somebody stopped and started: what is remembered of its limit was that of another start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.virtual_cloud import CloudWorkspace, emulated, start_by_hand, stop_by_hand
+
+pytest.importorskip("google.cloud.compute_v1")
+
+
+def test_its_limit_is_asked_for_again(tmp_path: Path, private_home: Path) -> None:
+    with emulated() as cloud:
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=60)
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        stop_by_hand(cloud)
+        cloud.advance(120)
+        start_by_hand(cloud)
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        journals = [
+            (workspace.root / "results/runs" / run / "journal.jsonl").read_text() for run in sorted(workspace.runs())
+        ]
+        acquired = [
+            json.loads(line)["data"] for path in paths for line in path.read_text().splitlines() if '"acquired"' in line
+        ]
+        assert [facts["warm"] for facts in acquired] == [False, True, False]
+        assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
