@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.adapters.workspace import Workspace
     from orchestrator.cli.context import Cli
     from orchestrator.domain.prices import PriceTable
+    from orchestrator.domain.records import RunRecord
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.domain.tune_file import Adopt
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     from orchestrator.web.server import Server
     from orchestrator.workflows.link import Link
     from orchestrator.workflows.witness import Witness
+
+
+class RunFiles:
+    """The report of a run among its own files; loaded only where a job wants it."""
+
+    def files(self, record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
+        from orchestrator.reports.summary.run_files import files
+
+        return files(record, folder, settings)
 
 
 class SystemClock:
@@ -158,6 +168,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         sightings=sightings,
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles(),
+        reporter=RunFiles(),
     )
 
 

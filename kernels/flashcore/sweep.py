@@ -5,22 +5,20 @@ configuration that needs stack or spills registers, here or on the card these ke
 output is not near PyTorch's, too. First each is timed for itself, then the best of each variant and shape in turns with
 each other: what decides is the median of those. These are times to choose by; ``bench`` is the measurement.
 
-Writes ``sweep.json``: a ``metrics`` document with the rows that :mod:`flashcore.tilings` takes. They come into its
-table by ``python -m flashcore.sweep --adopt RUN``, and name that run.
+Writes ``sweep.json``: a ``metrics`` document with a row for each variant and shape. They come into the table of
+:mod:`flashcore.tilings` by ``fcctl tune --adopt RUN --force``: nothing here was held out, and no interval measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashcore import build, documents, registry, shapes, tilings, toolchain
+from flashcore import build, documents, registry, shapes, toolchain
 from flashcore.errors import FlashcoreError, Unavailable, UsageError
 from flashcore.shapes import Shape
 
@@ -42,39 +40,17 @@ MAX_ERR = 5e-3
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.sweep", description="Find each shape's configuration.")
-    parser.add_argument("labels", nargs="*", metavar="LABEL", help="a variant, or one configuration of it")
+    parser.add_argument("labels", nargs="+", metavar="LABEL", help="a variant, or one configuration of it")
     parser.add_argument("--shape", default="all", metavar="SHAPE", help="all, a name, or B,H,S,D; several by ';'")
     parser.add_argument("--out", metavar="DIR", help="folder for documents (default $FCCTL_OUT, else build/flashcore)")
-    parser.add_argument("--adopt", type=Path, metavar="RUN", help="instead: put a run's rows into the table")
     options = parser.parse_args(argv)
     try:
-        if options.adopt:
-            print(f"{adopt(options.adopt)} rows into {tilings.TABLE}")
-            return 0
         document = run(options.labels, shapes.parse(options.shape))
         print(documents.write_json(documents.folder(options.out) / "sweep.json", document))
     except FlashcoreError as e:
         print("error: " + str(e), file=sys.stderr)
         return e.exit_code
     return 0
-
-
-def adopt(folder: Path, table: Path = tilings.TABLE) -> int:
-    """Put the rows of the sweep in the run ``folder`` into ``table``; returns how many.
-
-    Raises:
-        UsageError: there is none, or its rows are not legal.
-    """
-    try:
-        run_id = str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["run_id"])
-        found = [json.loads(p.read_text(encoding="utf-8"))["rows"] for p in folder.glob("steps/*/out/sweep.json")]
-    except (OSError, ValueError, LookupError, TypeError) as e:
-        raise UsageError(f"{folder} is not the folder of a run with a sweep", cause=str(e)) from e
-    rows = [tilings.Row.from_dict({**entry, "run": run_id}) for each in found for entry in each]
-    if not rows:
-        raise UsageError(f"{folder} has no sweep", hint="fcctl run sweep --on HOST")
-    tilings.record(rows, table)
-    return len(rows)
 
 
 def run(labels: Sequence[str], chosen: dict[str, Shape]) -> dict[str, Any]:
@@ -98,11 +74,10 @@ def run(labels: Sequence[str], chosen: dict[str, Shape]) -> dict[str, Any]:
                 print(f"  {name:<14} {variant:<10} {us:>9.2f} us  {settings}", flush=True)
                 metrics[f"{variant}.{name}.{place}_us"] = round(us, 4)
             if best:
-                found = registry.VARIANTS[variant]
-                default = found.configure()
-                settings = {k: v for k, v in best[0][1].built.configuration.items() if v != default[k]}
-                rows.append(tilings.Row(variant, gpu, shape, settings, "").as_dict())
-    return documents.document("metrics", metrics=metrics, rows=rows, device=gpu.name)
+                params = dict(best[0][1].built.configuration)
+                row = {"env": {"VARIANT": variant}, "gpu": gpu.name, "sms": gpu.sms, "case": name}
+                rows.append({**row, "params": params})
+    return documents.document("metrics", tune="flashcore", metrics=metrics, rows=rows, device=gpu.name)
 
 
 def _configurations(labels: Sequence[str]) -> list[tuple[registry.Variant, registry.Configuration]]:

@@ -11,20 +11,24 @@ what makes equally many blocks for each multiprocessor, and loops equally long: 
 its number of multiprocessors and the shape. The rows of this very GPU go before those of others. A variant whose
 library itself chooses by shape and device (``Variant.chooses``) is overruled by rows of this GPU and shape only.
 
-The table is data under review: a search adds rows (:func:`record`), a person commits them. ``--set`` goes past it.
+The table is data under review: a search adds rows, a person commits them. ``--set`` goes past it.
+
+``python -m flashcore.tilings`` is how ``fcctl tune --adopt`` writes it: from a JSON object on stdin, ``{"env":
+{"VARIANT": ..}, "rows": [{"gpu", "sms", "case", "params", "run"}], "text"}``, to the table's new text on stdout.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashcore import documents
-from flashcore.errors import UsageError
+from flashcore import shapes
+from flashcore.errors import FlashcoreError, UsageError
 from flashcore.registry import VARIANTS, Configuration, Variant
 from flashcore.shapes import Shape
 from flashcore.toolchain import TARGET_GPU, Gpu
@@ -116,34 +120,86 @@ def load(path: Path = TABLE) -> tuple[Row, ...]:
         UsageError: not such a table; a row of an unknown variant, or with settings it does not have.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise _no_table(path.name, e) from e
+    return parse(text, path.name)
+
+
+def parse(text: str, name: str = TABLE.name) -> tuple[Row, ...]:
+    """The rows of a table's text; ``name`` is what messages call it. Raises: as :func:`load`."""
+    try:
+        document = json.loads(text)
         if document["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {document['schema_version']}, this reads {SCHEMA_VERSION}")
         rows = tuple(Row.from_dict(entry) for entry in document["rows"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
-        raise UsageError(
-            f"{path} is not a table of tilings", cause=f"{type(e).__name__}: {e}", hint="git checkout -- " + path.name
-        ) from e
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
+        raise _no_table(name, e) from e
     for row in rows:
         if row.variant not in VARIANTS:
-            raise UsageError(f"{path.name} has a row for {row.variant!r}, which is no variant")
+            raise UsageError(f"{name} has a row for {row.variant!r}, which is no variant")
         VARIANTS[row.variant].configure(row.settings)
     return rows
 
 
-def record(rows: Iterable[Row], path: Path = TABLE) -> None:
-    """Add ``rows`` to the table; one for the same variant, GPU and shape replaces the older one.
+def _no_table(name: str, fault: Exception) -> UsageError:
+    cause = f"{type(fault).__name__}: {fault}"
+    return UsageError(f"{name} is not a table of tilings", cause=cause, hint="git checkout -- " + name)
+
+
+def render(rows: Iterable[Row]) -> str:
+    """The table's text; of rows for the same variant, GPU and shape the last one counts.
 
     Raises:
-        UsageError: the table there is broken, or a row is not legal.
+        UsageError: a row is not legal.
     """
-    kept = {_key(row): row for row in load(path)} if path.exists() else {}
+    kept = {}
     for row in rows:
         VARIANTS[row.variant].configure(row.settings)
         kept[_key(row)] = row
-    entries = [json.dumps(kept[key].as_dict()) for key in sorted(kept)]
-    body = ",\n".join("  " + entry for entry in entries)
-    documents.write_text(path, f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]\n}}\n')
+    body = ",\n".join("  " + json.dumps(kept[key].as_dict()) for key in sorted(kept))
+    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]\n}}\n'
+
+
+def adopted(given: Mapping[str, Any]) -> list[Row]:
+    """Rows as a search has them (see the module's text), of the variant in its environment; only what differs from the
+    variant's defaults is kept.
+
+    Raises:
+        UsageError: they are none.
+    """
+    try:
+        variant = VARIANTS[str(given["env"]["VARIANT"]).split(":")[0]]
+        known = {row.gpu.name: row.gpu.sms for row in load()}
+        rows = []
+        for entry in given["rows"]:
+            name, sms = str(entry["gpu"]), entry.get("sms") or known.get(str(entry["gpu"]))
+            if sms is None:
+                raise UsageError(f"how many multiprocessors a {name} has is not known", hint="search on it again")
+            default = variant.configure()
+            chosen = variant.configure({str(k): int(v) for k, v in entry["params"].items()})
+            settings = {key: value for key, value in chosen.items() if value != default[key]}
+            (shape,) = shapes.parse(str(entry["case"])).values()
+            rows.append(Row(variant.name, Gpu(name, int(sms)), shape, settings, str(entry["run"])))
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
+        raise UsageError("these are no rows of a search", cause=f"{type(e).__name__}: {e}") from e
+    return rows
+
+
+def main() -> int:
+    """Read what is to be adopted, print the table with it."""
+    try:
+        given = json.load(sys.stdin)
+        text = str(given.get("text") or "")
+        before = parse(text) if text.strip() else ()
+        sys.stdout.write(render([*before, *adopted(given)]))
+    except FlashcoreError as e:
+        print("error: " + str(e), file=sys.stderr)
+        return e.exit_code
+    except (ValueError, AttributeError) as e:
+        print(f"error: stdin holds no JSON object: {e}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _key(row: Row) -> tuple[Any, ...]:
@@ -154,3 +210,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 def _load(gpu: Gpu, shape: Shape) -> float:
     """Query rows for each multiprocessor."""
     return shape.B * shape.H * shape.S / gpu.sms
+
+
+if __name__ == "__main__":
+    sys.exit(main())

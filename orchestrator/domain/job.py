@@ -192,6 +192,8 @@ class Job(_Part):
     budget: JobBudget = JobBudget()
     #: ``exclusive``: the machine to itself; ``shared``: side by side with other shared runs.
     lock: Literal["exclusive", "shared"] = "exclusive"
+    #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are home.
+    report: bool = False
     #: Jobs whose steps come first.
     uses: list[JobName] = []
     steps: Annotated[list[Step], Field(max_length=MAX_STEPS)] = []

@@ -36,6 +36,8 @@ class SavedPlan(BaseModel):
     worst_usd_per_hour: float | None = None
     #: What it is held to while it goes on.
     caps: list[Cap] = []
+    #: Whether a report joins the run's artifacts once they are home.
+    report: bool = False
     #: The session on whose machine it runs, and which sees to that machine.
     session: str | None = None
     #: Whether that session is another workspace's of this user.

@@ -5,6 +5,7 @@ All calls block. Everything that waits goes through :class:`Clock`, so that virt
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from fcctl_remote import wire
 from orchestrator.domain.notify import Notice
+from orchestrator.domain.records import RunRecord
 from orchestrator.ports.books import FiringBook, HeldSession, SessionBook, Sightings
 from orchestrator.ports.cloud import Cloud, Clouds, Login, MachineBook
 from orchestrator.ports.host import Bundle, Bundles, HostConnector, HostSession, Transfer
@@ -35,6 +37,7 @@ __all__ = [
     "MachineBook",
     "Notifier",
     "Observer",
+    "Reporter",
     "Services",
     "SessionBook",
     "Sightings",
@@ -110,6 +113,21 @@ class Notifier(Protocol):
         """Tell whoever wants to know; what went wrong, one line each. Never raises."""
 
 
+class Reporter(Protocol):
+    """Makes the files that tell people what a run came to."""
+
+    def files(self, record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
+        """Path within the run, and content, of each.
+
+        Args:
+            folder: holds what came home.
+            settings: the environment that the job and the command line gave its steps.
+
+        Raises:
+            FcctlError: they cannot be made.
+        """
+
+
 @dataclass(frozen=True)
 class Services:
     """All a workflow may touch."""
@@ -125,3 +143,4 @@ class Services:
     sightings: Sightings
     sessions: SessionBook
     bundles: Bundles
+    reporter: Reporter | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +55,9 @@ class ActiveRun(Protocol):
         """What was saved by :meth:`Store.begin`."""
 
     def intake(self) -> Intake: ...
+
+    def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
+        """Files of our own beside those that came home: ``make`` gets their folder, and gives paths and contents."""
 
     def complete(self, record: RunRecord) -> Path:
         """Write run.json, rename ``.partial`` to its final name, index it, end the active run. Idempotent."""

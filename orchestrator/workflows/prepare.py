@@ -75,6 +75,7 @@ def prepare(services: Services, root: Path, project: str, budget: Budget, wanted
         source=record,
         before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
         settings=dict(wanted.settings),
+        report=wanted.job.report,
         usd_per_hour=usd_per_hour(wanted.target, budget),
         usd_by_place=usd_by_place(wanted.target, budget),
         worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),

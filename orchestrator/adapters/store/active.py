@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,19 @@ class FileActiveRun:
 
     def intake(self) -> FolderIntake:
         return FolderIntake(self._places.partial, self._limits)
+
+    def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
+        """See the port. A file that the host sent under such a name gives way.
+
+        Raises:
+            FcctlError: the disk is full; or the host left something else than a file there.
+        """
+        if is_complete(self._places.final):
+            return
+        intake = self.intake()
+        for path, content in make(self._places.partial).items():
+            intake.discard(path)
+            intake.write(path, 0, content)
 
     def complete(self, record: RunRecord) -> Path:
         """Make the run complete; safe to repeat after a crash at any point of it. Returns the run's folder.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from pathlib import Path
+import sys
+from typing import Any
 
 import pytest
 
@@ -34,20 +36,52 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None
         sweep.run(["wmma"], SHAPES)
 
 
-def test_rows_come_into_the_table_with_the_run_that_found_them(tmp_path: Path) -> None:
-    row = Row("fused", Gpu("a card", 12), SHAPES["mission"], {"TILE_M": 64}, "")
-    run, table = tmp_path / "run", tmp_path / "tilings.json"
-    out = run / "steps" / "sweep" / "out"
-    out.mkdir(parents=True)
-    (out / "sweep.json").write_text(json.dumps({"kind": "metrics", "rows": [row.as_dict()]}))
-    (run / "run.json").write_text(json.dumps({"run_id": "r7"}))
-    assert sweep.adopt(run, table) == 1
-    assert tilings.load(table) == (Row("fused", Gpu("a card", 12), SHAPES["mission"], {"TILE_M": 64}, "r7"),)
+ROW = {"gpu": "a card", "sms": 12, "case": "mission", "params": {"TILE_M": 64, "WARPS_KV": 4}, "run": "r7"}
 
 
-def test_a_run_without_a_sweep_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main(["--adopt", str(tmp_path)]) == 2
-    assert "not the folder of a run" in capsys.readouterr().err
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r7"}))
-    with pytest.raises(UsageError, match="has no sweep"):
-        sweep.adopt(tmp_path, tmp_path / "t.json")
+def written(given: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """What `fcctl tune --adopt` gives to the table's own command, and what that prints."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(given)))
+    code = tilings.main()
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+def test_rows_come_into_the_table_with_the_run_that_found_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tilings.TABLE.read_text()
+    code, text, _ = written({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": there}, monkeypatch, capsys)
+    # WARPS_KV is at its default, and a table holds what differs.
+    added = Row("fused", Gpu("a card", 12), SHAPES["mission"], {"TILE_M": 64}, "r7")
+    assert code == 0
+    assert [row for row in tilings.parse(text) if row != added] == list(tilings.load())
+    assert added in tilings.parse(text)
+
+
+def test_a_card_of_the_table_needs_no_count_of_multiprocessors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {**ROW, "gpu": "NVIDIA H200", "sms": None, "params": {"TILE_M": 64}}
+    code, text, _ = written({"env": {"VARIANT": "stage2"}, "rows": [known]}, monkeypatch, capsys)
+    assert code == 0
+    assert tilings.parse(text)[0].gpu == Gpu("NVIDIA H200", 132)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"env": {"VARIANT": "fuzed"}, "rows": [ROW]}, "no rows of a search"),
+        ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "sms": None}]}, "how many multiprocessors a a card has"),
+        ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "params": {"TILE_M": 7}}]}, "TILE_M"),
+        ({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": "{}"}, "not a table of tilings"),
+        ([], "stdin holds no JSON object"),
+    ],
+)
+def test_what_is_no_row_is_refused(
+    given: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = written(given, monkeypatch, capsys)
+    assert code == 2
+    assert not text
+    assert said in error

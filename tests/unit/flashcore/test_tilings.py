@@ -77,15 +77,12 @@ def test_a_library_that_chooses_is_overruled_by_exact_rows_only() -> None:
         assert tilings.choose(flagship, shape, gpu, rows).configuration["TILE_M"] == 0
 
 
-def test_what_is_recorded_replaces_the_older_row_and_is_read_back(tmp_path: Path) -> None:
-    table = tmp_path / "tilings.json"
-    tilings.record(ROWS, table)
+def test_a_newer_row_replaces_the_older_and_is_read_back() -> None:
     newer = Row("fused", H200, LARGE, {"TILE_M": 64}, "r9")
-    tilings.record([newer], table)
-    assert tilings.load(table) == (ROWS[0], newer, ROWS[2])
-    before = table.read_text()
-    tilings.record([], table)
-    assert table.read_text() == before, "one order, whoever writes it"
+    text = tilings.render([*ROWS, newer])
+    assert tilings.parse(text) == (ROWS[0], newer, ROWS[2])
+    assert tilings.render(reversed(tilings.parse(text))) == text, "one order, whoever writes it"
+    assert tilings.TABLE.read_text() == tilings.render(tilings.load())
 
 
 @pytest.mark.parametrize(
