@@ -21,11 +21,8 @@ def test_its_limit_is_asked_for_again(tmp_path: Path, private_home: Path) -> Non
         cloud.advance(120)
         start_by_hand(cloud)
         workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-        journals = [
-            (workspace.root / "results/runs" / run / "journal.jsonl").read_text() for run in sorted(workspace.runs())
-        ]
-        acquired = [
-            json.loads(line)["data"] for path in paths for line in path.read_text().splitlines() if '"acquired"' in line
-        ]
-        assert [facts["warm"] for facts in acquired] == [False, True, False]
-        assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
+        journals = [workspace.root / "results/runs" / run_id / "journal.jsonl" for run_id in sorted(workspace.runs())]
+    lines = [json.loads(line) for path in journals for line in path.read_text().splitlines()]
+    acquired = [line["data"] for line in lines if line["kind"] == "acquired"]
+    assert [facts["warm"] for facts in acquired] == [False, True, False]
+    assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
