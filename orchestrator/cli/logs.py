@@ -31,14 +31,17 @@ def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
     cleaner = LineCleaner() if sys.stdout.isatty() else None
     with opened(cli, quiet=True) as services:
         run_id = services.store.resolve(run)
-        shown = None
+        shown, written = None, 0
         for piece in read_logs(services, run_id, step, wait=follow):
             if step is None and piece.step != shown and not cli.quiet:
                 sys.stdout.flush()
                 out.write(f"==> {piece.step} <==\n".encode())
             shown = piece.step
+            written += len(piece.data)
             out.write(cleaner.feed(piece.data) if cleaner else piece.data)
             out.flush()
+    if not written:
+        cli.note(f"nothing is logged: fcctl ps or fcctl results show {run_id} tells how the run stands")
 
 
 def _as_json(cli: Cli, run: str, step: str | None, *, wait: bool) -> None:

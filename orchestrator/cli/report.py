@@ -40,7 +40,8 @@ def report(
     from orchestrator.reports.summary.charts import charts
     from orchestrator.workflows.report import chosen
 
-    form = form or ENDINGS.get(Path(output).suffix.lower() if output else "", "md")
+    output = None if output == "-" else output
+    form = form or _by_ending(output)
     if output is None and form == "pdf" and (cli.json or sys.stdout.isatty()):
         raise click.UsageError("a PDF would go to the terminal: name a file with -o")
     with cli.services() as services:
@@ -63,6 +64,19 @@ def report(
         cli.emit({"written": output, "format": form, "runs": [r.run_id for r in made.runs],
                   "charts": sorted(written.values())})  # fmt: skip
     cli.note(f"wrote {output}" + (f" and {len(written)} charts to {charts_dir}" if written else ""))
+
+
+def _by_ending(output: str | None) -> str:
+    """md for standard output and for a name without an ending."""
+    ending = Path(output).suffix.lower() if output else ""
+    if ending and ending not in ENDINGS:
+        from orchestrator.errors import UsageError
+
+        raise UsageError(
+            f"-o {output}: no report has the ending '{ending}'",
+            hint=f"one of {', '.join(ENDINGS)}, or say it: --html, --md, --pdf",
+        )
+    return ENDINGS.get(ending, "md")
 
 
 def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str, str]) -> bytes:

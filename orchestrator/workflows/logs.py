@@ -152,4 +152,5 @@ def _follow_step(
 
 def _check_step(step: str | None, known: list[str]) -> None:
     if step is not None and step not in known:
-        raise NotFoundError(f"the run has no step '{step}'", hint=did_you_mean(step, known))
+        hint = did_you_mean(step, known) if known else "it ended before its first one: fcctl results show says why"
+        raise NotFoundError(f"the run has no step '{step}'", hint=hint)

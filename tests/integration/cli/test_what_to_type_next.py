@@ -28,6 +28,8 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("schedule rm nightli", 7, ["did you mean 'nightly'?"]),
         ("hosts ssh local", 3, ["this machine", "hint:", "fcctl hosts ls"]),
         ("results export all -o x.foo", 2, ["'.foo'", "--format json|"]),
+        ("results report all -o x.foo", 2, ["'.foo'", "--html, --md, --pdf"]),
+        ("run one --on local --budget much", 2, ["'much' is not a number"]),
         ("run one --on local --steps tset", 2, ["no step 'tset'", "the steps are build, check"]),
         ("results history --benchmark nope", 7, ["no run measured anything yet", "docs/jobs.md"]),
     ],
