@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,16 +143,16 @@ def _compile(
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
     try:
-        argv = [*command, f"-I{CSRC}", str(variant.source), "-o", str(work / LIBRARY)]
+        argv = [*command, f"-I{CSRC}", str(variant.source)]
         started = time.perf_counter()
-        done = _run(argv)
+        output, failed = _compilers(argv, work, variant.units(configuration, toolchain.processors()))
         seconds = time.perf_counter() - started
-        (work / LOG).write_text(done.stdout, encoding="utf-8")
-        if done.returncode != 0:
-            if "-march=native" in command and "march" in done.stdout:
+        (work / LOG).write_text(output, encoding="utf-8")
+        if failed:
+            if "-march=native" in command and "march" in output:
                 return None
             raise BuildFailed(
-                f"{variant.name} did not compile", cause=_first_errors(done.stdout), hint="command: " + " ".join(argv)
+                f"{variant.name} did not compile", cause=_first_errors(output), hint="command: " + " ".join(failed)
             )
         record = documents.document(
             "build",
@@ -160,7 +161,7 @@ def _compile(
             content=home.name,  # the same where source, headers, command and compiler are
             debug=debug,
             tool=toolchain.version(command[0]),
-            command=" ".join(argv[:-2]),
+            command=" ".join(argv),  # one that gives the same, however many compilers were at work
             archs=[a.rsplit("code=", 1)[1] for a in command if "code=" in a],
             compile_s=round(seconds, 3),
         )
@@ -174,6 +175,34 @@ def _compile(
         return home
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _compilers(argv: list[str], work: Path, units: list[int]) -> tuple[str, list[str]]:
+    """Compile to ``LIBRARY`` in ``work``, ``units`` at once; what was said, and the command that failed, if one did."""
+    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(units)))}"]
+    threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
+    library = ["-o", str(work / LIBRARY)]
+    if not units:
+        whole = [*argv, *threads, *library]
+        done = _run(whole)
+        return done.stdout, whole if done.returncode else []
+    objects = [str(work / f"part{unit}.o") for unit in units]
+    plain = [word for word in argv if word != "-shared"]
+    commands = [
+        [*plain, *threads, "-c", f"-DPART={unit}", "-o", into]
+        for unit, into in zip(units, objects)  # noqa: B905 (Python 3.9)
+    ]
+    with ThreadPoolExecutor(len(units)) as pool:
+        done_all = list(pool.map(_run, commands))
+    said = "".join(done.stdout for done in done_all)
+    for command, done in zip(commands, done_all):  # noqa: B905 (Python 3.9)
+        if done.returncode:
+            return said, command
+    link = [argv[0], "-shared", *(word for word in argv if word.startswith("-gencode")), *objects, *library]
+    linked = _run(link)
+    for path in objects:
+        os.unlink(path)
+    return said + linked.stdout, link if linked.returncode else []
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:

@@ -11,10 +11,13 @@ mma_f32_over_f16_cycles                2 where FP32 sums run at half the rate, 1
 exp2_gops, exp2_per_clock_sm           ``ex2.approx``, 10^9 a second; and a clock and SM
 dram_copy_gbps, l2_copy_gbps           bytes read plus bytes written, 10^9 a second
 empty_graph_us                         an empty kernel in a replayed CUDA graph
-empty_eager_us                         an empty kernel between two events, on an idle GPU, called from Python
-empty_queue_us                         an empty kernel as one of many calls in a row: what a launch costs the processor
+empty_eager_us                         a call of an empty kernel between two events, on an idle GPU
+empty_queue_us                         such a call as one of many in a row: what it costs the processor
 sms, l2_bytes                          as the driver tells
 =====================================  =============================================================================
+
+The empty kernel is a :class:`flashcore.launch.Kernel` like any other, called with three tensors for a new output: what
+its calls take is the floor of every eager row, in C or through ctypes, whichever way calls are made here.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from typing import Any
 
 import torch
 
-from flashcore import documents, timing
+from flashcore import documents, inputs, timing
 from flashcore.build import build
 from flashcore.clocks import Clocks
 from flashcore.errors import LaunchFailed, Unavailable
+from flashcore.launch import Kernel
 from flashcore.registry import CSRC, Variant
 
 #: Not attention, hence not among the registry's variants; built and cached like one.
@@ -68,6 +72,7 @@ def run() -> dict[str, Any]:
 class _Gpu:
     def __init__(self) -> None:
         built = build(SOURCE)
+        self.empty = Kernel(built)
         self.library = ctypes.PyDLL(str(built.library))
         self.library.flashcore_error.restype = ctypes.c_char_p
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -139,24 +144,33 @@ class _Gpu:
 
     # ---------------------------------------------------------------------------------------- launches
     def launches(self) -> dict[str, float]:
-        def empty(*_: torch.Tensor) -> torch.Tensor:
-            self._ok(self.library.flashcore_peak_empty(_stream()))
-            return self.sink
-
+        tensors = empty_tensors("cuda")
+        out = torch.empty_like(tensors[0])
         graph = torch.cuda.CUDAGraph()
+        self.empty(*tensors, out=out)  # before the capture: the driver is asked for its function once
         with torch.cuda.graph(graph):
             for _ in range(EMPTY_LAUNCHES):
-                empty()
+                self.empty(*tensors, out=out)
         replayed = min(_timed(graph.replay) for _ in range(REPEATS)) / EMPTY_LAUNCHES
-        queued = min(_timed(lambda: [empty() for _ in range(EMPTY_LAUNCHES)]) for _ in range(REPEATS)) / EMPTY_LAUNCHES
-        eager = timing.Eager(empty, [(self.sink, self.sink, self.sink)])
+        calls = min(_timed(lambda: [self.empty(*tensors) for _ in range(EMPTY_LAUNCHES)]) for _ in range(REPEATS))
+        eager = timing.Eager(self.empty, [tensors])
         eager.lead_in()
         single = statistics.median(eager.sample() for _ in range(100))
-        return {"empty_graph_us": replayed, "empty_eager_us": single, "empty_queue_us": queued}
+        return {
+            "empty_graph_us": replayed,
+            "empty_eager_us": single,
+            "empty_queue_us": calls / EMPTY_LAUNCHES,
+        }
 
     def _ok(self, code: int) -> None:
         if code:
             raise LaunchFailed(f"a peaks kernel failed to launch: {self.library.flashcore_error(code).decode()}")
+
+
+def empty_tensors(device: str) -> inputs.Tensors:
+    """The least that a kernel takes as q, k and v."""
+    q, k, v = (torch.zeros(1, 1, 1, 64, dtype=torch.float16, device=device) for _ in range(3))
+    return q, k, v
 
 
 def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:

@@ -52,6 +52,9 @@ class Variant:
     #: PyTorch's FP16 kernels, since it computes with fewer bits.
     tolerance: tuple[float, float] | None = None
     chooses: bool = False  # its library has many tilings and takes one by shape and device
+    #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
+    #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
+    parts: tuple[int, ...] = ()
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
         """The defaults with ``overrides`` applied.
@@ -73,6 +76,11 @@ class Variant:
             if not constraint.holds(chosen):
                 raise UsageError(f"{self.name} cannot be built so: {constraint.text}", cause=f"asked for {chosen}")
         return chosen
+
+    def units(self, configuration: Mapping[str, int], processors: int) -> list[int]:
+        """``PART`` of each translation unit, for as many compilers at once; none: the source as one."""
+        count = min(processors, len(self.parts)) if configuration == self.configure() else 1
+        return [sum(self.parts[i::count]) for i in range(count)] if count > 1 else []
 
     def label(self, configuration: Mapping[str, int], asked: Container[str] = ()) -> str:
         """The name, with what differs from the defaults or was ``asked`` for: ``stage5:NUM_PRODUCER_WARPS=2``."""
@@ -283,6 +291,7 @@ VARIANTS: dict[str, Variant] = {
             dtypes=("float16", "bfloat16"),
             head_dims=(64, 128),
             chooses=True,
+            parts=(4, 8, 1, 2),  # as csrc/flagship.cu tells them apart
             grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),

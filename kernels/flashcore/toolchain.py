@@ -113,6 +113,12 @@ def archs(asked: str | None = None) -> list[str]:
     return sorted({a.strip() for a in chosen if a.strip()})
 
 
+def processors() -> int:
+    """How many compilers can work at once: the processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def processor() -> str:
     """What ``-march=native`` depends on: a library built for one processor must not be loaded on another."""
     try:

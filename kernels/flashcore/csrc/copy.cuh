@@ -2,7 +2,7 @@
 #ifndef FLASHCORE_COPY_CUH
 #define FLASHCORE_COPY_CUH
 
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 namespace flashcore {
 

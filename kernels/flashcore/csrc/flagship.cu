@@ -16,7 +16,6 @@
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
 
-#include <algorithm>
 #include <cmath>
 
 #include "driver.cuh"
@@ -55,6 +54,128 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
+// A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
+// at once, each with some of the tilings: those of 16 rows (1), of 32 (2), of 64 and more (4), those for D = 128 (8), or
+// a sum of these. The one with 1 has the functions of flashcore.h. FP16 and bfloat16 stay together: what the compiler
+// makes of a kernel depends on whether its twin is there (the order of a few instructions before the loop).
+#ifndef PART
+#define PART 15
+#endif
+
+namespace flashcore {
+
+constexpr int kDevices = 64;
+
+// What one device needs to know to run a kernel: asked once.
+struct Prepared {
+  std::atomic<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+  Handle<Task> handle;
+};
+
+template <typename C>
+inline Prepared prepared[kDevices];
+
+// A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
+// would be compiled for each.)
+struct Candidate {
+  int rows, warp_rows, keys, groups, warps, shared_bytes;
+  Handle<Task>::Kernel kernel;
+  Prepared *of_device;
+};
+
+struct Candidates {
+  const Candidate *first;
+  size_t count;
+};
+
+template <typename C>
+constexpr Candidate candidate() {
+  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
+          flashcore_flagship<C>, prepared<C>};
+}
+
+template <size_t COUNT>
+constexpr Candidates all_of(const Candidate (&candidates)[COUNT]) {
+  return {candidates, COUNT};
+}
+
+// What each part offers for a type. Each tiling is the fastest somewhere (docs/flagship-notes.md).
+// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
+Candidates tilings_of_16_rows(Type type);
+Candidates tilings_of_32_rows(Type type);
+Candidates tilings_of_64_rows(Type type);
+Candidates tilings_for_128(Type type);
+
+#if !TILE_M
+
+#if PART & 1
+Candidates tilings_of_16_rows(Type type) {
+  static constexpr Candidate half[] = {
+      candidate<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 16, 16, 128, 4, 1, false, 1, true>>(),
+  };
+  static constexpr Candidate bfloat16[] = {  // fewer, for the sake of the build's time; so below
+      candidate<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
+  };
+  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+}
+#endif
+
+#if PART & 2
+Candidates tilings_of_32_rows(Type type) {
+  static constexpr Candidate half[] = {
+      candidate<Tiling<Type::kHalf, 64, 32, 16, 128, 4, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 32, 16, 128, 2, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 32, 16, 64, 2, 2, true, 0, false, true>>(),
+  };
+  static constexpr Candidate bfloat16[] = {
+      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 128, 4, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 128, 2, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 64, 2, 2, true, 0, false, true>>(),
+  };
+  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+}
+#endif
+
+#if PART & 4
+Candidates tilings_of_64_rows(Type type) {
+  static constexpr Candidate half[] = {
+      candidate<Tiling<Type::kHalf, 64, 64, 16, 128, 2, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 64, 32, 64, 2, 2, true, 2, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, true>>(),
+  };
+  static constexpr Candidate bfloat16[] = {
+      candidate<Tiling<Type::kBfloat16, 64, 64, 32, 64, 2, 2, true, 2, false, true>>(),
+      candidate<Tiling<Type::kBfloat16, 64, 128, 32, 64, 1, 2, true, 0, false, true>>(),
+  };
+  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+}
+#endif
+
+#if PART & 8
+Candidates tilings_for_128(Type type) {
+  static constexpr Candidate half[] = {
+      candidate<Tiling<Type::kHalf, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 1, 2, true>>(),
+  };
+  static constexpr Candidate bfloat16[] = {
+      candidate<Tiling<Type::kBfloat16, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
+      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 1, 2, true>>(),
+  };
+  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+}
+#endif
+
+#endif  // !TILE_M
+
+}  // namespace flashcore
+
+#if PART & 1
 
 namespace {
 
@@ -64,8 +185,6 @@ using namespace flashcore;
 struct Device {
   int processors, shared_bytes, minor;  // the last: of the compute capability
 };
-
-constexpr int kDevices = 64;
 
 int ask_driver(int number, Device &device) {
   if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
@@ -88,38 +207,25 @@ int current_device(int &number, Device &device) {  // remembered
   return cudaSuccess;
 }
 
-// What one device needs to know to run C: asked once.
-template <typename C>
-struct Prepared {
-  std::atomic<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
-  Handle<Task> handle;
-};
-
-template <typename C>
-Prepared<C> prepared[kDevices];
-
-// Let C have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
-template <typename C>
-int prepare(int number, int &resident) {
-  Prepared<C> &known = prepared<C>[number];
+// Let a kernel have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
+int prepare(const Candidate &c, int number, int &resident) {
+  Prepared &known = c.of_device[number];
   resident = known.resident.load(std::memory_order_acquire);
   if (resident) return cudaSuccess;
-  const auto kernel = flashcore_flagship<C>;
   const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, limit, static_cast<int>(C::kSharedBytes))) return error;
+  if (const cudaError_t error = cudaFuncSetAttribute(c.kernel, limit, c.shared_bytes)) return error;
   if (const cudaError_t error =
-          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, C::kThreads, C::kSharedBytes))
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, c.kernel, 32 * c.warps, c.shared_bytes))
     return error;
-  if (const int error = known.handle.open(kernel)) return error;  // two threads may both ask: they write the same
-  resident = std::max(resident, 1);
+  if (const int error = known.handle.open(c.kernel)) return error;  // two threads may both ask: they write the same
+  resident = resident > 1 ? resident : 1;
   known.resident.store(resident, std::memory_order_release);
   return cudaSuccess;
 }
 
-template <typename C>
-int start(const flashcore_args &args, int number) {
+int start(const Candidate &c, const flashcore_args &args, int number) {
   const int kv_heads = args.H_kv ? args.H_kv : args.H;
-  const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, C::kTileM));
+  const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, c.rows));
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
   if (args.H > kLimit || args.B > kLimit || (args.causal && tiles > kLimit)) return cudaErrorInvalidValue;
   Task task;
@@ -129,27 +235,13 @@ int start(const flashcore_args &args, int number) {
   task.o = static_cast<uint16_t *>(args.o);
   task.q_stride = args.q_stride, task.k_stride = args.k_stride, task.v_stride = args.v_stride;
   task.o_stride = args.o_stride;
-  task.factor = std::max(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
+  task.factor = std::fmax(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   task.flip = args.scale < 0.f ? 0x80008000u : 0u;
   task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
   const uint64_t sharing = args.H / kv_heads;
   task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
   const dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
-  const Handle<Task> &handle = prepared<C>[number].handle;
-  return handle.start(flashcore_flagship<C>, blocks, C::kThreads, C::kSharedBytes, args.stream, task);
-}
-
-// A tiling that may be chosen.
-struct Candidate {
-  int rows, warp_rows, keys, groups, warps, shared_bytes;
-  int (*prepare)(int, int &);
-  int (*start)(const flashcore_args &, int);
-};
-
-template <typename C>
-constexpr Candidate candidate() {
-  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
-          prepare<C>, start<C>};
+  return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
 }
 
 // About how many cycles the busiest multiprocessor works. Its blocks come `resident` at a time. One step of a warp has
@@ -168,16 +260,16 @@ double cycles(const Candidate &c, const flashcore_args &args, const Device &devi
   double mean = longest;
   if (args.causal) {
     const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
-    mean = std::min(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
+    mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
   }
   const double per_key = (c.warp_rows == 16 ? 13 : 25.4) + (device.minor == 0 ? 0 : 8 * c.warp_rows / 16);
   const double work = per_key * (c.keys <= 32 ? 1.5 : 1) * c.keys * args.D / 64, latency = 1153;
   const double ends = 112 + 60 * c.groups;
-  const double busy = c.warps * std::min(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
+  const double busy = c.warps * std::fmin(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
   const double alone = rounds * ends + (rounds == 1 ? longest : mean * rounds) * (latency + work);
-  const double here = args.causal ? std::max(1.0, blocks / device.processors) : each;
+  const double here = args.causal ? std::fmax(1.0, blocks / device.processors) : each;
   const double shared = here * (busy * mean * work / 4 + 1.52 * ends);
-  return std::max(alone, shared);
+  return std::fmax(alone, shared);
 }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
@@ -191,93 +283,61 @@ struct Choice {
   }
 };
 
-template <size_t COUNT>
-int start_best(const flashcore_args &args, const Candidate (&candidates)[COUNT], Choice &last) {
+// What there is for a type and head dimension.
+struct Lists {
+  Candidates list[3];
+  int count;
+};
+
+#if TILE_M
+template <Type T>
+Candidates only() {
+  static constexpr Candidate candidates[] = {candidate<Tiling<
+      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q>>()};
+  return all_of(candidates);
+}
+
+Lists lists(Type type, int dim) {
+  return {{type == Type::kHalf ? only<Type::kHalf>() : only<Type::kBfloat16>()}, dim == HEAD_DIM};
+}
+#else
+Lists lists(Type type, int dim) {
+  if (dim == 128) return {{tilings_for_128(type)}, 1};
+  return {{tilings_of_16_rows(type), tilings_of_32_rows(type), tilings_of_64_rows(type)}, dim == 64 ? 3 : 0};
+}
+#endif
+
+int choose(const flashcore_args &args, Choice &last) {
   int number = 0;
   Device device;
   if (const int error = current_device(number, device)) return error;
-  if (last.fits(args, number)) return last.best->start(args, number);
+  if (last.fits(args, number)) return start(*last.best, args, number);
   const Candidate *best = nullptr;
   double least = INFINITY;
-  for (const Candidate &c : candidates) {
-    int resident = 0;
-    if (c.shared_bytes > device.shared_bytes) continue;
-    if (const int error = c.prepare(number, resident)) return error;
-    const double time = cycles(c, args, device, resident);
-    if (time < least) least = time, best = &c;
+  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
+  for (int i = 0; i < there.count; ++i) {
+    const Candidates &list = there.list[i];
+    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
+      int resident = 0;
+      if (c->shared_bytes > device.shared_bytes) continue;
+      if (const int error = prepare(*c, number, resident)) return error;
+      const double time = cycles(*c, args, device, resident);
+      if (time < least) least = time, best = c;
+    }
   }
   if (!best) return cudaErrorInvalidValue;
   last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, best};
-  return best->start(args, number);
+  return start(*best, args, number);
 }
-
-#if TILE_M
-
-template <Type T, int D>
-int choose(const flashcore_args &args) {
-  static thread_local Choice last;
-  using C = Tiling<T, D, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS,
-                   SHARED_Q>;
-  static constexpr Candidate candidates[] = {candidate<C>()};
-  return start_best(args, candidates, last);
-}
-
-#else
-
-// Each of these is the fastest somewhere (docs/flagship-notes.md).
-// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
-template <Type T, int D>
-int choose(const flashcore_args &args) {
-  static thread_local Choice last;
-  if constexpr (D == 128) {
-    static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 32, 16, 64, 4, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 64, 16, 64, 2, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 64, 16, 64, 1, 2, true>>(),
-    };
-    return start_best(args, candidates, last);
-  } else if constexpr (T == Type::kBfloat16) {  // fewer, for the sake of the build's time
-    static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
-        candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 0, false, true>>(),
-        candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
-        candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
-    };
-    return start_best(args, candidates, last);
-  } else {
-    static constexpr Candidate candidates[] = {
-        candidate<Tiling<T, D, 16, 16, 16, 4, 2, true, 1, false, true>>(),
-        candidate<Tiling<T, D, 16, 16, 32, 4, 2, true, 1, false, true>>(),
-        candidate<Tiling<T, D, 16, 16, 64, 4, 2, true, 1, false, true>>(),
-        candidate<Tiling<T, D, 16, 16, 128, 4, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 128, 4, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 128, 2, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 32, 16, 64, 2, 2, true, 0, false, true>>(),
-        candidate<Tiling<T, D, 64, 16, 128, 2, 1, false, 1, true>>(),
-        candidate<Tiling<T, D, 64, 16, 64, 1, 2, true, 0, false, true>>(),
-        candidate<Tiling<T, D, 64, 32, 64, 2, 2, true, 2, false, true>>(),
-        candidate<Tiling<T, D, 128, 32, 64, 1, 2, true, 0, false, true>>(),
-    };
-    return start_best(args, candidates, last);
-  }
-}
-
-#endif
 
 }  // namespace
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
+  static thread_local Choice last[2][2];
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
-  if (!positive || (args->H_kv && args->H % args->H_kv) || args->dtype < 0 || args->dtype > 1) return cudaErrorInvalidValue;
-  switch (args->D) {
-#if !TILE_M || HEAD_DIM == 64
-    case 64: return args->dtype ? choose<Type::kBfloat16, 64>(*args) : choose<Type::kHalf, 64>(*args);
-#endif
-#if !TILE_M || HEAD_DIM == 128
-    case 128: return args->dtype ? choose<Type::kBfloat16, 128>(*args) : choose<Type::kHalf, 128>(*args);
-#endif
-  }
-  return cudaErrorInvalidValue;
+  const bool known = (args->D == 64 || args->D == 128) && (args->dtype == 0 || args->dtype == 1);
+  if (!positive || !known || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
+  return choose(*args, last[args->dtype][args->D / 128]);
 }
+
+#endif

@@ -18,6 +18,7 @@
 // A NaN or an infinity in K or V makes all outputs of its head and channel, or all of its head, NaN.
 
 #include "fp8.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_M
 #define TILE_M 64

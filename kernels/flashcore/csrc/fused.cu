@@ -11,7 +11,7 @@
 // STAGES 1: K and V have one buffer each; V is on its way during Q K^T, the next K during P V.
 // STAGES 2: both have two; the next step's K and V are on their way during this whole step.
 
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block
 #define TILE_M 32

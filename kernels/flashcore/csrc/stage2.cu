@@ -19,7 +19,7 @@
 
 #include "copy.cuh"
 #include "flashcore.h"
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block
 #define TILE_M 64

@@ -44,7 +44,7 @@
 #include "copy.cuh"
 #include "flashcore.h"
 #include "mbarrier.cuh"
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_M  // query rows per block, 16 per consumer warp
 #define TILE_M 64

@@ -1,9 +1,6 @@
-// What the tensor-core kernels share: the instructions they are made of, the layout of a tile in shared memory, and the
-// launch. sm_80 and later, nothing Hopper-only: one source for A100, L4 and H100.
-//
-// A tile is some rows of 64 halves, 128 bytes each: 8 chunks of 16 bytes, the unit that cp.async copies and ldmatrix
-// reads. A 128-byte row spans all 32 banks, so the same chunk of 8 rows would lie in the same 4 banks: chunk c of row r
-// is kept at place c ^ (r % 8) instead, and reading a column of chunks touches every bank once (swizzle()).
+// What the tensor-core kernels share: the instructions they are made of. sm_80 and later, nothing Hopper-only: one
+// source for A100, L4 and H100. CUDA's own headers for FP16 are not needed for them, and would take as long to read as a
+// small kernel takes to compile; tiles.cuh has them.
 //
 // Fragments of mma.sync.m16n8k16, g = lane / 4, t = lane % 4 (each 32-bit register of A and B holds two halves):
 //   A 16x16  a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..]
@@ -13,11 +10,8 @@
 #ifndef FLASHCORE_TENSOR_CUH
 #define FLASHCORE_TENSOR_CUH
 
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math_constants.h>
-
-#include <atomic>
 
 #include "flashcore.h"
 
@@ -79,6 +73,13 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Two floats, rounded to nearest, as two halves in one register, `low` in the lower bits: the order of a fragment.
+__device__ __forceinline__ uint32_t pack_halves(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // 2^x by the special function unit, 2 ulp, no range reduction around it; 2^-inf is exactly 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -112,12 +113,6 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // (keys that are) then has weights of zero; minus infinity as a maximum would give infinity minus infinity.
 constexpr float kLowest = -1e30f;
 
-// Two floats as two halves in one register, `low` in the lower bits: the order of a fragment.
-__device__ __forceinline__ uint32_t pack_halves(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t *>(&pair);
-}
-
 // Across the LANES neighbouring lanes, all of which get the result: 4, a quad, holds one row of a C fragment.
 template <int LANES>
 __device__ __forceinline__ float max_across(float x) {
@@ -145,78 +140,17 @@ __device__ __forceinline__ FoldedScale fold(float scale) {
   return {fmaxf(fabsf(scale) * 1.4426950408889634f, 1e-30f), scale < 0.f ? 0x80008000u : 0u};
 }
 
-// ------------------------------------------------------------------------------------------------ tensors and tiles
-constexpr int kHeadDim = 64;
-constexpr int kRowBytes = kHeadDim * 2;
-constexpr int kChunks = kRowBytes / 16;
-
-// Byte offset of chunk `chunk` of row `row` in a tile.
-__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t chunk) {  // unsigned: % is then a mask
-  return row * kRowBytes + ((chunk ^ row % kChunks) << 4);
-}
-
-// What one block works on: consecutive blocks share a head, so that its K and V are read from L2, not from DRAM.
-struct Place {
-  int tile, head, batch;
-};
-
-__device__ __forceinline__ Place place(int block, int tiles, int heads) {
-  return {block % tiles, block / tiles % heads, block / tiles / heads};
-}
-
-// The first row of one head of one batch.
-__device__ __forceinline__ const __half *head_of(const void *base, const flashcore_strides &stride, const Place &at) {
-  return static_cast<const __half *>(base) + at.batch * stride.batch + at.head * stride.head;
-}
-__device__ __forceinline__ __half *head_of(void *base, const flashcore_strides &stride, const Place &at) {
-  return static_cast<__half *>(base) + at.batch * stride.batch + at.head * stride.head;
-}
-
-// Begin to copy rows first .. first + ROWS - 1 of a head into a swizzled tile; rows from `end` on become zeros, so that
-// a weight of zero meets a value of zero and never a NaN that happened to lie in memory. Commit afterwards.
-// Each thread keeps its chunk and strides over rows: one address that grows, not one per row held in registers.
-template <int ROWS, int THREADS>
-__device__ __forceinline__ void load_tile(uint32_t tile, const __half *head, int64_t stride, int first, int end,
-                                          int thread) {
-  static_assert(THREADS % kChunks == 0, "a pass over the tile is whole rows");
-  constexpr int kPass = THREADS / kChunks;  // rows
-  const int chunk = thread % kChunks;
-  int row = thread / kChunks;
-  const __half *from = head + (first + row) * stride + chunk * 8;
-#pragma unroll
-  for (int pass = 0; pass < (ROWS + kPass - 1) / kPass; ++pass, row += kPass, from += kPass * stride) {
-    if (ROWS % kPass == 0 || row < ROWS) cp_async_16(tile + swizzle(row, chunk), from, first + row < end);
-  }
-}
-
-// ------------------------------------------------------------------------------------------------ launch
+// ------------------------------------------------------------------------------------------------ library
 __host__ __device__ constexpr int64_t tiles_of(int rows, int per_tile) {
   return (static_cast<int64_t>(rows) + per_tile - 1) / per_tile;
 }
 
-// Launch `blocks` blocks of a kernel that takes flashcore_args; cudaErrorInvalidValue for shapes no kernel here takes.
-template <void (*kernel)(flashcore_args)>
-int launch(const flashcore_args &args, int64_t blocks, int threads, size_t shared_bytes) {
-  const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0;
-  if (!positive || args.D != kHeadDim || blocks > INT32_MAX) return cudaErrorInvalidValue;
-  if (shared_bytes > 48 * 1024) {  // beyond what every kernel may use, each device wants to be asked once
-    static std::atomic<uint64_t> asked{0};
-    int device = 0;
-    if (const cudaError_t error = cudaGetDevice(&device)) return error;
-    const uint64_t bit = uint64_t{1} << (device % 64);
-    if (!(asked.load() & bit)) {
-      const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-      if (const cudaError_t error = cudaFuncSetAttribute(kernel, limit, static_cast<int>(shared_bytes))) return error;
-      asked.fetch_or(bit);
-    }
-  }
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, static_cast<cudaStream_t>(args.stream)>>>(args);
-  return cudaGetLastError();
-}
-
 }  // namespace flashcore
 
+// A library of several translation units (flagship.cu says how) has these in one of them.
+#if !defined(PART) || PART & 1
 FLASHCORE_API const char *flashcore_error(int code) { return cudaGetErrorName(static_cast<cudaError_t>(code)); }
 FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args); }
+#endif
 
 #endif

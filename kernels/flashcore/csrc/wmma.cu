@@ -22,7 +22,7 @@
 
 #include <mma.h>
 
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_N  // keys per tile
 #define TILE_N 32
@@ -50,7 +50,7 @@ static_assert(TILE_N % (kThreads / kChunks) == 0, "every thread copies equally m
 static_assert((PAIR_ROWS == 16 || PAIR_ROWS == 32) && TILE_N % 32 == 0 && WARPS % 2 == 0, "whole fragments, for each warp of a pair");
 
 // Rows are 16 bytes longer than their contents: eight rows then start in eight different groups of four banks. (WMMA
-// takes a start and a stride, so the swizzle of tensor.cuh is not for it.)
+// takes a start and a stride, so the swizzle of tiles.cuh is not for it.)
 constexpr int kRow = kHeadDim + 8;      // halves, of Q, K, V and the output
 constexpr int kWeightRow = TILE_N + 8;  // halves, of a pair's weights
 constexpr int kBoxRow = 16 + 4;         // floats: of one fragment, laid out for reading by rows

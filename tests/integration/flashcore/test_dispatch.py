@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore import dispatch, launch, registry
+from flashcore import dispatch, launch, peaks, registry
 from flashcore.build import build
 from flashcore.errors import LaunchFailed, Unsupported
 
@@ -71,6 +71,15 @@ def test_a_layout_met_before_is_called_in_c(echo: launch.Kernel, monkeypatch: py
         assert heard(out) == [float(x.flatten()[0]) for x in (q, k, v)] + [0.5, 1, 9, 64, 2], number
     assert len(seen) == 1
     assert out.stride() == torch.empty_like(q).stride()
+
+
+def test_the_empty_call_that_eager_rows_are_held_against_is_made_in_c(
+    echo: launch.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = peaks.empty_tensors("cpu")
+    echo(*tensors)
+    monkeypatch.setattr(launch.Kernel, "_launch", None)  # of calls through ctypes
+    assert heard(echo(*tensors))[3:6] == [0.125, 0, 1]
 
 
 def test_every_difference_of_a_call_counts(echo: launch.Kernel) -> None:

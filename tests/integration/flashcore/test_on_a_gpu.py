@@ -151,6 +151,14 @@ def test_the_ceilings_are_those_of_a_gpu(ceilings: dict[str, Any]) -> None:
     assert 0.5e9 <= clock_hz <= 3.5e9  # both figures of one loop agree on a clock that GPUs have
 
 
+def test_no_call_of_a_kernel_is_faster_than_that_of_an_empty_one(ceilings: dict[str, Any]) -> None:
+    """The floor of eager rows was measured the way kernels are called: through C here."""
+    kernel = Kernel(build(registry.VARIANTS["flagship"]))
+    assert kernel.dispatch_missing == ""
+    document, _ = bench.run(kernel, {"s64": shapes.SHAPES["s64"]}, backends=[], modes=["eager"], ceilings=ceilings)
+    assert document["benchmarks"][0]["roofline"]["pct"] <= 102
+
+
 def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "kernels")}
     argv = [

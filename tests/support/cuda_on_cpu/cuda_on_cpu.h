@@ -214,6 +214,7 @@ inline unsigned char *at(uint32_t address, int bytes) {
 // ------------------------------------------------------------------------------------------------ CUDA's own functions
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
 inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(static_cast<int>(blockDim.x), mine); }
+[[noreturn]] inline void __trap() { cuda_on_cpu::fail("a trap"); }
 inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0); }
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
@@ -348,6 +349,12 @@ inline void mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
 }
 
 inline unsigned thread_again() { return threadIdx.x; }
+inline uint32_t pack_halves(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  uint32_t bits;
+  std::memcpy(&bits, &pair, 4);
+  return bits;
+}
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void barrier_sync(int id, int threads) { cuda_on_cpu::meet(cuda_on_cpu::barriers[id], threads); }
 inline void barrier_arrive(int id, int threads) { cuda_on_cpu::arrive(cuda_on_cpu::barriers[id], threads); }
