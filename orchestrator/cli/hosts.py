@@ -158,6 +158,46 @@ def audit(cli: Cli, stopping: bool, others: bool) -> int:
     return STRAY_EXIT if still_on else UNANSWERED_EXIT if found.unanswered else 0
 
 
+@hosts.command()
+@click.pass_obj
+def prune(cli: Cli) -> int:
+    """Delete the snapshots that a rebuild in another zone left (`on_stockout = "rebuild"`), after asking.
+
+    A snapshot that is the only copy of a disk, or less than an hour old, is kept. Disks are never deleted.
+    """
+    from orchestrator import app
+    from orchestrator.reports.hosts_table import leftover_json, leftover_lines
+    from orchestrator.workflows import hosts_prune as workflow
+
+    workspace = cli.workspace()
+    targets = workspace.config.targets
+    with app.opened(cli) as services:
+        planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=_label(cli))
+        for kept in planned.kept:
+            cli.note(f"{kept.orphan.thing.name} stays: {kept.why}")
+        for part in planned.unanswered:
+            cli.note(f"not asked: {part}")
+        problems: list[str] = []
+        if planned.doomed:
+            now = services.clock.now()
+            with services.observer.aside():
+                cli.confirm("\n".join(["to be deleted:", *(leftover_lines(one, now)[0] for one in planned.doomed)]))
+            problems = workflow.prune(services, targets, planned)
+        services.observer.close()
+    for problem in problems:
+        cli.note(problem)
+    gone = len(planned.doomed) - len(problems)
+    if cli.json:
+        cli.emit({
+            "snapshots": [leftover_json(one) for one in planned.doomed], "deleted": gone, "problems": problems,
+            "kept": [{"name": one.orphan.thing.name, "why": one.why} for one in planned.kept],
+            "unanswered": list(planned.unanswered),
+        })  # fmt: skip
+    else:
+        cli.note(f"{gone} snapshots deleted" if planned.doomed else "no snapshot of a rebuild is left")
+    return UNANSWERED_EXIT if problems or planned.unanswered else 0
+
+
 # ----------------------------------------------------------------------------------------------------------- saying so
 def _label(cli: Cli) -> str:
     """This workspace's name as a machine's label has it."""

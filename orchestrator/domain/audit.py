@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget, price_in
-from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Leftover, Machine, Power, region_of
+from orchestrator.domain.cloud import (
+    MANAGED_LABEL,
+    RUN_LABEL,
+    SNAPSHOT_LABEL,
+    WORKSPACE_LABEL,
+    Leftover,
+    Machine,
+    Power,
+    region_of,
+)
 from orchestrator.domain.machine_spec import UP_PREFIX, woken_by_hand
 from orchestrator.domain.prices import Model
 from orchestrator.domain.standing_prices import belongs
@@ -156,8 +165,15 @@ def orphans(leftovers: Iterable[Leftover], names: Iterable[str]) -> list[Leftove
     return [one for one in leftovers if not one.users and belongs(one, known)]
 
 
+def made_by_rebuild(leftover: Leftover) -> bool:
+    """Whether it is a snapshot that was made because a zone had no stock: the copy of a disk that stayed."""
+    return leftover.kind == "snapshot" and SNAPSHOT_LABEL in leftover.labels
+
+
 def delete_command(leftover: Leftover) -> str:
     """What gets rid of it; fcctl itself deletes no disk."""
+    if made_by_rebuild(leftover):
+        return "fcctl hosts prune"
     place = {"disk": f"--zone {leftover.place}", "address": f"--region {leftover.place}", "snapshot": ""}
     if leftover.kind == "address" and leftover.place == "global":
         place["address"] = "--global"

@@ -10,6 +10,7 @@ from typing import Literal
 #: Every machine fcctl makes carries these labels; ``fcctl hosts audit`` finds machines by the first, in all zones.
 MANAGED_LABEL = "fcctl"
 WORKSPACE_LABEL = "fcctl-workspace"
+SNAPSHOT_LABEL = "fcctl-rebuild"  # a snapshot that was made to have its machine in another zone
 RUN_LABEL = "fcctl-run"  # the run or session that the machine was last started for
 
 

@@ -64,6 +64,9 @@ class Cloud(Protocol):
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
         """A snapshot of the boot disk; the disk stays."""
 
+    def delete_snapshot(self, name: str, request_id: str) -> Operation:
+        """Delete a snapshot; one that is not there is no error."""
+
     def has_snapshot(self, name: str) -> bool:
         """Whether a snapshot of that name is ready to be used."""
 

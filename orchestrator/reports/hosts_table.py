@@ -126,21 +126,25 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
     if off:
         console.print(f"{off} machine{'s' if off > 1 else ''} off", style="dim")
     for orphan in audit.leftovers:
-        leftover, usd = orphan.thing, orphan.usd_per_month
-        price = "no price known" if usd is None else f"${usd:.2f} a month"
-        size = f" of {leftover.gb} GiB" if leftover.gb else ""
-        console.print(
-            clean(f"{leftover.kind} {leftover.name}{size} in {leftover.place}: nothing uses it, {price}", 400),
-            style="yellow",
-            markup=False,
-        )
-        console.print(clean(f"  {delete_command(leftover)}", 400), style="dim", markup=False)
+        what, command = leftover_lines(orphan, now)
+        console.print(clean(what, 400), style="yellow", markup=False)
+        console.print(clean(f"  {command}", 400), style="dim", markup=False)
     print_accounts(audit.accounts, console)
     for project in audit.emulated:
         console.print(clean(f"{project} is emulated on this computer: nobody pays", 400), style="dim", markup=False)
     for one in audit.unanswered:
         text = f"not asked: {one.what} of {one.project}: {one.why}"
         console.print(clean(text, 400), style="red", markup=False)
+
+
+def leftover_lines(orphan: Orphan, now: float) -> tuple[str, str]:
+    """What it is, how old and at what price; and the command that deletes it."""
+    leftover, usd = orphan.thing, orphan.usd_per_month
+    price = "no price known" if usd is None else f"${usd:.2f} a month"
+    size = f" of {leftover.gb} GiB" if leftover.gb else ""
+    made = f", made {duration(max(0.0, now - leftover.created))} ago" if leftover.created is not None else ""
+    what = f"{leftover.kind} {leftover.name}{size} in {leftover.place}{made}: nothing uses it, {price}"
+    return what, delete_command(leftover)
 
 
 def _lines(finding: Finding, now: float) -> Iterator[tuple[str, str]]:

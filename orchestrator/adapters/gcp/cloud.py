@@ -16,7 +16,18 @@ from orchestrator.adapters.gcp.api import Api, unwelcome
 from orchestrator.adapters.gcp.calls import Refused, Unanswered, pause
 from orchestrator.adapters.gcp.failures import Forbidden
 from orchestrator.adapters.gcp.leftovers import leftovers
-from orchestrator.domain.cloud import Leftover, Machine, MachineSpec, Operation, Power, Quota, Refusal, Remedy, power
+from orchestrator.domain.cloud import (
+    SNAPSHOT_LABEL,
+    Leftover,
+    Machine,
+    MachineSpec,
+    Operation,
+    Power,
+    Quota,
+    Refusal,
+    Remedy,
+    power,
+)
 from orchestrator.errors import CloudError, NotFoundError
 from orchestrator.ports import Clock
 
@@ -205,12 +216,23 @@ class GcpCloud:
         fields = {
             "zone": machine.zone,
             "disk": boot.name,
-            "snapshot_resource": {"name": name, "labels": dict(machine.labels)},
+            "snapshot_resource": {"name": name, "labels": {**machine.labels, SNAPSHOT_LABEL: "yes"}},
         }
         return self._change(
             "createSnapshot", "Disks", "CreateSnapshotDiskRequest", machine.zone, boot.name, request_id, fields,
             method="create_snapshot_unary",
         )  # fmt: skip
+
+    def delete_snapshot(self, name: str, request_id: str) -> Operation:
+        request = self._api.message("DeleteSnapshotRequest", snapshot=name, request_id=str(uuid.UUID(request_id)))
+        try:
+            raw = self._api.calls(
+                f"delete of snapshot {name}", lambda: self._api.send("Snapshots", "delete_unary", request)
+            )
+        except Refused as refused:  # one that is gone is what was wanted, whoever's reply was lost
+            gone = refused.answer.status == 404
+            return Operation("", None, "delete", name, "DONE", None if gone else refused.answer.refusal())
+        return messages.operation(raw)
 
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
         deadline = self._clock.monotonic() + timeout_s

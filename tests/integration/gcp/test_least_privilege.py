@@ -68,6 +68,7 @@ def everything(world: World) -> None:
     assert cloud.leftovers()[1] == []
     world.ok(cloud.snapshot(machine, "copy", rid()))
     assert cloud.has_snapshot("copy")
+    world.ok(cloud.delete_snapshot("copy", rid()))
     suspend(world, f"projects/{PROJECT}/zones/{machine.zone}/instances/{machine.name}")
     world.ok(cloud.resume(world.get(), rid()))
     world.ok(cloud.stop(world.get(), rid()))
