@@ -27,7 +27,8 @@ def documents(**changes: Any) -> dict[str, Any]:
     value = {
         "registers": 100, "spills": 0, "stack": 0, "passed": 20, "max_err": 1e-3, "null": 1.0, "ratio": 0.05,
         "p50": 28.0, "n": 100, "tensor": 60.0, "dram": 70.0, "gpu": "NVIDIA L4", "fastest": 0.5, "eager": 0.6,
-        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8, **changes,
+        "sanitizer": "passed", "mma": 100.0, "smem": 49152, "both": 20, "cycles": 16.0, "fp8": 0.8,
+        "complete": 90, "tuned": 0.85, "tuned_high": 0.88, **changes,
     }  # fmt: skip
     kernel = {
         "name": "flashcore_wmma", "arch": "sm_89",
@@ -73,6 +74,10 @@ def documents(**changes: Any) -> dict[str, Any]:
             ],
         },
         "profile": {"kernels": [{"metrics": metrics}]},
+        "tuning": {
+            "summary": {"states": {"complete": value["complete"]}},
+            "final": [{"held_out": {"ratio": value["tuned"], "ci_high": value["tuned_high"]}}],
+        },
         "host": {"gpu": {"name": value["gpu"]}},
     }
 
@@ -84,7 +89,7 @@ def verdicts(name: str, **changes: Any) -> list[tuple[str, str]]:
 
 
 def test_all_jobs_of_the_brief_are_there() -> None:
-    phases = {"phase0", "phase1", "phase2", "phase3"}
+    phases = {"phase0", "phase1", "phase2", "phase3", "phase4", "stage5"}
     assert {"preflight", "build", "test", "bench", "peaks", "ncu", "evidence", "sweep", *phases} <= set(NAMES)
 
 
@@ -115,6 +120,11 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase3", {"eager": 1.2}, ["mission/eager"]),
         ("phase3", {"p50": 31.0}, ["<= 30"]),
         ("phase3", {"tensor": 0.0}, ["tensor_active_pct"]),
+        ("phase4", {"tuned": 0.95, "tuned_high": 0.96}, ["<= 0.9"]),
+        ("phase4", {"tuned_high": 1.01}, ["ci_high < 1"]),
+        ("stage5", {"complete": 0}, ["states.complete"]),
+        ("stage5", {"null": 0.8}, ["0.9 <="]),
+        ("stage5", {"stack": 8}, ["stack_bytes"]),
         ("evidence", {"sanitizer": "failed"}, ["sanitizer"]),
         ("evidence", {"passed": 19}, ["passed >= 20"]),
         ("evidence", {"registers": 124}, ["<= 120"]),
