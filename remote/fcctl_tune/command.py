@@ -197,7 +197,8 @@ class Run:
         return Study(path, spec, strategy, self.options.seed)
 
     def _recipe(self, spec: Spec) -> Recipe:
-        source = tasks.fingerprint(self.cwd, (self.out, self.work, os.environ.get("FCCTL_OUT", "")))
+        skip = (self.out, self.work, os.environ.get("FCCTL_OUT", ""))
+        source = tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
         return Recipe.of(spec, self.cwd, self.work, source)
 
     def _made(self, study: Study, cluster: Cluster, recipe: Recipe, used: List[Device]) -> Engine:

@@ -7,6 +7,7 @@ A trial is told once, at its end. One that was under way when this process died 
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ AHEAD = 3
 MAX_LOST = 5
 #: After SIGTERM, how long a timing under way may still take, seconds.
 LAST_WORD_S = 3.0
+#: How long a result may take from its worker to here, seconds.
+FETCH_S = 2.0
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
@@ -148,8 +151,8 @@ class Engine:
 
     def _build_default(self) -> None:
         """First of all, since every value is a ratio to its time; trial 0, if it is still to come, is this build."""
-        future = self._submit(tasks.build, self.recipe, self.default, slot="cpu", priority=DEFAULT_FIRST)
-        self._flights[future.key] = Flight(Trial(-1, self.study.space.default), self.default)
+        flight = Flight(Trial(-1, self.study.space.default), self.default)
+        self._submit(flight, tasks.build, self.default, "cpu", DEFAULT_FIRST)
 
     def _ask(self) -> None:
         ahead = AHEAD * len(self.cluster.devices)
@@ -162,17 +165,19 @@ class Engine:
             if trial.number == 0 and self._held is not None:
                 self._held.insert(0, flight)  # its build is under way
                 continue
-            future = self._submit(tasks.build, self.recipe, flight.candidate, slot="cpu")
-            self._flights[future.key] = flight
+            self._submit(flight, tasks.build, flight.candidate, "cpu")
 
     def _in_timing(self) -> List[str]:
         return [key for key in self._futures if key.startswith(slot.measure.__name__)]
 
-    def _submit(self, function: Callable[..., Any], *arguments: Any, slot: str, priority: int = FRESH) -> Any:
-        future = self.cluster.submit(function, *arguments, slot=slot, priority=priority)
-        self._futures[future.key] = future
+    def _submit(
+        self, flight: Flight, function: Callable[..., Any], argument: Any, slot: str, priority: int = FRESH
+    ) -> None:
+        self._await(self.cluster.submit(function, self.recipe, argument, slot=slot, priority=priority), flight)
+
+    def _await(self, future: Any, flight: Flight) -> None:
+        self._futures[future.key], self._flights[future.key] = future, flight
         future.add_done_callback(self._events.put)
-        return future
 
     def _hear(self, seconds: float) -> None:
         """Wait for what happens next, and take all of it that has."""
@@ -180,17 +185,22 @@ class Engine:
             event = self._events.get(timeout=seconds)
             while True:
                 if event is not None and event.key in self._futures:
-                    del self._futures[event.key]
-                    self._done(self._flights.pop(event.key), event)
+                    self._done(self._futures.pop(event.key), self._flights.pop(event.key))
                 event = self._events.get_nowait()
         except queue.Empty:
             return
 
-    def _done(self, flight: Flight, future: Any) -> None:
-        if future.status != "finished":
+    def _done(self, future: Any, flight: Flight) -> None:
+        try:
+            result = future.result(timeout=FETCH_S) if future.status == "finished" else None
+        except (TimeoutError, asyncio.TimeoutError):  # its worker died with the result: Dask has it carried out again
+            result = None
+        if result is None and future.status in ("finished", "pending"):
+            self._await(future, flight)
+            return
+        if result is None:
             self._vanished(flight, future)
             return
-        result = future.result()
         self._lost = 0
         if isinstance(result, Built):
             self._built(flight, result)
@@ -256,8 +266,7 @@ class Engine:
             flight.candidate, self.default, self.halving.repeats[flight.rung], self.seed, check=flight.rung == 0
         )
         priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
-        future = self._submit(slot.measure, self.recipe, timing, slot="gpu", priority=priority)
-        self._flights[future.key] = flight
+        self._submit(flight, slot.measure, timing, "gpu", priority)
 
     def _timed(self, flight: Flight, timed: Timed) -> None:
         self.effort.timed_s += timed.check_s + timed.bench_s

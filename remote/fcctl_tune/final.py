@@ -94,7 +94,8 @@ class Final:
         self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
     def run(self) -> List[Dict[str, Any]]:
-        """An entry for each elite, the best first, those that failed last.
+        """An entry for each elite, the best first, those that failed last; its verdict is that of the held-out cases,
+        where there are any.
 
         Raises:
             TuneError: the default configuration itself fails.
@@ -183,7 +184,8 @@ class Final:
         }
 
     def _entry(self, one: Finalist) -> Dict[str, Any]:
-        entry: Dict[str, Any] = {"trial": one.trial, "ratio": None, "held_out": None, "per_case": {}}
+        params = dict(one.candidate.values)
+        entry: Dict[str, Any] = {"trial": one.trial, "params": params, "ratio": None, "held_out": None, "per_case": {}}
         if one.fault is not None:
             return {**entry, "verdict": "failed", "state": one.fault[0], "reason": one.fault[1]}
         for case, blocks in one.blocks.items():
@@ -193,7 +195,7 @@ class Final:
         searched = self._ratio(one.blocks, self.cases, self._floor(self.cases))
         held_out = self._ratio(one.blocks, self.held_out, self._floor(self.held_out)) if self.held_out else None
         assert searched is not None  # noqa: S101
-        return {**entry, **searched, "held_out": held_out, "verdict": verdict(searched)}
+        return {**entry, **searched, "held_out": held_out, "verdict": verdict(held_out or searched)}
 
     def _floor(self, cases: Sequence[str]) -> float:
         return interval.floor_of(interval.ratio([self.null[case] for case in cases]))
@@ -205,7 +207,7 @@ class Final:
 
 
 def verdict(found: Mapping[str, float]) -> str:
-    """``faster`` or ``slower`` than the default, where the interval leaves no doubt; else ``equal``."""
+    """``faster`` or ``slower`` than the default, where the interval leaves no doubt; else ``undecided``."""
     if found["ci_high"] < 1:
         return "faster"
-    return "slower" if found["ci_low"] > 1 else "equal"
+    return "slower" if found["ci_low"] > 1 else "undecided"

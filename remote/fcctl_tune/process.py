@@ -165,6 +165,11 @@ class Running:
         self._close()
         return sorted(members)
 
+    def forget(self) -> List[int]:
+        """It ended, and nothing of it is left: an empty list."""
+        self._close()
+        return []
+
     def members(self) -> List[int]:
         """Living descendants, the command itself left out."""
         found = family(session=self.pid, marker=("%s=%s" % (MARK, self._mark)).encode())
@@ -202,7 +207,7 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits) -
         how = "output"  # a full file ended it before anybody looked
     seconds = time.monotonic() - running.started
     names = [name_of(pid) for pid in running.members()] if how == "exited" else []
-    survivors = running.end()
+    survivors = running.end() if how != "exited" or names else running.forget()
     return Outcome(running.exit_code, how, seconds, names, len(survivors))
 
 

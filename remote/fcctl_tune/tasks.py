@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import documents, files, gates, readers
 from fcctl_remote.text import last_lines, one_line, tail
@@ -24,6 +24,8 @@ from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 #: In a configuration's folder: what came of its build.
 BUILT = "built.json"
 MAX_DOCUMENTS = 64
+#: Files looked at for whether a source was changed.
+MAX_SOURCES = 20_000
 
 
 @dataclass(frozen=True)
@@ -193,23 +195,41 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
     return document
 
 
-def fingerprint(cwd: str, skip: Sequence[str]) -> str:
-    """Names the content of ``cwd`` by its files' names, sizes and times of change; hidden folders and those in ``skip``
-    left out. It need not be exact: what is named anew is built anew."""
-    digest = hashlib.sha256()
-    seen = 0
+def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
+    """A name for what is built from: another one once a file of ``cwd`` was changed or removed that was there when the
+    file ``record`` was written. New files do not count, since builds leave some behind; nor do hidden folders and those
+    in ``skip``.
+    """
+    known = files.read_json(record)
+    if isinstance(known, dict) and _unchanged(cwd, known.get("files")):
+        return str(known["identity"])
+    listing = dict(_listing(cwd, skip))
+    identity = hashlib.sha256(files.to_json(listing)).hexdigest()
+    files.write_atomic(record, files.to_json({"identity": identity, "files": listing}), durable=False)
+    return identity
+
+
+def _unchanged(cwd: str, listing: Any) -> bool:
+    return isinstance(listing, dict) and all(_facts(os.path.join(cwd, n)) == facts for n, facts in listing.items())
+
+
+def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
+    left = MAX_SOURCES
     for folder, folders, names in os.walk(cwd):
         folders[:] = sorted(
             f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(folder, f) not in skip
         )
         for name in sorted(names):
-            seen += 1
-            if seen > 20_000:
-                return digest.hexdigest()
-            try:
-                facts = os.lstat(os.path.join(folder, name))
-            except OSError:
-                continue
-            line = "%s/%s %d %d\n" % (os.path.relpath(folder, cwd), name, facts.st_size, facts.st_mtime_ns)
-            digest.update(line.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+            path = os.path.join(folder, name)
+            facts = _facts(path)
+            if facts is not None and left:
+                left -= 1
+                yield os.path.relpath(path, cwd).encode("utf-8", "replace").decode(), facts
+
+
+def _facts(path: str) -> Optional[List[int]]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]

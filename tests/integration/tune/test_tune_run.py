@@ -1,0 +1,149 @@
+"""A stranger's kernel tuned on Dask, with all the trouble there can be: kills, crashes, hangs, daemons."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna")
+pytest.importorskip("distributed")
+
+from tests.support.living import is_running
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 120
+
+#: The "kernel": what it does is chosen by its parameters.
+KERNEL = r"""
+case $P in
+  2) kill -SEGV $$;;
+  3) trap '' TERM; while :; do sleep 600; done;;
+  4) echo max err 3; exit 1;;
+  5) setsid sleep 600 & echo $! >> "$MARKS/daemons";;
+  6) [ -e "$MARKS/killed" ] || { touch "$MARKS/killed"; kill -KILL $PPID; sleep 600; };;
+esac
+"""
+SPEC = {
+    "tune": "stranger",
+    "parameters": {"P": [1, 2, 3, 4, 5, 6, 7, 8, 9]},
+    "constraints": ["P != 9"],
+    "build": "until [ $P != 7 -o -e $MARKS/go ]; do sleep 0.1; done; [ $P != 8 ] && echo $P >> $MARKS/built",
+    "check": ". ./kernel.sh",
+    "bench": 'echo $P $TUNE_CASE >> $MARKS/benched; echo "{\\"us\\": $((10 - P)).5}" > $TUNE_OUT/b.json',
+    "metric": {"reader": "metrics", "file": "$TUNE_OUT/b.json", "value": "metrics.us"},
+    "cases": ["a"],
+    "held_out": ["b"],
+    "timeouts": {"build": 60, "check": 1, "bench": 60},
+    "trials": 20,
+    "elites": 1,
+}
+
+
+class Search:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "out"
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+        (folder / "kernel.sh").write_text(KERNEL)
+        (folder / "spec.json").write_text(json.dumps(SPEC))
+        path = os.pathsep.join([str(ROOT / "remote"), os.environ.get("PYTHONPATH", "")])
+        self.env = {**os.environ, "PYTHONPATH": path, "MARKS": str(self.marks), "CUDA_VISIBLE_DEVICES": ""}
+        self.env.pop("FCCTL_OUT", None)
+
+    def start(self) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "fcctl_tune", "run", "spec.json", "--out", "out", "--strategy", "exhaustive"]
+        return subprocess.Popen(
+            argv, cwd=self.folder, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def log(self) -> list[dict[str, str]]:
+        with (self.out / "tune_log.csv").open(encoding="utf-8") as stream:
+            return list(csv.DictReader(stream))
+
+    def told(self) -> list[int]:
+        """Numbers of trials in the journal."""
+        numbers = []
+        for line in (self.out / "journal.log").read_text().splitlines():
+            record = json.loads(line).get("user_attr", {}).get("record")
+            numbers += [record["number"]] if record else []
+        return numbers
+
+    def ours(self) -> list[int]:
+        """Living processes that a search started."""
+        marker = f"MARKS={self.marks}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                mine = marker in entry.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mine and is_running(int(entry.parent.name)):
+                found.append(int(entry.parent.name))
+        return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+def test_a_search_outlives_its_kernels_its_workers_and_itself(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+
+    # Killed outright, in the middle: nothing of it goes on.
+    with search.start() as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if line.startswith("trial "):
+                break
+        first.kill()
+    wait_for(lambda: not search.ours(), PATIENCE_S)
+    before = search.told()
+    assert before
+
+    # Told to stop: it ends with everything written.
+    with search.start() as second:
+        assert second.stdout is not None
+        said = [second.stdout.readline()]
+        second.send_signal(signal.SIGTERM)
+        said += second.stdout
+        assert second.wait(PATIENCE_S) == 143, said
+    assert not search.ours()
+    assert said[-1].startswith("stopped: SIGTERM")
+    assert set(before) <= set(search.told())
+
+    # And to its end.
+    (search.marks / "go").touch()
+    with search.start() as last:
+        said_last = last.communicate(timeout=PATIENCE_S)[0]
+    assert last.returncode == 0, said_last
+    assert not search.ours()
+    _look_at(search, said_last)
+    assert (search.marks / "built").read_text().split().count("1") == 1  # the default was built once, by the first
+
+
+def _look_at(search: Search, said: str) -> None:
+    assert sorted(search.told()) == list(range(8))  # 8 legal configurations, each told once
+    states = {row["P"]: row["state"] for row in search.log()}
+    assert states["1"] == "complete"
+    assert {p: states[p] for p in "2348"} == {"2": "crashed", "3": "hung", "4": "wrong", "8": "build_failed"}
+    assert {states[p] for p in "567"} <= {"complete", "pruned"}
+    assert (search.marks / "killed").exists()  # its worker died with it once, and it was tried again
+    daemons = [int(pid) for pid in (search.marks / "daemons").read_text().split()]
+    assert daemons
+    assert not any(map(is_running, daemons))
+    document: dict[str, Any] = json.loads((search.out / "tuning.json").read_text())
+    assert document["complete"] is True
+    assert document["gpu"] is None
+    best = document["final"][0]
+    assert (best["params"], best["verdict"]) == ({"P": 7}, "faster")
+    assert best["ratio"] == pytest.approx(3.5 / 9.5, abs=1e-4)
+    assert best["held_out"]["ratio"] == pytest.approx(3.5 / 9.5, abs=1e-4)
+    assert best["per_case"]["a"]["us"] == 3.5
+    assert json.loads((search.out / "topk.json").read_text())["final"][0]["params"] == {"P": 7}
+    assert "elite 1: trial 6 faster" in said

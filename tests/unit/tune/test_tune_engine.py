@@ -1,0 +1,261 @@
+"""The engine's decisions, on a cluster that carries nothing out and answers at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_tune import engine as engines
+from fcctl_tune.engine import Engine, Stopped
+from fcctl_tune.errors import TuneError
+from fcctl_tune.halving import Halving
+from fcctl_tune.records import TrialRecord
+from fcctl_tune.slot import Timed, Timing
+from fcctl_tune.spec import Spec
+from fcctl_tune.study import Study
+from fcctl_tune.tasks import Built, Recipe
+
+SPEC = Spec.from_dict(
+    {
+        "tune": "t",
+        "parameters": {"P": {"values": list(range(1, 13)), "default": 6}},
+        "build": "true", "check": "true", "bench": "true",
+        "metric": {"reader": "metrics", "file": "f", "value": "metrics.us"},
+        "cases": ["a", "b"],
+        "trials": 12,
+    }
+)  # fmt: skip
+
+
+class KilledWorker(Exception):
+    """As Dask calls it."""
+
+
+class Future:
+    def __init__(self, key: str, kind: str) -> None:
+        self.key, self.kind = key, kind
+        self.status = "pending"
+        self._outcome: Any = None
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    def settle(self, outcome: Any) -> None:
+        if self.status != "cancelled":
+            self.status, self._outcome = "error" if isinstance(outcome, Exception) else "finished", outcome
+        for callback in self._callbacks:
+            callback(self)
+
+    def result(self, timeout: float) -> Any:
+        return self._outcome
+
+    def exception(self) -> Any:
+        return self._outcome
+
+    def cancel(self, **_: Any) -> None:
+        self.status = "cancelled"
+
+
+class Cluster:
+    """``outcomes``: of (phase, P), instead of success with P microseconds. Each turn of the loop finishes one task of
+    each kind."""
+
+    def __init__(self, cpus: int = 3, gpus: int = 1) -> None:
+        self.cpus, self.devices = cpus, [None] * gpus
+        self.outcomes: dict[tuple[str, int], Any] = {}
+        self.asked: list[tuple[str, int, int]] = []  # phase, P, repeats
+        self.waiting: dict[str, deque[tuple[Future, Any]]] = {"cpu": deque(), "gpu": deque()}
+        self.most_timed = 0
+        self.turned: Callable[[], None] = lambda: None
+        self._keys = itertools.count()
+
+    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, priority: int = 0) -> Future:
+        future = Future(f"{function.__name__}-{next(self._keys)}", slot)
+        queue = self.waiting[slot]
+        if priority:
+            queue.appendleft((future, argument))
+        else:
+            queue.append((future, argument))
+        self.most_timed = max(self.most_timed, len(self.waiting["gpu"]))
+        return future
+
+    def mend(self) -> None:
+        self.turned()
+        for queue in self.waiting.values():
+            if queue:
+                future, argument = queue.popleft()
+                future.settle(self.outcome(argument))
+
+    def outcome(self, argument: Any) -> Any:
+        timing = argument if isinstance(argument, Timing) else None
+        candidate = timing.candidate if timing else argument
+        phase, p = "time" if timing else "build", int(candidate.values["P"])
+        self.asked.append((phase, p, timing.repeats if timing else 0))
+        success = (
+            Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1, 0.2, "gpu-0") if timing else Built("", "", 1)
+        )
+        return self.outcomes.get((phase, p), success)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "TICK_S", 0.0)
+    monkeypatch.setattr(engines, "LAST_WORD_S", 0.05)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as made:
+        yield made
+
+
+def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None) -> Engine:
+    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    heard = (told if told is not None else []).append
+    return Engine(study, cluster, recipe, Halving((3, 9), 3), seed=5, told=heard, gpu="card")
+
+
+def by_p(study: Study) -> dict[Any, TrialRecord]:
+    return {record.params["P"]: record for record in study.records()}
+
+
+def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> None:
+    told: list[TrialRecord] = []
+    engine(study, Cluster(), told).run()
+    assert sorted(r.number for r in told) == list(range(12))
+    found = by_p(study)
+    assert found[6].number == 0
+    assert (found[6].state, found[6].value, found[6].rung) == ("complete", 1.0, 1)
+    assert found[3].value == pytest.approx(0.5)
+    assert found[3].per_case == {"a": 3, "b": 6}
+    assert found[6].seconds == {"build": 1.0, "check": 0.2, "bench": 0.4}  # two rungs
+    assert (found[3].gpu, found[3].worker) == ("card", "gpu-0")
+    assert found[12].state == "pruned"
+
+
+def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study) -> None:
+    cluster = Cluster()
+    engine(study, cluster).run()
+    longer = [p for phase, p, repeats in cluster.asked if repeats == 9]
+    assert 6 in longer
+    assert 1 in longer
+    assert 12 not in longer
+    assert len([1 for phase, _, _ in cluster.asked if phase == "build"]) == 12  # the default's build is trial 0's
+
+
+def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:
+    cluster = Cluster(cpus=8)
+    engine(study, cluster).run()
+    assert 1 < cluster.most_timed <= engines.AHEAD + 8
+
+
+def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {
+        ("build", 1): Built("build_failed", "no such type", 2.0),
+        ("build", 2): Built("gate_failed", "spills", 2.0),
+        ("time", 3): Timed("wrong", "max err 3", check_s=0.5),
+        ("time", 4): Timed("hung", "no answer"),
+        ("time", 5): KilledWorker("x"),
+        ("time", 7): Timed("unavailable", "no GPU"),
+        ("build", 8): OSError(28, "No space left on device"),
+    }
+    engine(study, cluster).run()
+    states = {p: (r.state, r.reason) for p, r in by_p(study).items() if not r.is_timed}
+    assert states == {
+        1: ("build_failed", "no such type"),
+        2: ("gate_failed", "spills"),
+        3: ("wrong", "max err 3"),
+        4: ("hung", "no answer"),
+        5: ("lost", "its workers died"),
+        7: ("bench_failed", "no GPU"),
+        8: ("lost", "OSError: [Errno 28] No space left on device"),
+    }
+
+
+@pytest.mark.parametrize("outcome", [Timed("wrong", "max err 3"), KilledWorker("x")])
+def test_without_a_default_that_works_there_is_nothing_to_compare_with(study: Study, outcome: Any) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("time", 6): outcome}
+    with pytest.raises(TuneError, match=r"max err 3|workers died"):
+        engine(study, cluster).run()
+    assert 0 in [trial.number for trial in study.pending]  # asked for again once it is repaired
+
+
+def test_a_default_that_does_not_build_ends_the_search_at_once(study: Study) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("build", 6): Built("build_failed", "no such type")}
+    with pytest.raises(TuneError, match="the default configuration does not work: build_failed: no such type"):
+        engine(study, cluster).run()
+
+
+def test_a_default_that_breaks_a_gate_is_still_what_others_are_compared_with(study: Study) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("build", 6): Built("gate_failed", "spills")}
+    engine(study, cluster).run()
+    found = by_p(study)
+    assert found[6].state == "gate_failed"
+    assert found[3].value == pytest.approx(0.5)
+
+
+def test_a_machine_on_which_nothing_can_be_carried_out_ends_the_search(study: Study) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("build", p): KilledWorker("x") for p in range(1, 13) if p != 6}
+    with pytest.raises(TuneError, match="could not be carried out"):
+        engine(study, cluster).run()
+    assert len([r for r in study.records() if r.state == "lost"]) < 2 * engines.MAX_LOST  # one success between them
+
+
+def test_the_error_of_a_serve_command_that_never_comes_up_is_passed_on(study: Study) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("time", 6): TuneError("serve: the command does not come up")}
+    with pytest.raises(TuneError, match="does not come up"):
+        engine(study, cluster).run()
+
+
+def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_path: Path) -> None:
+    path = str(tmp_path / "journal")
+    cluster = Cluster()
+    with Study(path, SPEC, "exhaustive") as study:
+        searching = engine(study, cluster)
+
+        def turned() -> None:
+            if len(study.records()) >= 4:  # the same signal ends what runs
+                cluster.outcomes = {("time", p): Timed("crashed", "SIGTERM") for p in range(1, 13)}
+                searching.stop("SIGTERM")
+
+        cluster.turned = turned
+        with pytest.raises(Stopped, match="SIGTERM"):
+            searching.run()
+        told = [r.number for r in study.records()]
+        assert all(r.is_timed for r in study.records())
+        open_ones = [t.number for t in study.pending]
+        assert open_ones
+    with Study(path, SPEC, "exhaustive") as study:
+        again = Cluster()
+        engine(study, again).run()
+        assert [r.number for r in study.records()] == list(range(12))
+        timed_again = {p for phase, p, _ in again.asked if phase == "time"}
+        assert not timed_again & {r.params["P"] for r in study.records() if r.number in told}
+
+
+def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
+    engine(study, Cluster()).run(until=0.0)
+    assert study.records() == []
+    assert study.ended == "running"
+
+
+def test_what_it_cost_is_accounted_for(study: Study) -> None:
+    searching = engine(study, Cluster())
+    searching.run()
+    effort = searching.effort.as_dict()
+    assert effort["built"] == 12
+    assert effort["compile_s"] == pytest.approx(12.0)
+    assert effort["timed_s"] == pytest.approx(0.3 * (12 + len([r for r in study.records() if r.rung])))
+    assert effort["trials_per_minute"] > 0

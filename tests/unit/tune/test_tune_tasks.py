@@ -1,0 +1,197 @@
+"""A trial's build, check and bench by the commands of a spec, with shell scripts as kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_tune import slot, tasks
+from fcctl_tune.slot import Slot, Timing
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Candidate, Failed, Recipe
+
+BENCH = 'echo "{\\"us\\": $US}" > $TUNE_OUT/b.json'
+PTXAS = """ptxas info    : Compiling entry function 'f' for 'sm_89'
+ptxas info    : Function properties for f
+    0 bytes stack frame, 8 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers
+"""
+
+
+def recipe(tmp_path: Path, **entry: Any) -> Recipe:
+    spec = {
+        "tune": "t",
+        "parameters": {"P": [1, 2, 3], "US": [5, 7]},
+        "build": "echo x >> $TUNE_OUT/built; echo $P",
+        "check": "true",
+        "bench": BENCH,
+        "metric": {"reader": "metrics", "file": "$TUNE_OUT/b.json", "value": "metrics.us"},
+        "cases": ["a", "b"],
+        "timeouts": {"build": 60, "check": 60, "bench": 60},
+        **entry,
+    }
+    for folder in ("work/logs", "source"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    return Recipe.of(Spec.from_dict(spec), str(tmp_path / "source"), str(tmp_path / "work"))
+
+
+def candidate(made: Recipe, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
+    params = {"P": str(p), "US": str(us)}
+    return Candidate(number, params, {"P": p, "US": us}, made.out(params))
+
+
+def timing(made: Recipe, one: Candidate, check: bool = True) -> Timing:
+    return Timing(one, candidate(made), repeats=3, seed=11, check=check)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+# ------------------------------------------------------------------------------------------------ build
+def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    one, other = candidate(made), candidate(made, p=2)
+    assert tasks.build(made, one).state == ""
+    again = tasks.build(made, one)
+    assert again.cached
+    assert lines(Path(one.out) / "built") == 1
+    assert not tasks.build(made, other).cached
+    assert one.out != other.out
+
+
+def test_another_command_or_source_is_another_build(tmp_path: Path) -> None:
+    first = recipe(tmp_path)
+    changed = [recipe(tmp_path, build="echo y"), dataclasses.replace(first, source="2"), recipe(tmp_path, env={"E": 1})]
+    assert len({candidate(made).out for made in (first, *changed)}) == 4
+
+
+def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_path: Path) -> None:
+    made = recipe(tmp_path, build='[ -e ok ] || { echo "saxpy.cu(3): error: no such thing" >&2; exit 2; }')
+    failed = tasks.build(made, candidate(made))
+    assert failed.state == "build_failed"
+    assert failed.reason == "exit code 2: saxpy.cu(3): error: no such thing"
+    (tmp_path / "source" / "ok").touch()
+    assert tasks.build(made, candidate(made)).state == ""
+
+
+def test_gates_look_at_what_readers_read_of_the_build(tmp_path: Path) -> None:
+    (tmp_path / "ptxas.txt").write_text(PTXAS)
+    build = f"cat {tmp_path}/ptxas.txt"
+    gates = ["params.P == 1", "all(build.kernels[*].spill_store_bytes == 0)"]
+    made = recipe(tmp_path, build=build, collect=[{"reader": "ptxas", "file": "@log"}], gates=gates)
+    spilled = tasks.build(made, candidate(made))
+    assert spilled.state == "gate_failed"
+    assert "spill_store_bytes" in spilled.reason
+    assert "8" in spilled.reason
+    assert tasks.build(made, candidate(made)).cached  # it would spill again
+    assert tasks.build(made, candidate(made, p=2)).reason.startswith("params.P == 1: 2")
+
+
+def test_a_document_that_the_build_wrote_counts_and_a_missing_one_is_no_pass(tmp_path: Path) -> None:
+    document = json.dumps({"kind": "build", "schema_version": 1, "kernels": [{"registers": 90}]})
+    write = f"echo '{document}' > $FCCTL_OUT/build-x.json; echo '[]' > $TUNE_OUT/other.json"
+    made = recipe(tmp_path, build=write, gates=["max(build.kernels[*].registers) <= 96"])
+    assert tasks.build(made, candidate(made)).state == ""
+    made = recipe(tmp_path, build="true", gates=["max(build.kernels[*].registers) <= 96"])
+    assert tasks.build(made, candidate(made)).state == "gate_failed"
+
+
+def test_a_build_that_hangs_or_crashes_is_a_failed_build(tmp_path: Path) -> None:
+    made = recipe(tmp_path, build="sleep 600", timeouts={"build": 0.2})
+    assert tasks.build(made, candidate(made)).state == "build_failed"
+    made = recipe(tmp_path, build="kill -SEGV $$")
+    assert tasks.build(made, candidate(made)).reason == "SIGSEGV"
+
+
+# ------------------------------------------------------------------------------------------------ check and bench
+def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    for one in (candidate(made), candidate(made, us=7, number=4)):
+        tasks.build(made, one)
+        timed = slot.measure(made, timing(made, one))
+        assert timed.state == "", timed.reason
+    assert timed.per_case == {"a": 7.0, "b": 7.0}
+    assert timed.base == {"a": 5.0, "b": 5.0}
+
+
+def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
+    said = 'echo "$TUNE_CASE $TUNE_SEED $TUNE_REPEATS $TUNE_TRIAL $P" >> $TUNE_OUT/said; ' + BENCH
+    made = recipe(tmp_path, bench=said, check='[ "$TUNE_SEED" = 11 ]')
+    one = candidate(made, us=7, number=4)
+    for each in (candidate(made), one):
+        tasks.build(made, each)
+    assert slot.measure(made, timing(made, one)).state == ""
+    assert (Path(one.out) / "said").read_text() == "a 11 3 4 1\nb 11 3 4 1\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "reason"),
+    [
+        ({"check": "echo max err 3; exit 1"}, "wrong", "exit code 1: max err 3"),
+        ({"check": "kill -SEGV $$"}, "crashed", "SIGSEGV"),
+        ({"check": "sleep 600", "timeouts": {"check": 0.2}}, "hung", "took longer than its time"),
+        ({"check": {"run": "true", "gates": ["params.P == 2"]}}, "wrong", "params.P == 2: 1"),
+        ({"bench": "exit 4"}, "bench_failed", "exit code 4"),
+        ({"bench": "kill -ABRT $$"}, "crashed", "SIGABRT"),
+        ({"bench": "true"}, "bench_failed", "no file matches"),
+        ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json"),
+        ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in"),
+        ({"bench": "echo '{\"ns\": 5}' > $TUNE_OUT/b.json"}, "bench_failed", "metric metrics.us"),
+    ],
+)
+def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str, reason: str) -> None:
+    made = recipe(tmp_path, **change)
+    tasks.build(made, candidate(made))
+    timed = slot.measure(made, timing(made, candidate(made)))
+    assert timed.state == state
+    assert reason in timed.reason
+
+
+def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
+    made = recipe(tmp_path, bench="true")
+    tasks.build(made, candidate(made))
+    (Path(candidate(made).out) / "b.json").write_text('{"us": 1}')
+    assert slot.measure(made, timing(made, candidate(made))).state == "bench_failed"
+
+
+def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
+    made = recipe(tmp_path, bench='echo "$P" >> order; ' + BENCH)
+    many = [candidate(made, p) for p in (1, 2, 3)]
+    for one in many:
+        tasks.build(made, one)
+    reply = Slot.here(made).turns(many, "a", 3, 6)
+    assert reply["per"] == [[5.0] * 6] * 3
+    taken = (tmp_path / "source" / "order").read_text().split()
+    assert taken == ["1", "2", "3", "3", "2", "1", "2", "3", "1", "1", "3", "2", "3", "1", "2", "2", "1", "3"]
+
+
+@pytest.mark.parametrize("samples", [None, [], "1", [1.0, None], [True], [float("nan")], [-1.0], [float("inf")]])
+def test_what_is_no_time_is_refused(samples: Any) -> None:
+    with pytest.raises(Failed, match="no time in"):
+        slot._positive(samples)
+
+
+def test_builds_are_of_a_source_until_one_of_its_files_is_changed(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+
+    def seen() -> str:
+        return tasks.source_identity(str(source), (str(source / "out"),), str(tmp_path / "source.json"))
+
+    for name in ("a.cu", "out/x", ".git/x", "__pycache__/x"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("1")
+    first = seen()
+    for name in ("out/x", ".git/x", "__pycache__/x", "a.out"):  # what is no source, and what a build leaves behind
+        (source / name).write_text("12")
+    assert seen() == first
+    (source / "a.cu").write_text("12")
+    second = seen()
+    assert second != first
+    assert seen() == second
+    (source / "a.cu").unlink()
+    assert seen() not in (first, second)
