@@ -94,6 +94,6 @@ def _speedup(ratio: Ratio) -> dict[str, float | bool | None]:
 def _run(run: RunPart) -> dict[str, Any]:
     return {
         "run_id": run.run_id, "job": run.job, "target": run.target, "status": run.status, "gpu": run.gpu,
-        "machine": dict(run.machine), "seconds": run.seconds, "usd": run.usd,
+        "machine": dict(run.machine), "seconds": run.seconds, "usd": run.usd, "emulated": run.emulated,
         "cost": [line.model_dump() for line in run.cost], "problems": list(run.problems),
     }  # fmt: skip

@@ -169,5 +169,7 @@ def cost(run: RunPart) -> Chart | None:
         f"${run.usd:.2f} by activity, at ${run.usd_per_hour:.2f} an hour." if priced
         else "Seconds by activity; this run had no price."
     )  # fmt: skip
+    if run.emulated:
+        caption += " The machine was emulated: nothing was spent."
     cells = tuple((c.activity, f"{c.seconds:.1f}", f"{c.usd:.4f}" if priced else "") for c in lines)
     return Chart("cost", "Cost split", caption, spec, ("activity", "seconds", "dollars"), cells)

@@ -9,7 +9,7 @@ from orchestrator.reports.figures import microseconds, small
 from orchestrator.reports.live import duration
 from orchestrator.reports.summary import words
 from orchestrator.reports.summary.chart import Chart
-from orchestrator.reports.summary.model import Report, Row, Table
+from orchestrator.reports.summary.model import Report, Row, RunPart, Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
@@ -26,7 +26,9 @@ def render(report: Report, charts: Iterable[Chart] = (), pictures: Mapping[str, 
 
 def _blocks(report: Report, charts: Iterable[Chart], pictures: Mapping[str, str]) -> Iterator[str]:
     yield f"# {escape(words.title(report))}\n"
-    yield " ".join(escape(said) for said in words.verdict(report)) + "\n"
+    verdict = " ".join(escape(said) for said in words.verdict(report))
+    if verdict:
+        yield verdict + "\n"
     if report.headline:
         yield "## Top line\n"
         yield f"{escape(words.heading(report.headline, report))}\n"
@@ -49,17 +51,21 @@ def _blocks(report: Report, charts: Iterable[Chart], pictures: Mapping[str, str]
             yield from _timings(table)
     for run in report.runs:
         yield f"## {'Run' if len(report.runs) == 1 else escape(run.run_id)}\n"
-        yield from (f"- {escape(name)}: {escape(value)}" for name, value in words.run_facts(run))
-        yield ""
-        if run.steps:
-            yield from _table(
-                ("step", "status", "time"),
-                [(s.id, s.status.replace("_", " "), duration(s.seconds)) for s in run.steps],
-            )
-        cost = [(c.activity, f"{c.seconds:.0f} s", f"${c.usd:.4f}" if run.usd else "") for c in run.cost]
-        if cost:
-            yield from _table(("activity", "time", "cost"), cost)
-        yield from (f"Not shown: {escape(problem)}\n" for problem in run.problems)
+        yield from _run(run)
+
+
+def _run(run: RunPart) -> Iterator[str]:
+    yield from (f"- {escape(name)}: {escape(value)}" for name, value in words.run_facts(run))
+    yield ""
+    if run.steps:
+        yield from _table(
+            ("step", "status", "time"),
+            [(s.id, s.status.replace("_", " "), duration(s.seconds)) for s in run.steps],
+        )
+    cost = [(c.activity, f"{c.seconds:.0f} s", f"${c.usd:.4f}" if run.usd else "") for c in run.cost]
+    if cost:
+        yield from _table(("activity", "time", "cost"), cost)
+    yield from (f"Not shown: {escape(problem)}\n" for problem in run.problems)
 
 
 def _timings(table: Table) -> Iterator[str]:

@@ -134,6 +134,8 @@ class RunPart:
     gpu: str
     steps: tuple[StepBand, ...]
     cost: tuple[CostLine, ...]
+    #: The machine was emulated: its dollars were never spent.
+    emulated: bool
     usd: float
     usd_per_hour: float
     telemetry: Series

@@ -62,6 +62,7 @@ def run_part(shown: Shown) -> RunPart:
             for s in record.steps
         ),
         cost=tuple(record.cost.breakdown) or tuple(_by_activity(record)),
+        emulated=record.cost.emulated,
         usd=record.cost.usd,
         usd_per_hour=record.cost.usd_per_hour,
         telemetry=load_telemetry(shown.folder),

@@ -143,6 +143,8 @@ def verdict(report: Report) -> Iterator[str]:
 def run_facts(run: RunPart) -> list[tuple[str, str]]:
     """Where and when a run was, as names and values."""
     price = f"${run.usd:.2f} at ${run.usd_per_hour:.2f} an hour" if run.usd else ""
+    if price and run.emulated:
+        price = f"would have been {price}; emulated, nothing was spent"
     facts = [
         ("run", run.run_id), ("job", f"{run.job}: {run.title}" if run.title else run.job), ("target", run.target),
         ("status", run.status.replace("_", " ")), ("started", run.started),

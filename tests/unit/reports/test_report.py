@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.domain.records import CostRecord
 from orchestrator.reports.summary import as_json, drawing, markdown, page, words
 from orchestrator.reports.summary.build import build
 from orchestrator.reports.summary.charts import charts
@@ -161,6 +162,14 @@ def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
     text = page.render(made, charts(made))
     assert "No timings in this run" in text
     assert as_json.document(made)["tables"] == []
+
+
+def test_what_an_emulated_machine_cost_was_never_spent(tmp_path: Path) -> None:
+    cost = CostRecord(usd=0.5, usd_per_hour=0.71, billed_s=60, emulated=True)
+    made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[], cost=cost)])
+    assert "would have been $0.50 at $0.71 an hour; emulated, nothing was spent" in markdown.render(made)
+    assert "\n\n\n" not in markdown.render(made)
+    assert as_json.document(made)["runs"][0]["emulated"] is True
 
 
 def test_json_says_the_same(h200: Report) -> None:
