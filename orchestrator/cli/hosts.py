@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.amounts import Finite
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
 
 @hosts.command()
 @click.argument("target", required=False)
-@click.option("--minutes", type=click.FloatRange(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
+@click.option("--minutes", type=Finite(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
 @click.pass_obj
 def up(cli: Cli, target: str | None, minutes: float | None) -> None:
     """Wake TARGET's machine, or make it, and say how to log in. It stops itself after --minutes, whatever happens.

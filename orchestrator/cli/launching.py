@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.amounts import DOLLARS
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ _OPTIONS = (
     click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id."),
     click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the env."),
-    click.option(
-        "--budget", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="What this run may cost."
-    ),
+    click.option("--budget", type=DOLLARS, metavar="USD", help="What this run may cost."),
     click.option(
         "--stop-at-budget", is_flag=True, help="Start even if it may cost more; it is ended at its tightest cap."
     ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 #: Between two looks of the live line at the machine, and between two of its frames, seconds.
 LOOK_S, FRAME_S = 15.0, 1.0
 
-_positive = click.FloatRange(min=0, min_open=True)
-
 
 @click.group()
 def session() -> None:
@@ -29,12 +28,12 @@ def session() -> None:
 @session.command()
 @click.option("--on", "target", metavar="TARGET", help="Whose machine; the workspace's default target otherwise.")
 @click.option(
-    "--budget", type=_positive, metavar="USD",
+    "--budget", type=DOLLARS, metavar="USD",
     help="The most all of it may cost; per_session_usd of [budget] otherwise.",
 )  # fmt: skip
-@click.option("--max-hours", type=_positive, metavar="H", help="No longer than this, even if the budget lasts.")
+@click.option("--max-hours", type=POSITIVE, metavar="H", help="No longer than this, even if the budget lasts.")
 @click.option(
-    "--idle-minutes", type=click.FloatRange(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
+    "--idle-minutes", type=Finite(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
     help="The machine stops itself when no run was on it for so long.",
 )  # fmt: skip
 @click.option("--restart", is_flag=True, help="Stop the machine if it is on; it gets a time limit anew.")

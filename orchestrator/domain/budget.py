@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fcctl_remote import wire
     from orchestrator.domain.prices import Model, Price, PriceTable
 
-Usd = Annotated[float, Field(gt=0)]
+#: Dollars that a person may mean.
+Usd = Annotated[float, Field(gt=0, le=1_000_000)]
 
 #: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
 #: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, https://cloud.google.com/compute/vm-instance-pricing
@@ -58,6 +59,11 @@ class Budget(BaseModel):
     def holds_over_runs(self) -> bool:
         """Whether a cap reckons with what other runs cost."""
         return any(cap is not None for cap in (self.per_day_usd, self.per_month_usd, self.project_usd))
+
+
+def dollars(usd: float) -> str:
+    """``$2.50``; of less than a cent, what it is and not ``$0.00``."""
+    return f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.2g}"
 
 
 # ------------------------------------------------------------------------------------------------------------- rates

@@ -155,9 +155,13 @@ class _Part:
 
 
 def standing_lines(words: Iterable[Holding], now: float, zone: tzinfo) -> list[Line]:
-    """What all things have cost until now, one line for each and each day of ``zone``."""
+    """What all things have cost until now, one line for each and each day of ``zone``.
+
+    What was seen while this computer's clock was ahead was seen by now, not later.
+    """
     found = []
-    for life in lives(words):
+    seen = [word if word.seen <= now else word.model_copy(update={"seen": now}) for word in words]
+    for life in lives(sorted(seen, key=lambda word: word.seen)):
         for part in _joined(_parts(life, now)):
             for start, end in _days(part.start, part.end, zone):
                 usd = (part.word.usd_per_month or 0.0) / HOURS_PER_MONTH * (end - start) / 3600

@@ -121,7 +121,7 @@ class Collect(_Part):
 class JobBudget(_Part):
     """What a run of the job may take at most."""
 
-    usd: Annotated[float, Field(gt=0)] | None = None
+    usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     minutes: Annotated[float, Field(gt=0, le=7 * 24 * 60)] | None = None
 
 

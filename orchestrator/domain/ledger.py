@@ -221,11 +221,12 @@ def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> Span | None:
     if not of_run:
         return None
     start, end = of_run[0].start, of_run[-1].start + of_run[-1].seconds
-    for span in on:
-        gap = max(span.started - end, start - (math.inf if span.on else span.until))
-        if span.target == of_run[0].target and gap <= NEAR_S:
-            return span
-    return None
+
+    def gap(span: Span) -> float:
+        return max(span.started - end, start - (math.inf if span.on else span.until))
+
+    near = [span for span in on if span.target == of_run[0].target and gap(span) <= NEAR_S]
+    return min(near, key=gap, default=None)
 
 
 def _rest(of_machine: Sequence[Span], used: Sequence[Line]) -> list[Line]:
@@ -338,7 +339,8 @@ def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
     for line in lines:
         if line.emulated:
             continue
-        when = datetime.fromtimestamp(line.start, zone)
+        # A clock that was set back does not give a day's money again: what is ahead of it counts as of now.
+        when = datetime.fromtimestamp(min(line.start, now), zone)
         ever += line.usd
         if (when.year, when.month) == (today.year, today.month):
             month += line.usd

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fcctl_remote import wire
-from orchestrator.domain.budget import Budget, as_gcp
+from orchestrator.domain.budget import Budget, as_gcp, dollars
 from orchestrator.domain.guard import Cap, judge, on_since
 from orchestrator.domain.machine_cost import rate_of
 from orchestrator.domain.records import JournalEntry
@@ -133,8 +133,8 @@ def refuse_useless(saved: SavedPlan, least_s: float) -> None:
     bought = saved.fence_s if saved.fence_s is not None else saved.worst_case_minutes * 60
     if bought < least_s:
         raise BudgetError(
-            f"${saved.stop_at_usd or 0:.2f} buys {max(0.0, bought):.0f} seconds of {saved.target.name}, which is too"
-            f" little to begin with",
+            f"{dollars(saved.stop_at_usd or 0)} buys {max(0.0, bought):.0f} seconds of {saved.target.name}, which is"
+            " too little to begin with",
             cause=f"${saved.worst_rate:.2f} an hour, with the cloud's lateness and its minimum",
             hint="raise the cap, or wait for a day with more left of it (fcctl cost budget)",
         )

@@ -8,7 +8,7 @@ from datetime import tzinfo
 from pydantic import ValidationError
 
 from orchestrator.domain import ledger as books
-from orchestrator.domain.budget import Budget
+from orchestrator.domain.budget import Budget, dollars
 from orchestrator.domain.ledger import Line, Spent
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
@@ -80,7 +80,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
             left = max(0.0, cap - used - underway)
             also = f", and runs underway may cost ${underway:.2f}" if underway else ""
             raise BudgetError(
-                f"this could cost ${worst_usd:.2f}, and ${left:.2f} are left of the {name}'s ${cap:.2f}",
+                f"this could cost {dollars(worst_usd)}, and {dollars(left)} are left of the {name}'s {dollars(cap)}",
                 cause=f"${used:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
                 hint=_hint(name),
             )

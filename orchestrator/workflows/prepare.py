@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.domain import run_id as ids
-from orchestrator.domain.budget import Budget, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.domain.budget import Budget, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.guard import Cap, tightest
 from orchestrator.domain.job import Job
 from orchestrator.domain.plan import controller_steps, make_plan
@@ -167,8 +167,8 @@ def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
     cap, worst = tightest(caps), saved.worst_case_usd
     if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
-            f"{saved.plan.job} on {saved.target.name} could cost ${worst:.2f}, and a run may cost ${cap.usd:.2f}"
-            f" ({cap.name})",
+            f"{saved.plan.job} on {saved.target.name} could cost {dollars(worst)}, and a run may cost"
+            f" {dollars(cap.usd)} ({cap.name})",
             cause=_why(saved),
             hint="have it ended at the cap: --stop-at-budget; or lower the steps' timeouts or `budget: {minutes: N}` of"
             " the job, take fewer with --steps, or raise the cap",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.domain import run_id as ids
-from orchestrator.domain.budget import Budget, as_gcp, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.domain.budget import Budget, as_gcp, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.guard import LEAST_S
 from orchestrator.domain.session import SavedSession
 from orchestrator.domain.target import Target
@@ -57,7 +57,7 @@ def plan_session(
     )
     if saved.fence_s < LEAST_S:
         raise BudgetError(
-            f"${usd:.2f} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
+            f"{dollars(usd)} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
             cause=f"${saved.worst_usd_per_hour:.2f} an hour at worst, with the cloud's lateness and its minimum",
             hint="raise --budget",
         )

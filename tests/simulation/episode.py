@@ -23,11 +23,12 @@ from orchestrator.adapters.tune_bundle import TuneBundles
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
 from orchestrator.domain.job import Job, Step
+from orchestrator.domain.ledger import Sighting
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import FcctlError, LinkLost
 from orchestrator.ports import ActiveRun, Login, Services, Source
-from orchestrator.workflows import debts, hold
+from orchestrator.workflows import debts, machines
 from orchestrator.workflows import link as links
 from orchestrator.workflows import session as sessions
 from orchestrator.workflows.audit import audit
@@ -46,6 +47,9 @@ from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation,
 
 RATE = 0.72
 SESSION_USD = 0.8
+#: More than all commands of a schedule together may cost, so that only what happens elsewhere spends it.
+PROJECT_USD = 50.0
+ELSEWHERE = "elsewhere"
 ZONES = ["us-west1-c", "us-west1-a", "us-central1-a"]
 #: A command that ended leaves nothing on; how long it may still take for what it asked for to come true.
 SETTLED_S = 30.0
@@ -76,10 +80,13 @@ class Schedule:
     exists: bool = True
     #: ``--budget``, with ``--stop-at-budget``, of every run.
     stop_at: float | None = None
+    #: ``[budget] project_usd``.
+    project_cap: float | None = None
 
     def __str__(self) -> str:
         faults = " ".join(map(str, self.faults)) or "-"
         money = f" stop_at={self.stop_at}" if self.stop_at is not None else ""
+        money += f" project_cap={self.project_cap}" if self.project_cap is not None else ""
         return (
             f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists}{money}"
             f" faults: {faults}"
@@ -110,7 +117,8 @@ def draw(seed: int) -> Schedule:
 
 
 def _with_money(schedule: Schedule) -> Schedule:
-    """Every fourth schedule has a session in it, and every fourth a budget to stop at; both, now and then."""
+    """Every fourth schedule has a session in it, every fourth a budget to stop at, every fifth a cap of the project
+    that something else spends; several of them, now and then."""
     rng = random.Random(f"money {schedule.seed}")
     if rng.random() < 0.25:
         first, *rest = schedule.commands
@@ -122,6 +130,9 @@ def _with_money(schedule: Schedule) -> Schedule:
         schedule = replace(schedule, commands=tuple(session))
     if rng.random() < 0.25:
         schedule = replace(schedule, stop_at=round(rng.uniform(0.05, 0.35), 3))
+    if rng.random() < 0.2:
+        bill = Fault(rng.randint(40, 220), "bill")
+        schedule = replace(schedule, project_cap=PROJECT_USD, faults=tuple(sorted((*schedule.faults, bill))))
     return schedule
 
 
@@ -254,7 +265,7 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    modules: list[Any] = [links, hold, debts]
+    modules: list[Any] = [links, machines, debts]
     before = [module.threading for module in modules]
     for module in modules:
         module.threading = Threading
@@ -289,6 +300,8 @@ class Episode:
         self.world.on["made"] = self._furnish
         self.world.on["crash"] = self._crash
         self.world.on["other"] = self._other
+        self.world.on["bill"] = self._bill
+        self.budget = Budget(project_usd=self.schedule.project_cap)
         self.target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=self.schedule.release,
             usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
@@ -374,7 +387,7 @@ class Episode:
 
     def _session(self, services: Services) -> None:
         self.world.advance(0.01)
-        saved = plan_session(services, Budget(), self.target, SESSION_USD, None, 10.0, "sim")
+        saved = plan_session(services, self.budget, self.target, SESSION_USD, None, 10.0, "sim")
         self.allowed += saved.worst_case_usd
         sessions.start(services, saved)
 
@@ -406,7 +419,7 @@ class Episode:
         ]
         job = Job(job="bench", steps=steps)
         self.world.advance(0.01)  # an attempt is known by the moment it was planned
-        return prepare(services, self.root, "sim", Budget(), self._wanted(job))
+        return prepare(services, self.root, "sim", self.budget, self._wanted(job))
 
     def _wanted(self, job: Job) -> Wanted:
         return Wanted(job, self.target, {}, None, self.schedule.stop_at, self.schedule.stop_at is not None)
@@ -420,6 +433,19 @@ class Episode:
             self.command(self.world.rng.choice(("ps", "run", "cancel")), "other")
         finally:
             self._depth -= 1
+
+    def _bill(self) -> None:
+        """A machine of the same workspace that somebody had started by hand, as an audit finds it: the cap is spent."""
+        now = self.world.now
+        word = Sighting(
+            project="sim-project", zone=ZONES[0], name=ELSEWHERE, instance_id="0", target=ELSEWHERE,
+            usd_per_hour=PROJECT_USD, started=now - 3600.0, stopped=now, seen=now,
+        )  # fmt: skip
+        SightingFile(self.root / "results").note(word)
+        # What a run in a session may cost was reserved when the session began.
+        capped = self.schedule.project_cap is not None and "session" not in self.schedule.commands
+        if capped and self.world.cap_spent_at is None:
+            self.world.cap_spent_at = now
 
     # -------------------------------------------------------------------------------------------------------- it all
     def play(self) -> None:
@@ -507,7 +533,8 @@ class Episode:
         if kinds & {"skew", "cloud_down", "lost_reply", "other"}:
             return
         audit(services, {"l4": self.target}, Budget(), workspace="sim")
-        known = sum(line.seconds for line in ledger_lines(services))
+        lines = [line for line in ledger_lines(services) if line.what is None]
+        known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
         true = sum(max(60.0, (end or self.world.now) - start) for start, end in self.cloud.billed())
         if known > true + 60.0 * len(self.cloud.billed()):
             raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")

@@ -17,6 +17,11 @@ from orchestrator.ports import Transfer
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.world import Actor, Violation, World
 
+#: The books are read again every minute, and a run is looked at with every reply.
+HEED_S = 90.0
+#: Who does not ask for so long was asleep, or cut off.
+AWAY_S = 30.0
+
 
 @dataclass
 class Run:
@@ -43,6 +48,8 @@ class Guest:
         self.runs: dict[str, Run] = {}
         #: By attempt (when it was planned) and step: another run id for the same attempt would be a second run too.
         self.executed: Counter[tuple[float, str]] = Counter()
+        #: By run: who followed it last, since when without a pause, and until when.
+        self._polls: dict[str, tuple[str, float, float]] = {}
         self.lease = wire.Lease(armed=False)
         self._tokens = iter(range(1, 10**9))
         instance.on_power = self._power
@@ -122,6 +129,18 @@ class Guest:
         if not run.ended:
             run.results.append(self._result(run, run.plan.steps[run.step], "cancelled", None))
             self._end(run, status, 103, reason)
+
+    def followed(self, run: Run, by: Actor) -> None:
+        """Somebody who follows a run past a cap that is spent ends it soon; one who was away a while starts anew."""
+        spent_at, now = self.world.cap_spent_at, self.world.now
+        if spent_at is None or run.ended:
+            return
+        who, since, last = self._polls.get(run.plan.run_id, ("", now, now))
+        if who != by.name or now - last > AWAY_S:
+            since = now
+        self._polls[run.plan.run_id] = (by.name, since, now)
+        if now - since > HEED_S:
+            raise Violation(f"the project's cap is spent, and {by.name} goes on following {run.plan.run_id}")
 
     # --------------------------------------------------------------------------------------------------------- files
     def files(self, run: Run) -> dict[str, bytes]:
@@ -237,6 +256,7 @@ class Session:
     def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
         def act() -> tuple[wire.WatchReply, bytes]:
             run, until = self._run(request.run_id), self._world.now + request.wait_s
+            self._guest.followed(run, self._actor)
             while not run.ended and self._world.now < until and self._guest.instance.boots == self._boot:
                 self._world.advance(1.0)
             return wire.WatchReply([], 0, self._summary(run)), b""

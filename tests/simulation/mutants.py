@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.domain import acquire as decision
-from orchestrator.domain import saved_plan
-from orchestrator.workflows import drive, hold, hold_release, prepare, session
+from orchestrator.domain import machine_cost, reconcile, saved_plan
+from orchestrator.workflows import drive, guard, hold, hold_release, prepare, session, witness
 from orchestrator.workflows.collect import Collection
 from orchestrator.workflows.machines import Changes
 from orchestrator.workflows.release import Released
@@ -23,6 +23,8 @@ class Mutant:
     plant: Callable[[pytest.MonkeyPatch], None]
     #: How the violation begins.
     says: str
+    #: Where to begin to look: shortly before a seed that has found it, for a short search.
+    seed: int = 0
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -108,16 +110,31 @@ def session_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session, "release", lambda *_: [Released("gone", "us-west1-c")])
 
 
+def guard_asleep(patch: pytest.MonkeyPatch) -> None:
+    """The guard never looks: a run goes on although what is spent elsewhere has used its cap up."""
+    patch.setattr(guard.Guard, "look", lambda self: None)
+
+
+def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
+    """The bill of a machine that was deleted unseen runs on until somebody comes."""
+    patch.setattr(machine_cost.Sitting, "seconds", property(lambda self: sum(self.parts.values())))
+    patch.setattr(witness, "closings", lambda *_: [])
+    for what in ("closings", "corrections", "bounds"):
+        patch.setattr(reconcile, what, lambda *_: [])
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
-    Mutant("a longer fence", longer_fence, "$"),
+    Mutant("a longer fence", longer_fence, "$", seed=8),
     Mutant("nothing fetched", nothing_fetched, "20270115"),
-    Mutant("journal too late", journal_too_late, "vm is "),
+    Mutant("journal too late", journal_too_late, "vm is ", seed=40),
     Mutant("never let go", never_let_go, "vm is "),
-    Mutant("no note left", no_note_left, "vm is "),
+    Mutant("no note left", no_note_left, "vm is ", seed=80),
     Mutant("submitted again", submitted_again, "step "),
     Mutant("nobody picks up", nobody_picks_up, "20270115"),
     Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
-    Mutant("a longer session", longer_session, "$"),
-    Mutant("a session forgotten", session_forgotten, "vm is "),
+    Mutant("a longer session", longer_session, "$", seed=60),
+    Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
+    Mutant("the guard asleep", guard_asleep, "the project's cap is spent", seed=10),
+    Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
 ]

@@ -28,6 +28,8 @@ ONCE_FOUND = [
     # A run left the machine to another that was just waking it; that one was refused, and nobody stopped it.
     Schedule(6399, (Fault(8, "other"),), ("run",)),
     Schedule(6606, (Fault(9, "kill_after"), Fault(9, "other")), ("run", "ps"), release="delete"),
+    # The laptop slept before it asked for the deletion; the machine stopped by itself meanwhile, and was billed on.
+    Schedule(4334, (Fault(199, "sleep", 1221.0),), ("run",), release="delete", exists=False),
 ]
 
 
@@ -39,7 +41,8 @@ def test_what_was_found_once_stays_mended(schedule: Schedule) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
-    found = next((failure for seed in range(600) if (failure := _first_line(seed)) is not None), None)
+    seeds = range(mutant.seed, mutant.seed + 600)
+    found = next((failure for seed in seeds if (failure := _first_line(seed)) is not None), None)
     assert found is not None, f"600 schedules did not find: {mutant.name}"
     assert found.startswith(mutant.says)
 

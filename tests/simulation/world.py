@@ -34,6 +34,7 @@ Kind = Literal[
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
     "other",  # another fcctl does its whole work in between
+    "bill",  # a machine elsewhere was on for nobody, and the project's cap is spent
 ]
 
 EPOCH = 1_800_000_000.0
@@ -79,6 +80,8 @@ class World:
     no_stock_until: float = 0.0
     disk_full_until: float = 0.0
     stop_seconds: float = 20.0
+    #: Since when the project's cap is spent.
+    cap_spent_at: float | None = None
     trace: list[str] = field(default_factory=list)
     #: What happens to machines; the cloud and the host hang themselves in.
     on: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -163,5 +166,5 @@ class World:
             case "cut" | "cloud_down" | "stockout" | "full":
                 name = {"cut": "link_down", "cloud_down": "cloud_down", "stockout": "no_stock", "full": "disk_full"}
                 setattr(self, f"{name[fault.kind]}_until", until)
-            case "preempt" | "crash" | "console" | "other":
+            case "preempt" | "crash" | "console" | "other" | "bill":
                 self.on[fault.kind]()

@@ -94,6 +94,12 @@ def test_a_disk_that_grew_costs_more_from_when_it_was_seen_to_have() -> None:
     assert usd(words, MADE + 3 * DAY) == pytest.approx((2 * 10.0 + 20.0) / MONTH_S * DAY)
 
 
+def test_a_clock_that_was_ahead_for_a_while_makes_nothing_dearer() -> None:
+    now = MADE + 3 * DAY
+    words = [disk(MADE + 60), disk(MADE + 900 * DAY), disk(MADE + 2 * DAY)]
+    assert usd(words, now) == pytest.approx(10.0 / MONTH_S * 3 * DAY)
+
+
 def test_made_again_under_its_name_it_is_another() -> None:
     again = MADE + 20 * DAY
     words = [disk(MADE), disk(MADE + 5 * DAY, gone=MADE + 4 * DAY), disk(again, created=again)]

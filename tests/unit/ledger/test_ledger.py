@@ -109,6 +109,13 @@ def test_days_and_weeks_are_those_of_the_zone() -> None:
     assert books.spent(lines, now, UTC) == books.Spent(0.0, 0.0, pytest.approx(RATE))
 
 
+def test_a_clock_that_was_set_back_gives_no_money_again() -> None:
+    lines = books.ledger([run(START, {"bench": 3600}, on_machine=False)], [])
+    for back in (86400 * 1.5, 86400 * 40, 86400 * 4000):
+        assert books.spent(lines, START - back, UTC) == books.Spent(*(pytest.approx(RATE),) * 3)
+    assert books.spent(lines, START + 86400, UTC).day == 0
+
+
 def test_what_the_sandbox_would_have_cost_is_no_money() -> None:
     lines = books.ledger([run(START, {"bench": 3600}, on_machine=False, emulated=True)], [])
     assert len(lines) == 1
