@@ -1,0 +1,146 @@
+"""tune/*.yaml as a person writes it: what is read of it, and what is said of a mistake, with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fcctl_tune import spec as specs
+from orchestrator.adapters.tune_files import TuneFiles
+from orchestrator.domain import tune_file
+from orchestrator.domain.job import Job, Step
+from orchestrator.domain.tune_file import InvalidSearch, Search, Sheet
+from orchestrator.domain.tune_job import Asked, job_of, narrowed
+from orchestrator.errors import NotFoundError
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "tune.md"
+GOOD = """\
+tune: saxpy
+title: blocks
+env: {N: 8.10, KIND: one}
+variants: {KIND: [one, other]}
+parameters:
+  BLOCK: [64, 128]
+  UNROLL: {values: [1, 2], default: 2}
+constraints: [BLOCK * UNROLL <= 128]
+build: cc saxpy.c
+check: ./saxpy --check
+bench: ./saxpy
+metric: {reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}
+cases: [a, b]
+held_out: [c]
+adopt: tuned.json
+"""
+
+
+def parse(text: str, space: str | None = None) -> Search:
+    given = Sheet.read(space, "space.yaml") if space is not None else None
+    return tune_file.parse(Sheet.read(text, "tune/saxpy.yaml"), "saxpy", given)
+
+
+def problem(text: str, space: str | None = None) -> str:
+    with pytest.raises(InvalidSearch) as caught:
+        parse(text, space)
+    return caught.value.problems[0].in_full()
+
+
+def test_what_goes_to_the_machine_and_what_stays() -> None:
+    search = parse(GOOD)
+    assert dict(search.env) == {"N": "8.10", "KIND": "one"}  # as written
+    assert search.adopt == tune_file.Adopt("tuned.json")
+    sent = json.loads(search.to_json({"KIND": "other"}))
+    assert not {"env", "adopt", "variants"} & set(sent)
+    assert sent["title"] == "other"
+    assert specs.Spec.from_dict(sent).held_out == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("tune: saxpy", "tune: other", "tune/saxpy.yaml:1: the search calls itself 'other' (write 'tune: saxpy'"),
+        ("BLOCK: [64, 128]", "BLOCK: [64, 64]", "tune/saxpy.yaml:6: parameters.BLOCK"),
+        ("default: 2", "default: 3", "tune/saxpy.yaml:7: parameters.UNROLL.default"),
+        ("bench: ./saxpy", "bensh: ./saxpy", "tune/saxpy.yaml:11: bensh: is no key of a spec; did you mean bench?"),
+        ("variants:", "variant:", "did you mean 'variants'?"),
+        ("reader: metrics", "reader: metric", "tune/saxpy.yaml:12: metric.reader"),
+        ("KIND: [one, other]", "KIMD: [one, other]", "'KIMD' is no variable of env"),
+        ("KIND: [one, other]", "KIND: [One]", "names of a-z, 0-9 and hyphens"),
+        ("adopt: tuned.json", "adopt: ../tuned.json", "tune/saxpy.yaml:15: adopt:"),
+        ("adopt: tuned.json", "adopt: {file: t.h, wrote: x}", "adopt: unknown key 'wrote' (did you mean 'write'?"),
+        ("adopt: tuned.json", "adopt: {write: x}", "adopt: is a file, or"),
+        ("held_out: [c]", "held_out: [a]", "tune/saxpy.yaml:14: held_out"),
+        ("cases: [a, b]", "cases: [a,", "tune/saxpy.yaml:"),
+        ("env: {N: 8.10, KIND: one}", "env: [N]", "tune/saxpy.yaml:"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert said in problem(GOOD.replace(old, new))
+
+
+def test_what_is_no_search_at_all() -> None:
+    assert "expected keys" in problem("- a\n")
+    assert "tune/saxpy.yaml:1" in problem("")
+
+
+def test_another_space_takes_the_place_of_its_own() -> None:
+    search = parse(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
+    assert search.spec.known_space.size == 3
+    assert "space.yaml:1: unknown key 'cases'" in problem(GOOD, "cases: [x]\n")
+    assert "space.yaml:2: parameters.BLOCK" in problem(GOOD, "parameters:\n  BLOCK: []\n")
+
+
+def test_names_of_files_and_of_variants(tmp_path: Path) -> None:
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune/saxpy.yaml").write_text(GOOD)
+    (tmp_path / "tune/broken.yaml").write_text("tune: broken\n")
+    files = TuneFiles(tmp_path)
+    assert files.names() == ["broken", "one", "other", "saxpy"]
+    assert files.get("saxpy").env["KIND"] == "one"
+    assert files.get("other").env["KIND"] == "other"
+    assert files.get("other").name == "saxpy"
+    with pytest.raises(InvalidSearch, match=r"tune/broken\.yaml"):
+        files.get("broken")
+    with pytest.raises(NotFoundError) as caught:
+        files.get("saxpi")
+    assert "did you mean 'saxpy'" in str(caught.value.hint)
+    with pytest.raises(NotFoundError):
+        files.get("../saxpy")
+    (tmp_path / "tune/second.yaml").write_text(GOOD.replace("tune: saxpy", "tune: second"))
+    with pytest.raises(InvalidSearch, match="is a variant of"):
+        files.get("other")
+
+
+def test_a_jobs_own_environment_is_stronger_than_its_searchs() -> None:
+    step = Step(id="search", run="x", tune="saxpy", env={"N": "1"})
+    job = Job(job="j", env={"KIND": "mine"}, steps=[step, Step(id="after", run="y")])
+    made = tune_file.with_searches(job, {"saxpy": parse(GOOD)})
+    assert made.steps[0].env == {"N": "1"}
+    assert made.steps[1].env == {}
+    assert tune_file.with_searches(job.model_copy(update={"env": {}}), {"saxpy": parse(GOOD)}).steps[0].env == {
+        "N": "1", "KIND": "one",
+    }  # fmt: skip
+
+
+def test_what_the_command_line_asks_for() -> None:
+    search = narrowed(parse(GOOD), Asked(trials=4, cases=["c", "d"]))
+    assert (search.spec.trials, search.spec.elites) == (4, 4)
+    assert (search.spec.cases, search.spec.held_out) == (("c", "d"), ())
+    with pytest.raises(InvalidSearch, match="the command line: elites"):
+        narrowed(parse(GOOD), Asked(trials=4, elites=5))
+    job = job_of(search, Asked(strategy="random", control="random", seed=7))
+    assert job.job == "tune"
+    assert job.steps[0].run.endswith("--strategy random --compare random --seed 7")
+    assert job.env == {"N": "8.10", "KIND": "one"}
+
+
+def test_every_key_is_documented_and_no_other() -> None:
+    section = DOCS.read_text().split("## The file", 1)[1].split("### ", 1)[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+    assert keys == {*specs._KEYS, "variants"} - {"configurations", "default"}
+    (example,) = re.findall(r"```yaml\n(tune: .*?)```", section, re.DOTALL)
+    assert parse(example).spec.known_space.size == 11
