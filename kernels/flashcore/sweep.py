@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,6 @@ from flashcore.errors import FlashcoreError, Unavailable, UsageError
 from flashcore.shapes import Shape
 
 if TYPE_CHECKING:
-    import torch
-
     from flashcore.launch import Kernel
 
 #: Compilers at once: they wait for the disk, too.
@@ -32,8 +30,6 @@ BUILDERS = 16
 #: Of each variant and shape, so many of the fastest are timed again in turns, so often.
 FINALISTS, TURNS = 6, 9
 REPEATS = 5
-#: A graph replay lasts about this long.
-GRAPH_US, MAX_LAUNCHES = 1000.0, 100
 #: Further from PyTorch's output than this is wrong (outputs of S >= 64 keys are themselves below 4).
 MAX_ERR = 5e-3
 
@@ -112,55 +108,31 @@ def _fastest(kernels: Sequence[Kernel], shape: Shape) -> list[tuple[float, Kerne
     """The :data:`FINALISTS` by their times in turns, the fastest first, with microseconds per launch."""
     import torch
 
-    from flashcore import inputs, reference
+    from flashcore import inputs, reference, timing
+
+    def timer(kernel: Kernel) -> timing.Timer:
+        return timing.Source("hot", kernel, [tensors]).timer(0, 0)
 
     tensors = inputs.draw(shape, 1, "cuda")
     right = reference.sdpa(*tensors)
     out = torch.empty_like(tensors[0])
-    timed: list[tuple[float, Kernel, Callable[[], float]]] = []
+    timed: list[tuple[float, Kernel]] = []
     for kernel in kernels:
         out.fill_(float("nan"))
         kernel(*tensors, out=out)
         if not float((out - right).abs().max()) <= MAX_ERR:
             print(f"  {kernel.built.configuration} is wrong on {shape} and left out", flush=True)
             continue
-        sample = _timer(kernel, tensors, out)
-        timed.append((statistics.median(sample() for _ in range(REPEATS)), kernel, sample))
+        alone = timer(kernel)  # not kept: its graph's outputs take memory
+        timed.append((statistics.median(alone.sample() for _ in range(REPEATS)), kernel))
     timed.sort(key=lambda one: one[0])
-    finalists = timed[:FINALISTS]
+    finalists = [(kernel, timer(kernel)) for _, kernel in timed[:FINALISTS]]
     turns: list[list[float]] = [[] for _ in finalists]
     for _ in range(TURNS):
-        for taken, (_, _, sample) in zip(turns, finalists):  # noqa: B905 (Python 3.9)
-            taken.append(sample())
-    best = [(statistics.median(taken), one[1]) for taken, one in zip(turns, finalists)]  # noqa: B905 (Python 3.9)
+        for taken, (_, one) in zip(turns, finalists):  # noqa: B905 (Python 3.9)
+            taken.append(one.sample())
+    best = [(statistics.median(taken), one[0]) for taken, one in zip(turns, finalists)]  # noqa: B905 (Python 3.9)
     return sorted(best, key=lambda one: one[0])
-
-
-def _timer(kernel: Kernel, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], float]:
-    """A function that gives microseconds per launch of one replay of a CUDA graph."""
-    import torch
-
-    q, k, v = tensors
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for event in (start, stop):
-        event.record()
-        kernel(q, k, v, out=out)
-    torch.cuda.synchronize()
-    launches = max(1, min(MAX_LAUNCHES, round(GRAPH_US / max(1.0, start.elapsed_time(stop) * 1000))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(launches):
-            kernel(q, k, v, out=out)
-
-    def sample() -> float:
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        return start.elapsed_time(stop) * 1000 / launches
-
-    sample()
-    return sample
 
 
 if __name__ == "__main__":
