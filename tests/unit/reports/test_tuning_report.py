@@ -1,0 +1,140 @@
+"""What a report says of a search, in every form; and the files about itself that a run gets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.domain.records import DocumentRecord, StepRecord
+from orchestrator.errors import FcctlError
+from orchestrator.reports.summary import as_json, markdown, page, run_files
+from orchestrator.reports.summary.build import build
+from orchestrator.reports.summary.charts import charts
+from orchestrator.reports.summary.model import Report
+from orchestrator.workflows.documents import load
+from orchestrator.workflows.results import Shown
+from tests.support import sample_run
+
+HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202e | `*_[a](javascript:1)"
+
+
+def ratio(value: float) -> dict[str, float]:
+    return {"ratio": value, "ci_low": value - 0.01, "ci_high": value + 0.01}
+
+
+def tuning(reason: str = "SIGSEGV") -> dict[str, Any]:
+    trials = [
+        {"number": 0, "params": {"TILE": 64, "STAGES": 1}, "state": "complete", "value": 1.0, "gpu": "NVIDIA L4"},
+        {"number": 1, "params": {"TILE": 32, "STAGES": 1}, "state": "crashed", "reason": reason, "gpu": "NVIDIA L4"},
+        {"number": 2, "params": {"TILE": 128, "STAGES": 1}, "state": "complete", "value": 0.8, "gpu": "NVIDIA L4"},
+        {"number": 3, "params": {"TILE": 16, "STAGES": 1}, "state": "crashed", "reason": reason, "gpu": "NVIDIA L4"},
+    ]
+    elite = {
+        "trial": 2, **ratio(0.8), "held_out": ratio(0.85), "verdict": "faster",
+        "per_case": {"mission": {"us": 4.2, **ratio(0.8)}, "s256": {"us": 2.9, **ratio(0.85)}},
+    }  # fmt: skip
+    return {
+        "kind": "tuning", "tune": "flashcore", "title": "fused", "gpu": {"name": "NVIDIA L4", "sms": 58},
+        "search": {"strategy": "evolution", "seed": 3, "budget": 4, "ended": "budget", "space": {"size": 82}},
+        "metric": {"unit": "us", "direction": "min", "cases": ["mission"], "held_out": ["s256"]},
+        "summary": {"trials": 4, "states": {"complete": 2, "crashed": 2}},
+        "default": {"params": {"TILE": 64, "STAGES": 1}}, "curve": [1.0, 1.0, 0.8, 0.8], "trials": trials,
+        "final": [elite], "complete": True, "wall_s": 61.0, "effort": {"gpu_timed_share": 0.66},
+        "controls": [{"strategy": "random", "trials": 4, "curve": [1.0, None, 0.9, 0.9]}],
+    }  # fmt: skip
+
+
+def shown(folder: Path, document: dict[str, Any]) -> Shown:
+    path = "steps/search/out/tuning.json"
+    (folder / path).parent.mkdir(parents=True)
+    (folder / path).write_text(json.dumps(document))
+    step = StepRecord(
+        id="search", status="passed", exit_code=0, attempts=1, duration_s=61.0,
+        documents=[DocumentRecord(kind="tuning", path=path)],
+    )  # fmt: skip
+    record = sample_run.record(steps=[step], status="passed", exit_code=0, message=None)
+    return Shown(record, folder, load(record, folder))
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return build([shown(tmp_path, tuning())])
+
+
+def test_search_against_control_elites_and_failures(report: Report) -> None:
+    (one,) = report.tunings
+    assert one.label == "flashcore (fused)"
+    assert one.controls.rows == (
+        ("evolution", "4", "0.8000", "3 trials"), ("random (control)", "4", "0.9000", ""),
+    )  # fmt: skip
+    ((trial, params, searched, held_out, verdict, times),) = one.elites.rows
+    assert (trial, params, verdict) == ("2", "TILE=128", "faster")
+    assert (searched, held_out) == ("0.800 [0.790, 0.810]", "0.850 [0.840, 0.860]")
+    assert times == "mission 4.20 us, s256 (held out) 2.90 us"
+    assert one.reasons.rows == (("crashed", "2", "SIGSEGV"),)
+    assert dict(one.facts)["of which timing"] == "66 %"
+
+
+def test_the_report_says_it_in_every_form(report: Report) -> None:
+    text = markdown.render(report)
+    assert "## Tuning" in text
+    assert "takes 0.850 \\[0.840, 0.860\\] of the default's time on held-out cases: faster." in text
+    html = page.render(report, charts(report))
+    assert "Elites, measured again" in html
+    assert 'id="chart-search"' in html
+    (found,) = as_json.document(report)["tunings"]
+    assert found["elites"][0]["held_out"] == {"value": 0.85, "low": 0.84, "high": 0.86}
+    assert found["curves"][1]["curve"] == [1.0, None, 0.9, 0.9]
+    assert found["reasons"] == [{"state": "crashed", "reason": "SIGSEGV", "trials": 2}]
+
+
+def test_the_picture_has_the_control_beside_the_search(report: Report) -> None:
+    (chart,) = [c for c in charts(report) if c.name == "search"]
+    assert chart.header == ("", "after 1", "after 2", "after 4")
+    assert chart.rows == (("evolution", "1.0000", "1.0000", "0.8000"), ("random (control)", "1.0000", "", "0.9000"))
+
+
+def test_what_a_host_writes_is_shown_as_text(tmp_path: Path) -> None:
+    document = {**tuning(HOSTILE), "title": HOSTILE, "tune": HOSTILE}
+    document["final"][0]["state"], document["final"][0]["reason"] = "wrong", HOSTILE
+    made = build([shown(tmp_path, document)])
+    html, text = page.render(made, charts(made)), markdown.render(made)
+    assert "<script" not in html
+    assert "\x1b" not in html + text
+    assert "\u202e" not in html + text
+
+
+@pytest.mark.parametrize("document", [{"kind": "tuning"}, {"kind": "tuning", "final": [{}], "trials": [{}]}])
+def test_a_document_with_nothing_in_it_is_no_obstacle(tmp_path: Path, document: dict[str, Any]) -> None:
+    made = build([shown(tmp_path, document)])
+    assert "nothing that stood the second measurement" in markdown.render(made)
+    assert page.render(made, charts(made))
+
+
+def test_a_runs_own_files(tmp_path: Path) -> None:
+    one = shown(tmp_path, tuning())
+    (tmp_path / "artifacts/tune").mkdir(parents=True)
+    (tmp_path / "artifacts/tune/topk.json").write_text("{}")
+    (tmp_path / "artifacts/link").symlink_to("/etc/passwd")
+    made = run_files.files(one.record, tmp_path, {"BUDGET": "32"})
+    assert set(made) == {"artifacts/manifest.yaml", "artifacts/reports/summary.md"}
+    summary = made["artifacts/reports/summary.md"]
+    assert b"## Tuning" in summary
+    manifest = yaml.safe_load(made["artifacts/manifest.yaml"])
+    assert (manifest["run_id"], manifest["settings"]) == (sample_run.RUN_ID, {"BUDGET": "32"})
+    assert manifest["source"]["git_commit"].startswith("0123456789")
+    assert {entry["path"]: entry["sha256"] for entry in manifest["files"]} == {
+        "tune/topk.json": hashlib.sha256(b"{}").hexdigest(),
+        "reports/summary.md": hashlib.sha256(summary).hexdigest(),
+    }
+
+
+def test_what_cannot_be_reported_is_one_kind_of_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "build", lambda _: {}["x"])
+    with pytest.raises(FcctlError, match="report could not be made"):
+        run_files.files(sample_run.record(), tmp_path, {})
