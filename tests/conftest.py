@@ -18,7 +18,8 @@ from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)

@@ -30,10 +30,6 @@ JOBS = {
 SCHEDULE = '[schedules.nightly]\njob = "quick"\non = "here"\ncron = "0 2 * * 1-5"\nbudget_usd = 1.0\n'
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
-
-
 @pytest.fixture(scope="module")  # no longer: while Playwright is there, no other test may have an event loop
 def browser() -> Iterator[Any]:
     program = chromium.find()

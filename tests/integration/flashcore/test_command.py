@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flashcore.__main__ import main
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -85,12 +87,30 @@ def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) ->
         (["profile", "cpu"], 69, "nothing for Nsight Compute to see"),
     ],
 )
-def test_errors_say_what_to_do(arguments: list[str], code: int, said: str, tmp_path: Path, cache: Path) -> None:
-    done = run(tmp_path, cache, *arguments)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_errors_say_what_to_do(
+    arguments: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FCCTL_OUT", str(tmp_path))
+    monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(ROOT)
+    assert main(arguments) == code
+    assert said in capsys.readouterr().err
     assert list(tmp_path.glob("*.json")) == []
+
+
+@pytest.mark.parametrize(("variant", "code"), [("stage9", 2), ("baseline", 69)])
+def test_an_error_is_the_exit_code(variant: str, code: int, tmp_path: Path, cache: Path) -> None:
+    done = run(tmp_path, cache, "bench", variant)
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,9 +29,13 @@ CONFIGURATIONS = [
 LENGTHS = [(1, 1), (17, 17), (65, 63), (1, 200), (130, 1), (40, 97), (20, 300)]
 
 
-@pytest.fixture(
-    scope="module", params=CONFIGURATIONS, ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()) or "auto"
-)
+def in_one_worker(settings: dict[str, int]) -> Any:
+    """A parameter whose tests share a worker, so that its library is compiled once."""
+    name = "-".join(f"{k}={v}" for k, v in settings.items()) or "auto"
+    return pytest.param(settings, marks=pytest.mark.xdist_group(f"flagship-{name}"), id=name)
+
+
+@pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compile_on_cpu(VARIANTS["flagship"], request.param, tmp_path_factory.mktemp("flagship"))
 
@@ -79,7 +84,10 @@ def test_right_on_awkward_lengths(
 
 @pytest.mark.parametrize(
     "configuration",
-    [{}, {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128}],
+    [
+        {},
+        {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 1},
+    ],
     ids=["auto", "128"],
 )
 def test_both_types_and_head_dimensions_with_shared_heads_of_keys(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 CONFIGURATIONS = [
     ("baseline", {}),
     ("wmma", {}),
-    ("wmma", {"WARPS": 8}),
+    ("wmma", {"WARPS": 8, "KEEP_REFERENCE": 1, "MOST_REGISTERS": 168}),
     ("wmma", {"TILE_N": 64, "WARPS": 2, "PAIR_ROWS": 16}),
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
@@ -72,7 +73,12 @@ def label(configuration: tuple[str, dict[str, int]]) -> str:
     return "-".join([configuration[0], *(f"{k}={v}" for k, v in configuration[1].items())])
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=label)
+def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
+    """A parameter whose tests share a worker, so that its library is compiled once."""
+    return pytest.param(configuration, marks=pytest.mark.xdist_group(label(configuration)), id=label(configuration))
+
+
+@pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     name, overrides = request.param
     return compile_on_cpu(VARIANTS[name], overrides, tmp_path_factory.mktemp(name))
