@@ -171,8 +171,13 @@ class Run:
             ignore = os.path.join(self.work, ".gitignore")
             if not os.path.exists(ignore):
                 files.write_atomic(ignore, b"*\n", durable=False)
+            self._lock = files.try_lock(os.path.join(self.work, "lock"))
         except OSError as error:
             raise Lacking("%s: %s" % (error.filename, error.strerror), "choose other folders: --out, --work") from None
+        if self._lock is None:
+            raise TuneError(
+                "another search is at work in %s" % self.work, "wait for it, or give this one its own --work"
+            )
 
     def _listing(self, spec: Spec) -> Any:
         """What the space command prints. Raises: SpecError."""

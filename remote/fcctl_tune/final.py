@@ -105,6 +105,8 @@ class Final:
             if self.stopped():
                 return []
             self._time(case, seed)
+        if self.stopped():
+            return []
         entries = [self._entry(one) for one in self.finalists]
         return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
 
@@ -114,7 +116,10 @@ class Final:
         futures = [
             self.cluster.submit(check, self.recipe, one.candidate, cases, self.seeds[0], slot="gpu") for one in everyone
         ]
-        for one, (state, reason) in zip(everyone, self._results(futures)):  # noqa: B905
+        results = self._results(futures)
+        if self.stopped():
+            return
+        for one, (state, reason) in zip(everyone, results):  # noqa: B905
             one.fault = (state, reason) if state else None
         if self.default.fault is not None:
             if self.default.fault[0] != "gate_failed":

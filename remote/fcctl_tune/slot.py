@@ -21,6 +21,8 @@ from fcctl_tune.tasks import Candidate, Failed, Recipe
 
 #: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
 BASE_AGE_S = 20.0
+#: Times as long as a trial's check the last one of an elite may take.
+FINAL_PATIENCE = 10
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
 
@@ -119,15 +121,13 @@ class Slot:
             self._server.close()
 
     def check(self, candidate: Candidate, seed: int, final: bool = False) -> None:
-        """Raises: Failed."""
+        """``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long. Raises: Failed."""
+        timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
-            timeout = self.recipe.timeouts.check
             self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
         elif self.recipe.check is not None:
-            tasks.carry_out(
-                self.recipe, candidate, "check", self.recipe.check, self.recipe.timeouts.check, TUNE_SEED=seed
-            )
+            tasks.carry_out(self.recipe, candidate, "check", self.recipe.check, timeout, TUNE_SEED=seed)
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of no fewer repeats. Raises: Failed."""

@@ -1,0 +1,159 @@
+"""The elites against the default, on a cluster that answers at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fcctl_tune import final as finals
+from fcctl_tune.errors import TuneError
+from fcctl_tune.final import Final
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Candidate, Recipe
+
+SPEC = Spec.from_dict(
+    {"tune": "t", "parameters": {"P": [1, 2, 3, 4]}, "serve": "x", "cases": ["a", "b"], "held_out": ["c"]}
+)
+
+
+class Future:
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def result(self, timeout: float) -> Any:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class Cluster:
+    """``speed``: by P, microseconds, or by (P, case). ``faults``: of P or (P, case), what comes instead."""
+
+    def __init__(self, noise: float = 0.003) -> None:
+        self.speed: dict[Any, float] = {}
+        self.faults: dict[Any, Any] = {}
+        self.seeds: list[int] = []
+        self.noise, self.rng = noise, random.Random(3)
+
+    def mend(self) -> None:
+        """Nobody dies here."""
+
+    def submit(self, function: Any, _recipe: Recipe, what: Any, *rest: Any, slot: str) -> Future:
+        assert slot == "gpu"
+        if function is finals.check:
+            return Future(self.faults.get(what.values["P"], ("", "")))
+        case, seed, turns = rest
+        self.seeds.append(seed)
+        for one in what:
+            fault = self.faults.get((one.values["P"], case))
+            if fault is not None:
+                return Future(fault)
+        return Future({"per": [self._times(one, case, turns) for one in what]})
+
+    def _times(self, one: Candidate, case: str, turns: int) -> list[float]:
+        p = one.values["P"]
+        middle = self.speed.get((p, case), self.speed.get(p, 10.0))
+        return [middle * (1 + self.rng.gauss(0, self.noise)) for _ in range(turns)]
+
+
+def candidate(p: int) -> Candidate:
+    return Candidate(p - 1, {"P": str(p)}, {"P": p}, f"/nowhere/{p}")
+
+
+def measured(cluster: Any, elites: Sequence[int] = (2, 3, 4), **more: Any) -> tuple[list[dict[str, Any]], Final]:
+    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    made = Final(
+        cluster, recipe, candidate(1), [candidate(p) for p in elites],
+        held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
+    )  # fmt: skip
+    return made.run(), made
+
+
+def test_each_elite_is_faster_slower_or_there_is_no_telling() -> None:
+    cluster = Cluster()
+    cluster.speed = {2: 8.0, 3: 11.0, 4: 10.0}
+    entries, made = measured(cluster)
+    assert [(e["trial"], e["verdict"]) for e in entries] == [(1, "faster"), (3, "undecided"), (2, "slower")]
+    best = entries[0]
+    assert best["params"] == {"P": 2}
+    assert best["ratio"] == pytest.approx(0.8, abs=0.01)
+    assert best["ci_low"] < best["ratio"] < best["ci_high"] < 1
+    assert set(best["per_case"]) == {"a", "b", "c"}
+    assert best["per_case"]["c"]["us"] == pytest.approx(8, abs=0.1)
+    assert best["held_out"]["ratio"] == pytest.approx(0.8, abs=0.01)
+    about = made.document(entries)
+    assert about["null"]["ci_low"] < 1 < about["null"]["ci_high"]
+    assert about["failed"] == []
+    assert about["default"]["a"]["us"] == pytest.approx(10, abs=0.1)
+    assert len(set(cluster.seeds)) == 3  # inputs of their own for each case
+
+
+def test_what_was_never_searched_on_decides() -> None:
+    cluster = Cluster()
+    cluster.speed = {(2, "a"): 8.0, (2, "b"): 8.0, (2, "c"): 12.0}
+    entries, _ = measured(cluster, [2])
+    assert entries[0]["ratio"] < 1
+    assert entries[0]["verdict"] == "slower"
+
+
+def test_one_that_fails_is_named_and_the_others_are_measured_all_the_same() -> None:
+    cluster = Cluster()
+    cluster.speed = {4: 9.0}
+    cluster.faults = {
+        2: ("wrong", "max err 3"),
+        (3, "b"): {"state": "crashed", "reason": "SIGSEGV"},
+    }
+    entries, made = measured(cluster)
+    assert [(e["trial"], e["verdict"]) for e in entries] == [(3, "faster"), (1, "failed"), (2, "failed")]
+    assert (entries[1]["state"], entries[1]["reason"]) == ("wrong", "max err 3")
+    assert (entries[2]["state"], entries[2]["reason"]) == ("crashed", "SIGSEGV")
+    assert made.document(entries)["failed"] == [1, 2]
+
+
+def test_one_whose_workers_die_has_failed() -> None:
+    cluster = Cluster()
+    cluster.faults = {2: RuntimeError("workers died")}
+    entries, _ = measured(cluster, [2, 3])
+    assert [e["verdict"] for e in entries] == ["undecided", "failed"]
+    assert entries[1]["reason"] == "RuntimeError: workers died"
+
+
+def test_a_noisy_machine_widens_every_interval() -> None:
+    cluster = Cluster(noise=0.2)
+    cluster.speed = {2: 9.8}
+    entries, made = measured(cluster, [2])
+    null = made.document(entries)["null"]
+    assert entries[0]["ci_high"] - entries[0]["ci_low"] >= 0.9 * (null["ci_high"] - null["ci_low"])
+    assert entries[0]["verdict"] == "undecided"
+
+
+def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
+    cluster = Cluster()
+    cluster.faults = {1: ("crashed", "SIGSEGV")}
+    with pytest.raises(TuneError, match="fails when it is checked again: crashed: SIGSEGV"):
+        measured(cluster)
+    cluster.faults = {1: ("gate_failed", "spills")}
+    assert len(measured(cluster)[0]) == 3
+
+
+def test_nothing_is_said_when_there_is_no_time_for_it() -> None:
+    assert measured(Cluster(), stopped=lambda: True)[0] == []
+
+
+def test_turns_are_as_many_as_there_is_time_for() -> None:
+    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    many = [candidate(2)] * 6
+
+    def turns(bench_s: float, served: bool) -> int:
+        asked = recipe if served else type(recipe)(**{**recipe.__dict__, "serve": ""})
+        cluster: Any = Cluster()
+        return Final(
+            cluster, asked, candidate(1), many, held_out=["c"], direction="min", unit="us", bench_s=bench_s
+        ).turns
+
+    assert turns(5.0, True) == finals.SERVED_TURNS
+    assert turns(0.001, False) == finals.MOST_TURNS
+    assert turns(5.0, False) == finals.FEWEST_TURNS
