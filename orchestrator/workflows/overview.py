@@ -169,14 +169,15 @@ class Overview:
 
 
 def _first(saved: SavedPlan) -> LiveRun:
-    plan = saved.plan
+    plan, emulated = saved.plan, saved.target.kind == "sandbox"
     return LiveRun(
         plan.run_id,
         plan.job,
         saved.target.name,
         steps=tuple(step.id for step in plan.steps),
-        usd_per_hour=saved.usd_per_hour,
-        worst_case_usd=saved.worst_case_usd,
+        # What an emulated machine would cost is nobody's bill, and burns nothing.
+        usd_per_hour=0.0 if emulated else saved.usd_per_hour,
+        worst_case_usd=0.0 if emulated else saved.worst_case_usd,
         worst_case_s=saved.worst_case_minutes * 60,
         created=plan.created,
     )

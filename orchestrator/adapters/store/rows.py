@@ -65,7 +65,7 @@ def row_of(record: RunRecord) -> RunRow:
         duration_s=_duration_s(record),
         gpu=gpu_name(record.host),
         git_commit=record.source.git_commit[:_TEXT] if record.source.git_commit else None,
-        usd=record.cost.usd if math.isfinite(record.cost.usd) else 0.0,
+        usd=record.cost.usd if math.isfinite(record.cost.usd) and not record.cost.emulated else 0.0,
         tree_sha256=record.source.tree_sha256[:_TEXT],
     )
 

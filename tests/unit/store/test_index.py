@@ -303,3 +303,13 @@ def test_ten_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
     assert len(index.rows(20, {})) == 20
     assert time.process_time() - began < 0.1
     assert FileStore(tmp_path, SystemClock()).resolve(rows[-1].run_id[-6:]) == rows[-1].run_id
+
+
+def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    raw["cost"] |= {"usd": 0.5, "emulated": True}
+    folder = store.root / "runs" / raw["run_id"]
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(raw))
+    assert store.rows()[0].usd == 0.0
+    assert store.get(raw["run_id"]).cost.usd == 0.5
