@@ -32,7 +32,8 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
 def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:
     if state.without_outcome == "abandoned":
         status: RunStatus = "cancelled" if state.cancelled else "error"
-        return ending.without_outcome(saved, status, state.reason or "never submitted", now)
+        said = [entry.data.get("hint") for entry in active.journal.entries() if entry.kind == "abandoned"]
+        return ending.without_outcome(saved, status, state.reason or "never submitted", now, hint=said[-1])
     omitted = _omitted(active)
     if state.without_outcome == "lost":
         reason = state.reason or "lost"

@@ -165,15 +165,15 @@ class Driver:
         except MachineStopped as stopped:
             self._note_stopped(stopped)
 
-    def abandon(self, reason: str, status: RunStatus) -> RunRecord:
-        """End a run that the host does not have, as ``cancelled`` or ``error``.
+    def abandon(self, reason: str, status: RunStatus, hint: str | None = None) -> RunRecord:
+        """End a run that the host does not have, as ``cancelled`` or ``error``; ``hint`` is what to do about it.
 
         Raises:
             ValueError: the host took it.
         """
         if self.state.stage >= Stage.RUNNING:
             raise ValueError(f"run {self.run_id} is on the host")
-        self._log("abandoned", reason=reason, status=status)
+        self._log("abandoned", reason=reason, status=status, **({"hint": hint} if hint else {}))
         return self._to_the_end()
 
     def give_up(self, reason: str) -> RunRecord:

@@ -97,7 +97,7 @@ def _begin(services: Services, rest: SavedPlan) -> tuple[Driver, Link, ActiveRun
         try:
             later.take_machine()
         except FcctlError as error:
-            later.abandon(error.message, "error")
+            later.abandon(error.message, "error", error.hint)
             raise
         except KeyboardInterrupt:
             later.abandon("interrupted before it went on", "cancelled")

@@ -79,7 +79,7 @@ def _launch(driver: Driver) -> None:
         driver.launch()
     except FcctlError as e:
         if not driver.submitted or (isinstance(e, HostFault) and driver.unknown_there()):
-            driver.abandon(f"{e.message}{f' ({e.cause})' if e.cause else ''}", "error")
+            driver.abandon(f"{e.message}{f' ({e.cause})' if e.cause else ''}", "error", e.hint)
         raise
 
 

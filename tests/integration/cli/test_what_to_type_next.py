@@ -39,3 +39,11 @@ def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[s
     assert done.code == code, done.err
     assert [said for said in says if said not in done.err] == []
     assert not (folder / "x.foo").exists()
+
+
+def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> None:
+    done = run_fcctl("run", "one", "--on", "ssh:127.0.0.1:1", cwd=folder)
+    assert done.code == 6, done.err
+    cure = next(line for line in done.err.splitlines() if line.startswith("hint:")).removeprefix("hint:").strip()
+    shown = run_fcctl("results", "show", "last", "--json", cwd=folder).json
+    assert (shown["run"]["status"], shown["run"]["hint"]) == ("error", cure)
