@@ -241,6 +241,8 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
         own = sessions.machine_of(entries)
         is_it = own is not None and own.instance_id == machine.id and own.started == machine.started
         is_open = sessions.stage(entries) == "open" and is_it
+        if book is not own_book and not is_open:
+            continue  # what another workspace left half way is its own affair
         yield Claim(session_id, "session" if is_open else "left", _line(entries, machine))
 
 

@@ -66,7 +66,8 @@ class MachineHold:
         wish = Wish(
             max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
             need_s=worst_s + (NEED_MARGIN_S if self._saved.stop_at_usd is None else self.timer.reserve_s()),
-            start=self._saved.session is None,
+            # A session of another workspace may be over without anybody there having looked yet.
+            start=self._saved.session is None or self._saved.session_abroad,
             restart=restart,
             allow_unfenced=allow_unfenced,
         )

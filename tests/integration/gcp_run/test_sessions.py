@@ -121,6 +121,19 @@ def test_another_workspace_shares_it(shared_cloud: Emulator, workspace_on: Make)
     assert theirs.fcctl("run", "hello", "--on", "l4", "--dry-run").stderr.count("session") == 0, "it is over"
 
 
+def test_one_that_is_over_is_in_no_other_workspaces_way(shared_cloud: Emulator, workspace_on: Make) -> None:
+    ours = workspace_on(shared_cloud)
+    theirs = CloudWorkspace(ours.root.parent / "theirs", ours.home, shared_cloud, instance=ours.instance)
+    theirs.job("hello", HELLO)
+    ours.fcctl(*START)
+    shared_cloud.control.happen(ours.instance, "guestTerminate")  # what its timer does
+    wait_for(lambda: ours.statuses() == {"us-west1-c": "TERMINATED"})
+    theirs.fcctl("run", "hello", "--on", "l4")
+    assert theirs.only_run()["machine"]["released"] == "stopped", "with a start of its own"
+    assert ours.statuses() == {"us-west1-c": "TERMINATED"}
+    assert "is over" in ours.fcctl("session", "status").stderr
+
+
 def test_a_cap_on_sessions(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     assert "per_session_usd" in workspace.fcctl("session", "start", "--on", "l4", check=2).stderr
