@@ -18,7 +18,7 @@ import os
 import statistics
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
@@ -105,7 +105,7 @@ class Service:
         self.mode = mode or known[0]
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._sets: OrderedDict[tuple[Shape, int], list[inputs.Tensors]] = OrderedDict()
-        self._expected: OrderedDict[tuple[Any, ...], Expected] = OrderedDict()
+        self._expected: OrderedDict[tuple[Any, ...], tuple[inputs.Tensors, Expected]] = OrderedDict()
         dispatch.load()  # before any trial's time is taken; nothing here touches the GPU yet
         self._operations: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ready": lambda _: {},
@@ -138,7 +138,7 @@ class Service:
         chosen = {name: _shape(name) for name in request["cases"]}
         if request.get("final"):
             return self._check_all(kernel, chosen, seed)
-        worst = max(self._quick(kernel, chosen.values(), seed), key=lambda trial: trial.badness)
+        worst = max(self._quick(kernel, list(chosen.values()), seed), key=lambda trial: trial.badness)
         if worst.fault is not None:
             raise Wrong(f"{worst.label}, shape {worst.shape}: {worst.fault}")
         return {"max_err": worst.error.max_err if worst.error else None}
@@ -162,31 +162,42 @@ class Service:
                 if used:
                     raise Wrong(f"{k['name']} needs {used} on {k['arch']}")
 
-    def _quick(self, kernel: Kernel, chosen: Iterable[Shape], seed: int) -> Iterator[Trial]:
+    def _quick(self, kernel: Kernel, chosen: Sequence[Shape], seed: int) -> Iterator[Trial]:
         """The shapes that will be timed, then odd ones: tails of tiles, other lengths, a mask, a hot row."""
         for shape in chosen:
             yield self._judged(kernel, shape, seed, "plain")
-        D = self.variant.head_dims[0]
+        D = chosen[0].D
         yield self._judged(kernel, Shape(2, 3, 129, D), seed, "plain")
         yield self._judged(kernel, Shape(1, 3, 77, D, 300), seed, "bias")
         if self.variant.causal:
             yield self._judged(kernel, Shape(1, 2, 193, D), seed, "hot_row", causal=True)
 
     def _judged(self, kernel: Kernel, shape: Shape, seed: int, values: str, **options: Any) -> Trial:
-        from flashcore import check, inputs
+        from flashcore import check
 
-        tensors = inputs.draw(shape, seed, self.variant.device, values)
-        key = (shape, seed, values, *options.items())
-        known = _kept(self._expected, key, 4 * MAX_CASES, lambda: check.expected(self.variant, tensors, **options))
+        tensors, known = self._known(shape, seed, values, **options)
         target = check.Guarded(shape, self.variant.device)
         return check.judge(kernel, values, shape, tensors, target, known=known, **options)
 
+    def _known(self, shape: Shape, seed: int, values: str, **options: Any) -> tuple[inputs.Tensors, Expected]:
+        """Inputs and what they must give. A kernel that writes into them is found out (:func:`check.judge`), and its
+        process does not see another trial."""
+        from flashcore import check, inputs
+
+        def draw() -> tuple[inputs.Tensors, Expected]:
+            tensors = inputs.draw(shape, seed, self.variant.device, values)
+            return tensors, check.expected(self.variant, tensors, **options)
+
+        return _kept(self._expected, (shape, seed, values, *options.items()), 4 * MAX_CASES, draw)
+
     # -------------------------------------------------------------------------------------------- time
     def _bench(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        from flashcore import timing
+
         kernel, shape, seed = self._kernel(request["params"]), _shape(request["case"]), int(request["seed"])
         repeats = max(1, int(request["repeats"]))
         sets = self._placed(shape, seed)
-        source = self._source(kernel, shape, sets)
+        source = timing.Source(self.mode, kernel, sets, self._rotations(shape, sets))
         places = max(1, min(len(sets), repeats // SAMPLES_PER_PLACE))
         samples: list[float] = []
         for place in range(places):
@@ -202,12 +213,10 @@ class Service:
         Raises:
             Wrong: it is not.
         """
-        from flashcore import check
         from flashcore.compare import measure
 
-        key = (shape, seed, "plain")
-        for tensors, out in timer.outputs():
-            known = _kept(self._expected, key, 4 * MAX_CASES, lambda t=tensors: check.expected(self.variant, t))  # type: ignore[misc]
+        _, known = self._known(shape, seed, "plain")
+        for _, out in timer.outputs():
             fault = known.allowed.refusal(measure(out, known.right))
             if fault is not None:
                 raise Wrong(f"the timed launches gave wrong results on {shape}: {fault}")
@@ -219,7 +228,8 @@ class Service:
         shape, seed, turns = _shape(request["case"]), int(request["seed"]), max(1, int(request["turns"]))
         kernels = [self._kernel(one["params"]) for one in request["many"]]
         sets = timing.places(shape, seed, self.variant.device)  # its own: the audit writes into them
-        sources = [self._source(kernel, shape, sets) for kernel in kernels]
+        rotations = self._rotations(shape, sets)
+        sources = [timing.Source(self.mode, kernel, sets, rotations) for kernel in kernels]
         per: list[list[float]] = [[] for _ in kernels]
         first: list[timing.Timer] = []
         timers: list[timing.Timer] = []
@@ -239,11 +249,11 @@ class Service:
             audit.examine(kernel, [timer], shape, seed)
         return {"per": per, "throttled": throttled, "clocks": clocks.read()}
 
-    def _source(self, kernel: Kernel, shape: Shape, sets: list[inputs.Tensors]) -> timing.Source:
+    def _rotations(self, shape: Shape, sets: list[inputs.Tensors]) -> tuple[list[inputs.Tensors], ...]:
+        """What a cold launch's inputs are taken from, one set after the other."""
         from flashcore import timing
 
-        rotations = timing.rotations(shape, sets[0]) if self.mode == "cold" else ()
-        return timing.Source(self.mode, kernel, sets, rotations)
+        return timing.rotations(shape, sets[0]) if self.mode == "cold" else ()
 
     def _placed(self, shape: Shape, seed: int) -> list[inputs.Tensors]:
         from flashcore import timing
