@@ -63,12 +63,16 @@ def answer(instruction: str) -> int:
 
 def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
     """What completes a parameter of this name, if it is one of ours."""
+    if isinstance(param.type, click.Choice):
+        return None
     if isinstance(param, click.Option):
-        if "--compare" in param.opts:
+        if "--compare" in param.opts or "--adopt" in param.opts:
             return run_names
         return target_names if "--on" in param.opts else None
     if param.name in ("job", "names"):
         return job_names
+    if param.name == "search":
+        return search_names
     if param.name in ("run", "runs", "run_id", "run_ids", "old", "new"):
         return run_names
     return None
@@ -90,6 +94,12 @@ def job_names() -> list[str]:
     root, data = _workspace()
     folder = root / str(_table(data, "project").get("jobs", "jobs"))
     return sorted({path.stem for path in folder.glob("*.yaml")} | set(BUILT_IN)) if root.parts else []
+
+
+def search_names() -> list[str]:
+    """Files of searches; what variants they name is for those who read them."""
+    root, _ = _workspace()
+    return sorted(path.stem for path in (root / "tune").glob("*.yaml")) if root.parts else []
 
 
 def target_names() -> list[str]:

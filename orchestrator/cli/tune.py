@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="NAME")
+@click.argument("search", required=False, metavar="NAME")
 @launching
 @click.option(
     "--trials", type=click.IntRange(min=1), metavar="N", help="Configurations to try; 128 unless the file says."
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def tune(
     cli: Cli,
-    name: str | None,
+    search: str | None,
     how: Launching,
     trials: int | None,
     elites: int | None,
@@ -59,7 +59,7 @@ def tune(
     the evidence, and written once you agree (`--yes` agrees). What the held-out measurement does not prove is refused.
     """
     if adopt is not None:
-        if name or space or how != Launching(dry_run=how.dry_run):
+        if search or space or how != Launching(dry_run=how.dry_run):
             raise click.UsageError("--adopt takes a RUN that is home, and runs nothing: no NAME, no target")
         from orchestrator.cli.tune_adopt import adopt_run
 
@@ -67,7 +67,7 @@ def tune(
         return
     if force:
         raise click.UsageError("--force is for --adopt")
-    if name is None and space is None:
+    if search is None and space is None:
         raise click.UsageError("Missing argument 'NAME'.")
     from orchestrator.cli.launching import launch
     from orchestrator.domain.duration import seconds
@@ -82,9 +82,9 @@ def tune(
     asked = Asked(trials, elites, strategy, control, cases, seed, limit)
 
     def wanted(target: Target) -> Wanted:
-        search = narrowed(_search(cli, name, Path(space) if space else None), asked)
-        settings, searches = parse_settings(how.settings), {search.name: search}
-        return Wanted(job_of(search, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
+        found = narrowed(_search(cli, search, Path(space) if space else None), asked)
+        settings, searches = parse_settings(how.settings), {found.name: found}
+        return Wanted(job_of(found, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
 
     launch(cli, how, wanted)
 

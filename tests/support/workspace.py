@@ -44,6 +44,10 @@ class Workspace:
     def job(self, name: str, text: str) -> None:
         (self.root / f"jobs/{name}.yaml").write_text(f"job: {name}\n{text}")
 
+    def write_search(self, name: str, text: str) -> None:
+        (self.root / "tune").mkdir(exist_ok=True)
+        (self.root / f"tune/{name}.yaml").write_text(f"tune: {name}\n{text}")
+
     def env(self, **more: str) -> dict[str, str]:
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_", "SSH_AUTH"))}

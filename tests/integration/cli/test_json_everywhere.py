@@ -26,6 +26,7 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "run": (("run", "good", "--on", "here"), 0, "steps"),
     "run failed": (("run", "bad", "--on", "here"), 100, "steps"),
     "run planned": (("run", "good", "--on", "here", "--dry-run"), 0, "plan"),
+    "tune planned": (("tune", "sum", "--on", "here", "--dry-run"), 0, "plan"),
     "ps": (("ps",), 0, "runs"),
     "ps offline": (("ps", "--offline"), 0, "runs"),
     "logs": (("logs", "last:good"), 0, "text"),
@@ -80,6 +81,8 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "run invalid": (("run", "wrong", "--on", "here"), 3, "job"),
     "run no port": (("run", "good", "--on", "shut"), 6, "host_unreachable"),
     "run no setting": (("run", "good", "--on", "here", "--set", "X"), 2, "usage"),
+    "tune": (("tune", "summ"), 7, "not_found"),
+    "tune what is no search": (("tune", "--adopt", "last:good"), 7, "not_found"),
     "ps": (("ps", "extra"), 2, "usage"),
     "logs": (("logs", "nothing"), 102, "run_not_found"),
     "logs step": (("logs", "last:good", "--step", "b"), 7, "not_found"),
@@ -178,6 +181,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         made.job("good", f"steps:\n  - {{id: a, run: 'echo héllo; echo ''{number}'' > $FCCTL_OUT/m.json'}}\n")
         made.job("bad", "steps:\n  - {id: a, run: exit 3}\n")
         made.job("wrong", "steps:\n  - {id: a, rum: exit 3}\n")
+        made.write_search("sum", 'parameters: {A: [1, 2]}\ncheck: "true"\nserve: "true"\n')
         with (made.root / "fcctl.toml").open("a") as config:
             config.write('\n[targets.shut]\nkind = "ssh"\nhost = "127.0.0.1"\nport = 1\n')
         made.fcctl("run", "good", "--on", "here")

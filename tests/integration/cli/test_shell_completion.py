@@ -19,6 +19,8 @@ def busy(workspace: Path) -> Path:
     for place, name in (("runs", "20261121t081530z-hello-box-3fa9c1"), ("active", "20261122t081530z-hello-box-000001")):
         (workspace / "results" / place / name).mkdir(parents=True)
     (workspace / "results" / "runs" / "not a run\n").mkdir()
+    (workspace / "tune").mkdir()
+    (workspace / "tune" / "saxpy.yaml").write_text("tune: saxpy\n")
     return workspace
 
 
@@ -45,6 +47,9 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl cancel 20261122", ["20261122t081530z-hello-box-000001"]),
         ("fcctl jobs show h", ["hello"]),
         ("fcctl jobs v", ["validate"]),
+        ("fcctl tune ", ["saxpy"]),
+        ("fcctl tune --adopt 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl tune saxpy --compare ", ["random"]),
         ("fcctl run --dry", ["--dry-run"]),
         ("fcctl completion ", ["bash", "zsh", "fish"]),
     ],
