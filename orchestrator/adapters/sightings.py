@@ -1,5 +1,5 @@
-"""What the cloud said, one flushed line each: of machines' starts and stops in ``results/machines.jsonl``, of disks,
-snapshots and addresses in ``results/holdings.jsonl``."""
+"""What the cloud said of machines' starts and stops, and of disks, snapshots and addresses: ``results/machines.jsonl``,
+one flushed line each. The fields of a line tell which of the two it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # every run has these files at hand, few read them
     from orchestrator.domain.ledger import Sighting
 
 NAME = "machines.jsonl"
-HOLDINGS = "holdings.jsonl"
 Word = TypeVar("Word", bound=BaseModel)
 
 
@@ -28,36 +27,36 @@ class SightingFile:
         self._folder = results_dir
 
     def note(self, sighting: Sighting) -> None:
-        self._append(NAME, sighting)
+        self._append(sighting)
 
     def all(self) -> list[Sighting]:
         from orchestrator.domain.ledger import Sighting
 
-        return self._read(NAME, Sighting)
+        return self._read(Sighting)
 
     def note_holding(self, holding: Holding) -> None:
-        self._append(HOLDINGS, holding)
+        self._append(holding)
 
     def holdings(self) -> list[Holding]:
         from orchestrator.domain.holdings import Holding
 
-        return self._read(HOLDINGS, Holding)
+        return self._read(Holding)
 
-    def _append(self, name: str, word: BaseModel) -> None:
+    def _append(self, word: BaseModel) -> None:
         line = f"\n{json.dumps(word.model_dump(mode='json'))}\n"  # the first line end closes a torn line
         with disk_errors("write the ledger", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(self._folder / name, flags, 0o644)
+            fd = os.open(self._folder / NAME, flags, 0o644)
             try:
                 write_all(fd, line.encode())
                 os.fsync(fd)
             finally:
                 os.close(fd)
 
-    def _read(self, name: str, kind: type[Word]) -> list[Word]:
+    def _read(self, kind: type[Word]) -> list[Word]:
         try:
-            lines = (self._folder / name).read_bytes().splitlines()
+            lines = (self._folder / NAME).read_bytes().splitlines()
         except FileNotFoundError:
             return []
         return [found for line in lines if line.strip() and (found := _word(line, kind)) is not None]

@@ -110,20 +110,27 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
 @cost.command()
 @click.pass_obj
 def budget(cli: Cli) -> None:
-    """The caps of [budget], what is spent of each and what is left."""
-    from orchestrator.domain.ledger import spent
+    """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
+    from orchestrator.domain.ledger import remarks, spent
     from orchestrator.domain.schedule import zone
     from orchestrator.reports import ledger_table as tables
     from orchestrator.workflows.ledger import lines as all_lines
 
     caps = cli.workspace().config.budget
     with cli.services() as services:
-        used = spent(all_lines(services), services.clock.now(), zone(None))
+        found, now = all_lines(services), services.clock.now()
+    used = spent(found, now, zone(None))
+    standing = spent([line for line in found if line.what is not None], now, zone(None))
     if cli.json:
-        rows = tables.budget_rows(caps, used)
-        cli.emit({"caps": [{"cap": name, "usd": cap, "spent_usd": so_far} for name, cap, so_far in rows]})
+        rows = zip(tables.budget_rows(caps, used), tables.budget_rows(caps, standing), strict=True)
+        shown = [
+            {"cap": name, "usd": cap, "spent_usd": so_far, "standing_usd": stood}
+            for (name, cap, so_far), (_, _, stood) in rows
+        ]
+        cli.emit({"caps": shown, "remarks": tables.remarks_json(remarks(found))})
     else:
-        tables.print_budget(caps, used, cli.console)
+        tables.print_budget(caps, used, standing, cli.console)
+        tables.print_remarks(remarks(found), cli.console)
 
 
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:

@@ -56,6 +56,11 @@ def print_totals(totals: Sequence[Total], by: str, console: Console, remarks: Se
     table.add_section()
     table.add_row("all", duration(seconds), "", f"{usd:.4f}", *of_it, style="bold")
     print_trimmed(console, table, console.width)
+    print_remarks(remarks, console)
+
+
+def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
+    """What is not simply what the cloud said, one line each."""
     for remark in remarks:
         style = "yellow" if remark.sure == "unpriced" else "dim"
         console.print(clean(_said(remark), 400), style=style, markup=False, highlight=False)
@@ -100,15 +105,17 @@ def as_json(lines: Sequence[Line]) -> list[dict[str, object]]:
     return [{name: getattr(line, name) for name in COLUMNS} | {"start": iso(line.start)} for line in lines]
 
 
-def print_budget(budget: Budget, spent: Spent, console: Console) -> None:
-    """Each cap, what is spent of it and what is left."""
+def print_budget(budget: Budget, spent: Spent, standing: Spent, console: Console) -> None:
+    """Each cap, what is spent of it and what is left; and how much of it stood there, machine or not."""
     from rich.table import Table
 
-    table = Table("CAP", "USD", "SPENT", "LEFT", box=None, pad_edge=False, header_style="bold")
-    for name, cap, used in budget_rows(budget, spent):
+    table = Table("CAP", "USD", "SPENT", "OF IT STANDING", "LEFT", box=None, pad_edge=False, header_style="bold")
+    stood = [used for _, _, used in budget_rows(budget, standing)]
+    for (name, cap, used), of_it in zip(budget_rows(budget, spent), stood, strict=True):
         left = "-" if cap is None or used is None else f"{max(0.0, cap - used):.2f}"
         shown = "none" if cap is None else f"{cap:.2f}"
-        table.add_row(name, shown, "-" if used is None else f"{used:.2f}", left)
+        spent_of_it = "-" if used is None else f"{used:.2f}"
+        table.add_row(name, shown, spent_of_it, f"{of_it:.2f}" if of_it else "-", left)
     print_trimmed(console, table, console.width)
 
 

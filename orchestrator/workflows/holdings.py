@@ -81,6 +81,12 @@ class Holdings:
             now = self._clock.now()
             self._note(holdings.ended(life, now if at is None else at, now, missed=at is None))
 
+    def end(self, thing: Leftover, at: float) -> None:
+        """It was deleted at ``at``, by this fcctl."""
+        life = self._lives().get((thing.project, thing.kind, thing.place, thing.name))
+        if life is not None and life.gone is None:
+            self._note(holdings.ended(life, at, at))
+
     def standing(self) -> list[Life]:
         """Things that are not known to be gone."""
         return [life for life in self._lives().values() if life.gone is None]

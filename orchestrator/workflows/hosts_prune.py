@@ -13,6 +13,7 @@ from orchestrator.domain.target import Target
 from orchestrator.errors import AuthError, CloudError, FcctlError
 from orchestrator.ports import Cloud, Services
 from orchestrator.workflows.audit import audit, places_of
+from orchestrator.workflows.holdings import Holdings
 from orchestrator.workflows.machines import STOP_LIMIT_S
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
             _delete(clouds[orphan.thing.project], orphan.thing.name)
         except FcctlError as error:
             problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
+        else:
+            Holdings(services.sightings, services.clock).end(orphan.thing, services.clock.now())
     return problems
 
 
