@@ -1,0 +1,100 @@
+"""`fcctl tune --adopt`: FlashCore's own table written by its own command; what is refused, and what insisting does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashcore import tilings
+from orchestrator.domain.records import DocumentRecord, StepRecord
+from tests.support import sample_run
+from tests.support.workspace import REPOSITORY, Workspace
+
+RUN = sample_run.RUN_ID
+DOCUMENT = "steps/search/out/tuning.json"
+
+
+def ratio(value: float) -> dict[str, float]:
+    return {"ratio": value, "ci_low": value - 0.01, "ci_high": value + 0.01}
+
+
+def tuning(held_out: float) -> dict[str, Any]:
+    params = {"TILE_M": 64, "TILE_N": 64, "STAGES": 1, "WARPS_KV": 2, "WARP_ROWS": 32}
+    elite = {"trial": 5, **ratio(0.8), "held_out": ratio(held_out), "per_case": {"mission": {"us": 4.0, **ratio(0.8)}}}
+    return {
+        "kind": "tuning", "tune": "flashcore", "title": "fused", "gpu": {"name": "NVIDIA L4", "sms": 58},
+        "metric": {"unit": "us", "cases": ["mission"]}, "complete": True, "final": [elite],
+        "trials": [{"number": 5, "params": params, "state": "complete", "gpu": "NVIDIA L4"}],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home)
+    (made.root / "tune").mkdir()
+    shutil.copy(REPOSITORY / "tune/flashcore.yaml", made.root / "tune")
+    ignored = shutil.ignore_patterns("csrc", "__pycache__")
+    shutil.copytree(REPOSITORY / "kernels/flashcore", made.root / "kernels/flashcore", ignore=ignored)
+    return made
+
+
+def finished(workspace: Workspace, document: dict[str, Any]) -> None:
+    """A run that is home, whose step `search` left ``document``; its plan says VARIANT=fused."""
+    folder = workspace.root / "results/runs" / RUN
+    (folder / DOCUMENT).parent.mkdir(parents=True, exist_ok=True)
+    (folder / DOCUMENT).write_text(json.dumps(document))
+    step = StepRecord(
+        id="search", status="passed", exit_code=0, attempts=1, duration_s=1.0,
+        documents=[DocumentRecord(kind=str(document["kind"]), path=DOCUMENT)],
+    )  # fmt: skip
+    record = sample_run.record(steps=[step], status="passed", exit_code=0, message=None)
+    plan = {
+        "plan": {
+            "run_id": RUN, "job": "stage5", "target": "l4", "workspace": "w", "tree_sha256": "ab" * 32,
+            "env": {"VARIANT": "fused", "PYTHONPATH": "kernels"}, "steps": [{"id": "search", "run": "x"}],
+        },
+        "target": {"kind": "local", "name": "l4"}, "source": {"tree_sha256": "ab" * 32},
+    }  # fmt: skip
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "run.json").write_text(record.model_dump_json())
+
+
+def test_a_proven_winner_becomes_a_row_of_the_table(workspace: Workspace) -> None:
+    finished(workspace, tuning(0.85))
+    table = workspace.root / "kernels/flashcore/tilings.json"
+    before = table.read_text()
+    shown = workspace.fcctl("tune", "--adopt", RUN, "--dry-run").stdout
+    added = [line for line in shown.splitlines() if line.startswith("+ ")]
+    assert len(added) == 1
+    assert RUN in added[0]
+    assert "0.850 [0.840, 0.860] on what was held out" in shown
+    assert table.read_text() == before
+    assert workspace.json("tune", "--adopt", RUN, "--yes")["written"]
+    rows = [row for row in tilings.load(table) if row.run == RUN]
+    assert [(row.variant, row.gpu.name, row.gpu.sms, str(row.shape)) for row in rows] == [
+        ("fused", "NVIDIA L4", 58, "1,8,512,64")
+    ]
+    assert rows[0].settings == {"TILE_M": 64, "TILE_N": 64, "STAGES": 1, "WARPS_KV": 2, "WARP_ROWS": 32}
+    assert not workspace.json("tune", "--adopt", RUN, "--yes")["diff"]  # it is there
+
+
+def test_what_is_not_proven_is_refused_unless_one_insists(workspace: Workspace) -> None:
+    finished(workspace, tuning(0.995))
+    refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8)
+    assert "does not exclude 1" in refused.stderr
+    assert "--force" in refused.stderr
+    taken = workspace.fcctl("tune", "--adopt", RUN, "--force", "--dry-run").stdout
+    assert "taken by --force although the best takes 0.995" in taken
+
+
+def test_a_sweep_s_rows_are_taken_by_force_only(workspace: Workspace) -> None:
+    row = {"env": {"VARIANT": "stage2"}, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
+    finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
+    assert "nothing was held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+    found = workspace.json("tune", "--adopt", RUN, "--yes", "--force")
+    assert found["written"]
+    assert '"variant": "stage2", "gpu": "NVIDIA L4"' in found["diff"]
