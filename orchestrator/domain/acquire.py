@@ -60,12 +60,12 @@ def next_move(
         )
     machine = choose(seen, policy, history)
     if machine is None:
-        return _create(policy, history, now, None, None) if policy.wish.start else _over(policy)
+        return _create(policy, history, now, frozenset(), None) if policy.wish.start else _over(policy)
     power = machine.power
     if power is Power.RUNNING:
         return _running(machine, policy, history, now, now + cloud_ahead_s)
     if power is Power.STOPPED:
-        return _stopped(machine, policy, history, now)
+        return _stopped(machine, policy, history, now, seen)
     if power is Power.SUSPENDED:
         return _suspended(machine, policy, history, now)
     return _in_between(machine, policy, history, now)
@@ -164,7 +164,7 @@ def _suspended(machine: Machine, policy: Policy, history: History, now: float) -
     )
 
 
-def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+def _stopped(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
     if not policy.wish.start:
         return _over(policy)
     starts = history.of("start", machine.zone)
@@ -178,7 +178,7 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float) -> 
         )
     if starts and starts[-1].refusal is not None:
         if starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION):
-            move = _no_stock(machine, policy, history, now)
+            move = _no_stock(machine, policy, history, now, seen)
         else:
             move = _again(starts, policy, now, f"{machine.name} cannot be started")
         if move is not None:
@@ -224,12 +224,12 @@ def _in_between(machine: Machine, policy: Policy, history: History, now: float) 
 
 
 # ----------------------------------------------------------------------------------------------------------- no stock
-def _no_stock(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:
+def _no_stock(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move | None:
     """What the target wants for a stopped machine whose zone has none like it; None: ask again."""
     starts = [a for a in history.of("start", machine.zone) if a.refusal is not None]
     refusal = starts[-1].refusal
     if policy.on_stockout == "rebuild":
-        return _rebuild(machine, policy, history, now)
+        return _rebuild(machine, policy, history, now, seen)
     if policy.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
         left = starts[-1].at + _pause(len(starts)) - now
         return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
@@ -244,16 +244,21 @@ def _no_stock(machine: Machine, policy: Policy, history: History, now: float) ->
     )  # fmt: skip
 
 
-def _rebuild(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+def _rebuild(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
+    """A copy in a zone that has none of the name: an earlier rebuild may have left some, each off."""
+    other = next((one for one in seen if one.power is not Power.STOPPED), None)
+    if other is not None:
+        decide = _suspended if other.power is Power.SUSPENDED else _in_between
+        return decide(other, policy, history, now)
     name = snapshot_name(machine)
     tried = history.of("snapshot", machine.zone)
     if not any(a.worked for a in tried):
         return _again(tried, policy, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
-    return _create(policy, history, now, machine.zone, name)
+    return _create(policy, history, now, frozenset(one.zone for one in seen), name)
 
 
 # ------------------------------------------------------------------------------------------------------------- create
-def _create(policy: Policy, history: History, now: float, without: str | None, snapshot: str | None) -> Move:
+def _create(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
     """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
     if not policy.wish.create:
         return GiveUp(
@@ -270,13 +275,13 @@ def _create(policy: Policy, history: History, now: float, without: str | None, s
     if any(a.worked for a in tried):
         return GiveUp("preempted", f"{policy.name} was created, and is gone again",
                       cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
-    return _next_place(policy, history, now, without, snapshot)
+    return _next_place(policy, history, now, taken, snapshot)
 
 
-def _next_place(policy: Policy, history: History, now: float, without: str | None, snapshot: str | None) -> Move:
+def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
     tried = history.of("create")
     last = tried[-1] if tried else None
-    if last is not None and last.refusal is not None:
+    if last is not None and last.refusal is not None and last.zone not in taken:
         if last.refusal.remedy is Remedy.LOOK_AGAIN:
             return _exists(policy, tried, now, snapshot)
         if last.refusal.remedy is Remedy.FATAL:
@@ -284,7 +289,7 @@ def _next_place(policy: Policy, history: History, now: float, without: str | Non
         if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and _row(tried) < PATIENCE:
             left = last.at + _pause(_row(tried)) - now
             return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.spot, snapshot)
-    places = [(zone, spot) for spot in policy.models for zone in _hinted(policy, tried) if zone != without]
+    places = [(zone, spot) for spot in policy.models for zone in _hinted(policy, tried) if zone not in taken]
     rounds = {place: _refusals(tried, place) for place in places}
     fewest = min(rounds.values(), default=0)
     place = next((p for p in places if rounds[p] == fewest), None)

@@ -167,6 +167,14 @@ def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
     assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.Use(copy)
 
 
+def test_a_rebuild_goes_where_there_is_none_of_the_name() -> None:
+    """An earlier rebuild left another one."""
+    old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
+    made = history(tried("start", NO_STOCK), tried("start", NO_STOCK, ZONES[1]), tried("snapshot", zone=ZONES[1]))
+    name = a.snapshot_name(new)
+    assert move([old, new], made, on_stockout="rebuild") == m.Create(ZONES[2], spot=False, snapshot=name)
+
+
 def test_of_two_of_one_name_the_newest_disk_counts() -> None:
     old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
     assert move([old, new]) == m.Start(new)
