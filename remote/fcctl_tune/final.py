@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import statistics
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -23,6 +24,8 @@ from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
 SERVED_TURNS = 28
 #: Turns where each is a process, and how long all of them together should take, seconds.
 FEWEST_TURNS, MOST_TURNS, TURNS_S = 6, 20, 60.0
+#: How often the cluster is looked after meanwhile, and how long the result of a task that has ended may take, seconds.
+TICK_S, FETCH_S = 0.25, 10.0
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
@@ -131,25 +134,30 @@ class Final:
 
     def _results(self, futures: Sequence[Any]) -> List[Any]:
         """What the tasks gave; a worker that dies meanwhile is replaced."""
-        from distributed import TimeoutError as Late
-
         found = []
         for future in futures:
-            while True:
-                try:
-                    found.append(future.result(timeout=0.25))
-                    break
-                except Late:
-                    self.cluster.mend()
-                    if self.stopped():
-                        found.append(("lost", "stopped"))
-                        break
-                except TuneError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - KilledWorker, or the machine's fault
-                    found.append(("lost", "%s: %s" % (type(error).__name__, error)))
-                    break
+            done = threading.Event()
+            future.add_done_callback(lambda _, done=done: done.set())
+            # Asked for its result with a short time limit again and again, Dask's client loses one now and then.
+            while not done.wait(TICK_S) and not self.stopped():
+                self.cluster.mend()
+            found.append(self._result(future) if done.is_set() else ("lost", "stopped"))
         return found
+
+    def _result(self, future: Any) -> Any:
+        """Of a task that has ended. Raises: TuneError, if it says that the search cannot go on."""
+        from distributed import TimeoutError as Late
+
+        while not self.stopped():
+            try:
+                return future.result(timeout=FETCH_S)
+            except Late:
+                self.cluster.mend()  # its result died with its worker; Dask has it carried out again
+            except TuneError:
+                raise
+            except Exception as error:  # noqa: BLE001 - KilledWorker, or the machine's fault
+                return "lost", "%s: %s" % (type(error).__name__, error)
+        return "lost", "stopped"
 
     def _time(self, case: str, seed: int) -> None:
         """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""

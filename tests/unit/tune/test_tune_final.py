@@ -23,6 +23,9 @@ class Future:
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
 
+    def add_done_callback(self, called: Any) -> None:
+        called(self)
+
     def result(self, timeout: float) -> Any:
         if isinstance(self.outcome, Exception):
             raise self.outcome
