@@ -16,6 +16,7 @@ from orchestrator.app import SystemClock
 from tests.support import forked
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
+from tests.support.workspace import end_started
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,9 +56,12 @@ def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMUX_TMPDIR", str(folder / "t"))
     for name in ("TMUX", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    yield home
-    end_processes_of(home)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield home
+    finally:
+        end_started(home)
+        end_processes_of(home)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

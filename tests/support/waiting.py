@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
     """Return as soon as ``what()`` is true; it fails the test if that takes longer than ``seconds``."""
     deadline = time.monotonic() + seconds
     while not what():

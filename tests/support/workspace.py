@@ -17,6 +17,18 @@ from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FCCTL = [sys.executable, "-m", "orchestrator.cli.entry"]
+_STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
+
+
+def end_started(home: Path) -> None:
+    """End what :meth:`Workspace.start` started and a test that failed did not; else another test is told of it."""
+    for process in _STARTED.pop(home, []):
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 class Workspace:
@@ -77,7 +89,7 @@ class Workspace:
 
     def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
         """The same in the background, for tests that kill it or press Ctrl-C."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*FCCTL, *args],
             cwd=self.root,
             env=self.env(**more),
@@ -86,6 +98,8 @@ class Workspace:
             stderr=subprocess.PIPE,
             text=True,
         )
+        _STARTED.setdefault(self.home, []).append(process)
+        return process
 
     def json(self, *args: str, check: int | None = 0) -> Any:
         return json.loads(self.fcctl(*args, "--json", check=check).stdout)

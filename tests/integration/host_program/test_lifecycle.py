@@ -199,7 +199,7 @@ def test_cancel_kills_what_ignores_sigterm_after_the_grace(agent: Agent) -> None
     began = time.monotonic()
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0.5})
     assert agent.outcome(run_id).status == "cancelled"
-    assert 0.5 <= time.monotonic() - began < 5
+    assert 0.5 <= time.monotonic() - began < 60
 
 
 def test_cancel_before_anything_started(host: Host, agent: Agent) -> None:
@@ -274,12 +274,13 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
     folder = host.base / "bin"
     folder.mkdir()
     line = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000001"
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\nwhile echo '{line}'; do sleep 0.2; done\n")
+    again = f"while echo '{line}'; do sleep 0.2; done"
+    (folder / "nvidia-smi").write_text(f'#!/bin/sh\ncase " $* " in *" -l "*) {again} ;; *) echo "{line}" ;; esac\n')
     (folder / "nvidia-smi").chmod(0o755)
     # The windows' PATH is the tmux server's, which starts with the first run.
     agent = host.agent(PATH=f"{folder}:{host.env['PATH']}")
     run_id = agent.submit(
-        step("a", "while ! grep -qs L4 $FCCTL_RUN_DIR/telemetry.jsonl; do sleep 0.05; done", timeout_s=9)
+        step("a", "while ! grep -qs L4 $FCCTL_RUN_DIR/telemetry.jsonl; do sleep 0.05; done", timeout_s=60)
     )
     outcome = agent.outcome(run_id)
     assert outcome.status == "passed"
@@ -287,7 +288,8 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
 
 
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "sleep 1.3"))
+    two = 'until [ "$(cat "$FCCTL_RUN_DIR/telemetry.jsonl" 2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.1; done'
+    run_id = agent.submit(step("a", two, timeout_s=60))
     agent.outcome(run_id)
     lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]

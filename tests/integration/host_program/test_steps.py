@@ -92,14 +92,14 @@ def test_a_timeout_ends_a_step_that_ignores_sigterm(host: Host, agent: Agent) ->
     outcome = agent.outcome(run_id)
     (deaf,) = outcome.steps
     assert (deaf.status, outcome.status) == ("timed_out", "failed")
-    assert 0.8 <= deaf.duration_s < 5
+    assert 0.8 <= deaf.duration_s < 60
     assert deaf.message == "took longer than 0.4 s and was ended"
     assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
 
 
 def test_a_step_that_heeds_sigterm_is_not_kept_waiting(agent: Agent) -> None:
     run_id = agent.submit(step("slow", "sleep 60", timeout_s=0.3))
-    assert agent.outcome(run_id).steps[0].duration_s < 3
+    assert agent.outcome(run_id).steps[0].duration_s < 9, "not the ten seconds of grace"
 
 
 @LINUX_ONLY

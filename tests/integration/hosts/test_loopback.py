@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
 
 
 def run(sshd: LoopbackSshd, *command: str, port: int | None = None, timeout: float = 10) -> str:
@@ -26,11 +27,12 @@ def test_bashrc_of_the_private_home_is_read(sshd: LoopbackSshd) -> None:
 
 
 def test_restart_keeps_the_port_and_ends_sessions(sshd: LoopbackSshd) -> None:
-    held = subprocess.Popen(sshd.ssh_argv("sleep 60"), stderr=subprocess.DEVNULL)
-    time.sleep(0.5)
-    assert held.poll() is None
-    sshd.restart()
-    assert held.wait(10) == 255
+    begun = sshd.home / "begun"
+    with subprocess.Popen(sshd.ssh_argv(f"touch {begun}; sleep 60"), stderr=subprocess.DEVNULL) as held:
+        wait_for(begun.exists, 60)
+        assert held.poll() is None
+        sshd.restart()
+        assert held.wait(60) == 255
     assert run(sshd, "echo again") == "again"
 
 
@@ -49,10 +51,11 @@ def test_link_relays_counts_stalls_and_resets(sshd: LoopbackSshd, link: LinkProx
     with pytest.raises(subprocess.TimeoutExpired):
         run(sshd, "true", port=link.port, timeout=0.5)
     link.resume()
-    held = subprocess.Popen(sshd.ssh_argv("sleep 60", port=link.port), stderr=subprocess.DEVNULL)
-    time.sleep(0.5)
-    link.reset()
-    assert held.wait(5) == 255
+    begun = sshd.home / "begun"
+    with subprocess.Popen(sshd.ssh_argv(f"touch {begun}; sleep 60", port=link.port), stderr=subprocess.DEVNULL) as held:
+        wait_for(begun.exists, 60)
+        link.reset()
+        assert held.wait(60) == 255
 
 
 def test_link_cuts_after_so_many_bytes(sshd: LoopbackSshd, link: LinkProxy) -> None:

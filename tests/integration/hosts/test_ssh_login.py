@@ -102,7 +102,7 @@ def test_port_that_never_speaks(client: Client, sshd: LoopbackSshd, link: LinkPr
     began = time.monotonic()
     error = client.refused(sshd.target(port=link.port, connect_timeout_s=1.0))
     assert error.reason == "timeout"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9, "not the ten seconds of the defaults"
 
 
 def test_link_reset_during_the_login(client: Client, sshd: LoopbackSshd, link: LinkProxy) -> None:

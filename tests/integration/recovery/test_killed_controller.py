@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 JOB = """
@@ -77,7 +78,7 @@ def test_the_command_that_picks_up_is_killed_too(line: int, tmp_path: Path, priv
     workspace.job("count", JOB)
     count = tmp_path / "count"
     workspace.killed("after", 4, "run", "count", "--on", "here", "--set", f"COUNT={count}")
-    time.sleep(1.0)  # let the run end, so that there is something to collect
+    wait_for(lambda: list(private_home.glob(".fcctl/runs/*/outcome.json")), 60)  # there is something to collect
     assert workspace.killed("after", line, "pull-results") == -signal.SIGKILL
     pick_up(workspace)
     check_whole(workspace, count)
