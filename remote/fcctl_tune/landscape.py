@@ -99,17 +99,22 @@ class Landscape:
         known = Space(space.parameters, (), tuple(listed), first)
         return cls(name, known, outcomes, machine=machine, date=date, cases=cases, **{"origin": "measured", **more})
 
-    def dumps(self) -> str:
-        """As JSON, a line for each configuration."""
+    def to_dict(self) -> Dict[str, Any]:
+        """What :meth:`loads` makes the same landscape of, rounded to five digits."""
         columns = [*self.space.names, "state", *(f"time:{c}" for c in self.cases), "reason"]
-        head = {
+        return {
             "kind": "landscape", "schema_version": SCHEMA_VERSION, "name": self.name, "title": self.title,
             "origin": self.origin, "machine": self.machine, "date": self.date,
             "parameters": {p.name: p.as_dict() for p in self.space.parameters}, "default": self.space.default,
             "cases": list(self.cases), "unit": self.unit, "direction": self.direction, "columns": columns,
+            "rows": [self._row(params) for params in self.space.all],
         }  # fmt: skip
-        lines = [json.dumps(self._row(params)) for params in self.space.all]
-        return json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+
+    def dumps(self) -> str:
+        """As JSON, a line for each configuration."""
+        entry = self.to_dict()
+        lines = [json.dumps(row) for row in entry.pop("rows")]
+        return json.dumps(entry)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
     def _row(self, params: Params) -> List[Any]:
         outcome = self.outcomes[self.space.key(params)]

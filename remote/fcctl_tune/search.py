@@ -6,28 +6,26 @@ and says None when there is none left.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import AbstractSet, Iterable, Optional, Protocol, Sequence, Tuple
 
+from fcctl_tune.belief import CURIOSITY, Belief
 from fcctl_tune.errors import TuneError
 from fcctl_tune.records import TrialRecord, ranked
-from fcctl_tune.space import Parameter, Params, Space, Value
+from fcctl_tune.space import Parameter, Params, Space
 
 STRATEGIES = ("evolution", "random", "exhaustive")
 #: Draws that may all be known already, before what is left is listed.
 DRAWS = 64
 
 #: Evolution: the first trials, of the budget one in so many and at most so many, each the least familiar of a few.
-SPREAD_SHARE, MOST_SPREAD, SPREAD_OF = 5, 16, 4
-#: Shares: of proposals that stay random, of children with two parents, of mutations that go to a neighbouring value.
-EXPLORE, CROSS, STEP = 0.05, 0.5, 0.6
-#: Offspring from which one is chosen; what failing surely would cost, in spreads of the logarithms of the values.
-LITTER, AVERSION = 12, 3.0
-#: Fitting of effects: sweeps, and records that a value is drawn towards no effect by.
-ROUNDS, SHRINK = 4, 1.0
+SPREAD_SHARE, MOST_SPREAD, SPREAD_OF = 5, 20, 4
+#: Shares: of proposals left to chance, of children with two parents, of mutations that go to a neighbouring value.
+CHANCE, CROSS, STEP = 0.05, 0.5, 0.6
+#: A litter: children at the most in their first two rounds, and strangers.
+CHILDREN, STRANGERS = 12, 48
 
 
 @dataclass(frozen=True)
@@ -105,10 +103,9 @@ def _in_order(space: Space) -> Iterable[Params]:
 class Evolution:
     """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
 
-    A first part of the budget is spread over the space. From then on each proposal is the most promising of
-    :data:`LITTER` offspring: mutants and crossings of elites, judged by what each parameter's values have been worth
-    on average (:class:`Worth`) and by which values, alone or in pairs, have failed (:class:`Risk`). A share of the
-    proposals stays random, so that nothing is ruled out for good.
+    A first part of the budget is spread over the space. From then on each proposal is the most promising
+    (:class:`fcctl_tune.belief.Belief`) of a litter: crossings and mutants of elites, and strangers, so that a search
+    does not end where it began. A share of the proposals is left to chance, so that nothing is ruled out for good.
     """
 
     elites: int = 6
@@ -117,12 +114,14 @@ class Evolution:
         parents = ranked(history.records)[: self.elites]
         if not parents or history.number < spread(history.budget):
             return self._spread(history, rng)
-        if rng.random() >= EXPLORE:
-            child = self._child(history, parents, rng)
-            if child is not None:
-                return child
-        one = history.untried(rng)
-        return Proposal(one, "random") if one is not None else None
+        if rng.random() < CHANCE:
+            return Random().propose(history, rng)
+        litter = {history.space.key(one.params): one for one in self._litter(history, parents, rng)}
+        if not litter:
+            return None
+        belief = Belief.of(history.space, history.records, rng)
+        curiosity = CURIOSITY * max(0.0, 1.0 - history.number / history.budget)
+        return max(litter.values(), key=lambda one: belief.promise(one.params, curiosity))
 
     def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
         """Of a few random ones, that whose values have been tried least."""
@@ -136,31 +135,29 @@ class Evolution:
             return None
         return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
-    def _child(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Optional[Proposal]:
-        worth, risk = Worth.of(history), Risk.of(history)
-        litter: Dict[str, Proposal] = {}
-        for _ in range(LITTER * 4):
-            if len(litter) >= LITTER:
-                break
-            child = _offspring(history.space, parents, rng)
+    def _litter(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
+        """Those that are legal and new. Where most children are known already, they are mutated further."""
+        for attempt in range(2 * CHILDREN):
+            child = _offspring(history.space, parents, rng, more=2 * attempt // CHILDREN)
             if child.params in history.space and history.is_new(child.params):
-                litter.setdefault(history.space.key(child.params), child)
-        if not litter:
-            return None
-        cost = worth.scale * AVERSION
-        return min(litter.values(), key=lambda one: worth(one.params) + cost * risk(one.params))
+                yield child
+        for _ in range(STRANGERS):
+            one = history.untried(rng)
+            if one is None:
+                return
+            yield Proposal(one, "stranger")
 
 
-def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random) -> Proposal:
+def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random, more: int) -> Proposal:
+    """A child of one or two of ``parents``, mutated at 1 to 3 places or, if crossed, perhaps not; and ``more``."""
     first = _parent(parents, rng)
-    child, source = dict(first.params), f"of {first.number}"
+    child, source, crossed = dict(first.params), f"of {first.number}", False
     if len(parents) > 1 and rng.random() < CROSS:
         second = _parent([p for p in parents if p is not first], rng)
         child = {name: (first if rng.random() < 0.5 else second).params[name] for name in space.names}
-        source = f"of {first.number} and {second.number}"
-        if rng.random() < 0.5:
-            return Proposal(child, source)
-    for _ in range(1 + (rng.random() < 0.4) + (rng.random() < 0.15)):
+        source, crossed = f"of {first.number} and {second.number}", rng.random() < 0.5
+    places = 0 if crossed else 1 + (rng.random() < 0.4) + (rng.random() < 0.15)
+    for _ in range(places + more):
         _mutate(space.parameters[rng.randrange(len(space.parameters))], child, rng)
     return Proposal(child, source)
 
@@ -182,72 +179,6 @@ def _mutate(parameter: Parameter, child: Params, rng: random.Random) -> None:
         return
     other = rng.randrange(len(values) - 1)
     child[parameter.name] = values[other + (other >= place)]
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What each value of each parameter adds to the logarithm of a configuration's value, fitted to those timed.
-
-    Few records of a value count little: its effect is drawn towards none.
-    """
-
-    effects: Mapping[Tuple[str, Value], float]
-    scale: float  # how far the logarithms spread
-
-    @classmethod
-    def of(cls, history: History) -> Worth:
-        timed = [(r.params, math.log(r.value)) for r in history.records if r.is_timed and r.value is not None]
-        if not timed:
-            return cls({}, 1.0)
-        mean = math.fsum(v for _, v in timed) / len(timed)
-        left = [v - mean for _, v in timed]
-        scale = math.sqrt(math.fsum(v * v for v in left) / len(left)) or 1.0
-        effects: Dict[Tuple[str, Value], float] = {}
-        for _ in range(ROUNDS):
-            for name in history.space.names:
-                shares: Dict[Value, List[int]] = {}
-                for i, (params, _) in enumerate(timed):
-                    shares.setdefault(params[name], []).append(i)
-                for value, places in shares.items():
-                    step = math.fsum(left[i] for i in places) / (len(places) + SHRINK)
-                    effects[name, value] = effects.get((name, value), 0.0) + step
-                    for i in places:
-                        left[i] -= step
-        return cls(effects, scale)
-
-    def __call__(self, params: Params) -> float:
-        return math.fsum(self.effects.get(item, 0.0) for item in params.items())
-
-
-@dataclass(frozen=True)
-class Risk:
-    """How likely a configuration is to fail: the worst failure rate of any of its values, alone or in pairs."""
-
-    failed: Mapping[FrozenSet[Tuple[str, Value]], int]
-    tried: Mapping[FrozenSet[Tuple[str, Value]], int]
-
-    @classmethod
-    def of(cls, history: History) -> Risk:
-        failed: Counter[FrozenSet[Tuple[str, Value]]] = Counter()
-        tried: Counter[FrozenSet[Tuple[str, Value]]] = Counter()
-        if any(r.is_invalid for r in history.records):
-            for r in history.records:
-                if r.is_timed or r.is_invalid:
-                    parts = _parts(r.params)
-                    tried.update(parts)
-                    if r.is_invalid:
-                        failed.update(parts)
-        return cls(failed, tried)
-
-    def __call__(self, params: Params) -> float:
-        if not self.failed:
-            return 0.0
-        return max(self.failed.get(part, 0) / (self.tried.get(part, 0) + 2) for part in _parts(params))
-
-
-def _parts(params: Params) -> List[FrozenSet[Tuple[str, Value]]]:
-    items = list(params.items())
-    return [frozenset((a, b)) for i, a in enumerate(items) for b in items[i:]]
 
 
 def spread(budget: int) -> int:

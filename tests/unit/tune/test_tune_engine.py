@@ -72,11 +72,12 @@ class Cluster:
         self.asked: list[tuple[str, int, int]] = []  # phase, P, repeats
         self.waiting: dict[str, deque[tuple[Future, Any]]] = {"cpu": deque(), "gpu": deque()}
         self.most_timed = 0
+        self.future: type[Future] = Future
         self.turned: Callable[[], None] = lambda: None
         self._keys = itertools.count()
 
     def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, priority: int = 0) -> Future:
-        future = Future(f"{function.__name__}-{next(self._keys)}", slot)
+        future = self.future(f"{function.__name__}-{next(self._keys)}", slot)
         queue = self.waiting[slot]
         if priority:
             queue.appendleft((future, argument))
@@ -243,6 +244,30 @@ def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_p
         assert [r.number for r in study.records()] == list(range(12))
         timed_again = {p for phase, p, _ in again.asked if phase == "time"}
         assert not timed_again & {r.params["P"] for r in study.records() if r.number in told}
+
+
+def test_a_result_that_dies_with_its_worker_is_waited_for_again(study: Study) -> None:
+    cluster = Cluster()
+    losses = itertools.count()
+
+    class Lossy(Future):
+        def result(self, timeout: float) -> Any:
+            if self.status == "finished" and next(losses) % 3 == 0:
+                self.status = "lost"  # until Dask has it carried out again
+                raise TimeoutError
+            self.status = "finished"
+            return self._outcome
+
+        def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+            if self.status == "pending":
+                super().add_done_callback(callback)
+            else:
+                callback(self)
+
+    cluster.future = Lossy
+    engine(study, cluster).run()
+    assert [r.state in ("complete", "pruned") for r in study.records()] == [True] * 12
+    assert next(losses) > 12
 
 
 def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:

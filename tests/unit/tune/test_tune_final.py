@@ -22,6 +22,7 @@ SPEC = Spec.from_dict(
 class Future:
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
+        self.status = "error" if isinstance(outcome, Exception) else "finished"
 
     def add_done_callback(self, called: Any) -> None:
         called(self)

@@ -106,3 +106,21 @@ def test_a_keeper_ends_all_that_descends_from_its_command(tmp_path: Path) -> Non
     keeper.wait(30)
     assert not is_running(int((tmp_path / "pid").read_text()))
     assert not folder.exists()
+
+
+def test_a_keeper_that_adopts_orphans_spares_the_search_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert process.may_have_strays()  # nobody keeps us
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        monkeypatch.setattr(process, "_keeper", os.getpid())  # as if we were the keeper: its children are not only one
+        assert process.may_have_strays()
+        monkeypatch.setattr(process, "_keeper", child.pid)
+        assert process.may_have_strays()  # not even we are its child
+    finally:
+        child.kill()
+        child.wait()
+    monkeypatch.setattr(process, "may_have_strays", lambda: False)
+    monkeypatch.setattr(process.Running, "members", lambda _: pytest.fail("searched all the same"))
+    assert run("true", tmp_path).reason is None

@@ -1,0 +1,109 @@
+"""Recorded landscapes: written from a search that tried everything, replayed without a GPU; evolution wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fcctl_tune import landscape, replay
+from fcctl_tune.errors import TuneError
+from fcctl_tune.landscape import Landscape
+from fcctl_tune.records import Trial, TrialRecord
+from fcctl_tune.space import Space
+from fcctl_tune.spec import Spec
+
+LANDSCAPES = sorted((Path(__file__).resolve().parents[3] / "benchmarks" / "landscapes").glob("*.json"))
+ENTRY = {
+    "tune": "small",
+    "parameters": {"A": {"values": [1, 2, 4], "default": 2}, "B": [1, 2]},
+    "constraints": ["A * B <= 4"],
+    "serve": "none",
+    "cases": ["x", "y"],
+    "trials": 100,
+}
+
+
+def outcome(trial: Trial) -> TrialRecord:
+    if trial.params["A"] == 4:
+        return TrialRecord(trial.number, trial.params, "crashed", "signal 11")
+    a, b = float(trial.params["A"]), float(trial.params["B"])
+    return TrialRecord(trial.number, trial.params, "complete", value=a / 2, per_case={"x": a, "y": 10 * a * b})
+
+
+def recorded() -> Landscape:
+    space = Space.from_dict(ENTRY)
+    records = [outcome(Trial(number, params)) for number, params in enumerate(space.all)]
+    return Landscape.from_records(space, records, name="small", machine="none", date="2026-11-21", cases=("x", "y"))
+
+
+def test_there_are_measured_landscapes_that_say_where_and_when() -> None:
+    found = [Landscape.load(str(path)) for path in LANDSCAPES]
+    assert len(found) >= 2
+    for one in found:
+        assert one.origin == "measured"
+        assert one.machine
+        assert one.date >= "2026-11-21"
+        assert len(one) > 500
+        assert {o.state for o in one.outcomes.values()} > {"complete", "build_failed"}
+
+
+@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
+def test_evolution_beats_random_search_at_equal_budget(path: Path) -> None:
+    found = replay.contest(Landscape.load(str(path)), 128, range(10))
+    assert found.wins >= 8
+    assert found.behind(0) < found.behind(1) / 2
+
+
+@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
+def test_a_fast_run_of_32_trials_gains_by_it_too(path: Path) -> None:
+    found = replay.contest(Landscape.load(str(path)), 32, range(10))
+    assert found.wins > len(found.pairs) / 2
+    assert found.behind(0) < found.behind(1)
+
+
+def test_a_landscape_answers_as_the_machine_did() -> None:
+    one = Landscape.loads(recorded().dumps())
+    assert one.to_dict() == recorded().to_dict()
+    for params in one.space.all:
+        told, truth = one.try_out(Trial(7, params, "s")), outcome(Trial(7, params))
+        assert (told.state, told.reason, told.per_case, told.source) == (truth.state, truth.reason, truth.per_case, "s")
+    assert one.try_out(Trial(0, one.space.default)).value == 1.0
+    assert one.values[0] == pytest.approx(0.5)
+
+
+def test_a_landscape_is_recorded_from_a_study_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    from fcctl_tune.study import Study
+
+    spec, journal, out = tmp_path / "spec.json", tmp_path / "journal.log", tmp_path / "small.json"
+    spec.write_text(json.dumps(ENTRY))
+    arguments = [str(spec), "--storage", str(journal), "--machine", "none", "--date", "2026-11-21", "--out", str(out)]
+    assert landscape.main(arguments) == 2
+    assert "there is no study" in capsys.readouterr().err
+    with Study(str(journal), Spec.from_dict(ENTRY)) as study:
+        assert study.strategy == "exhaustive"
+        first = study.ask()
+        assert first is not None
+        study.tell(outcome(first))
+    assert landscape.main(arguments) == 2
+    assert "1 of 5 configurations were tried" in capsys.readouterr().err
+    with Study(str(journal), Spec.from_dict(ENTRY)) as study:
+        while (trial := study.ask()) is not None:
+            study.tell(outcome(trial))
+    assert landscape.main(arguments) == 0
+    assert capsys.readouterr().out == f"{out}: 5 configurations, 4 of them work\n"
+    assert Landscape.load(str(out)).to_dict() == recorded().to_dict()
+    assert replay.main([str(out), "--budget", "4", "--seeds", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["budget"] == 4
+
+
+def test_what_is_no_landscape_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay.main([str(tmp_path / "none.json")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    (tmp_path / "other.json").write_text('{"kind": "tuning"}')
+    assert replay.main([str(tmp_path / "other.json")]) == 2
+    assert "is no recorded landscape" in capsys.readouterr().err
+    with pytest.raises(TuneError, match="default configuration was not timed"):
+        Landscape.from_records(Space.from_dict(ENTRY), [], name="n", machine="m", date="d")
