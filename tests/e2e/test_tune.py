@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.support.workspace import Workspace
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("cc") is None or shutil.which("tmux") is None, reason="needs cc and tmux"),
 ]
 
@@ -111,10 +114,13 @@ def lean_python(folder: Path) -> Path:
     return folder / "bin" / "python3"
 
 
-def until(seen: object, what: str, seconds: float = 120.0) -> None:
+def until(seen: Callable[[], object], what: str, runs: Path, seconds: float = 240.0) -> None:
+    """Wait for it; if it does not come, say what the step printed."""
     deadline = time.monotonic() + seconds
-    while not seen():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
+    while not seen():
+        if time.monotonic() > deadline:
+            logs = [path.read_text(errors="replace") for path in runs.glob("*/steps/*/log.txt")]
+            raise AssertionError("\n".join([what, *logs]))
         time.sleep(0.05)
 
 
@@ -129,16 +135,18 @@ def test_a_strangers_program_is_tuned(tmp_path: Path, private_home: Path, sshd: 
 
     started = workspace.start("tune", "sum", "--on", "box", "--seed", "1")
     runs = sshd.home / ".fcctl/runs"
-    until(lambda: list(runs.glob("*/artifacts/tune/tune_log.csv")), "the search does not begin to write")
+    written = "*/artifacts/tune/tune_log.csv"
+    until(lambda: started.poll() is not None or list(runs.glob(written)), "the search does not begin to write", runs)
     started.kill()  # with SIGKILL, in the middle
-    started.communicate()
+    _, said = started.communicate()
+    assert started.returncode == -signal.SIGKILL, said
     (run_id,) = workspace.active()
-    until((runs / run_id / "outcome.json").exists, "the search did not go on by itself")
+    until((runs / run_id / "outcome.json").exists, "the search did not go on by itself", runs)
     workspace.fcctl("pull-results", run_id)
 
-    record = workspace.only_run()
-    assert (record["job"], record["status"]) == ("tune", "passed"), record["message"]
-    folder = workspace.only_folder()
+    record, folder = workspace.only_run(), workspace.only_folder()
+    log = (folder / "steps/tune/log.txt").read_text()
+    assert (record["job"], record["status"]) == ("tune", "passed"), log
     document = json.loads((folder / "steps/tune/out/tuning.json").read_text())
     states = {
         trial["params"]["FLAW"]: trial["state"] for trial in document["trials"] if trial["params"]["FLAW"] != "NONE"
