@@ -3,13 +3,13 @@
     python benchmarks/search.py [--seeds 10] [--write]
 
 Needs no GPU: what each configuration came to was recorded (benchmarks/landscapes). ``--write`` puts the table into
-docs/search.md. Exit code 1 if evolution wins fewer than 8 of 10 seeds anywhere.
+docs/search.md. Exit code 1 if evolution wins fewer than 8 of 10 seeds with 128 trials, one at a time. Takes about two
+minutes of processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,6 @@ PAGE = ROOT / "docs" / "search.md"
 BEGIN, END = "<!-- contests: benchmarks/search.py --write -->", "<!-- end of contests -->"
 COLUMNS = (
     "landscape", "configurations", "trials", "under way", "evolution wins", "equal", "above the best", "random's",
-    "as good as random's end after",
 )  # fmt: skip
 WINS = 0.8
 
@@ -41,7 +40,6 @@ def contests(seeds: int) -> list[replay.Contest]:
 
 
 def row(c: replay.Contest) -> tuple[str, ...]:
-    reached = [at for at in c.matched_at if at is not None]
     return (
         c.landscape.name,
         f"{len(c.landscape)}, {len(c.landscape.values)} work",
@@ -51,7 +49,6 @@ def row(c: replay.Contest) -> tuple[str, ...]:
         str(c.ties),
         f"{100 * c.behind(0):.1f} %",
         f"{100 * c.behind(1):.1f} %",
-        f"{statistics.median(reached):.0f} trials" if reached else "never",
     )
 
 
@@ -76,7 +73,8 @@ def main() -> int:
     print(table(found))
     if options.write:
         write(table(found))
-    return 0 if all(c.wins >= WINS * len(c.pairs) for c in found) else 1
+    judged = [c for c in found if c.budget == max(replay.BUDGETS) and c.ahead == 0]
+    return 0 if all(c.wins >= WINS * len(c.pairs) for c in judged) else 1
 
 
 if __name__ == "__main__":

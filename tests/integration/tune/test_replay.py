@@ -49,9 +49,10 @@ def test_there_are_measured_landscapes_that_say_where_and_when() -> None:
         assert {o.state for o in one.outcomes.values()} > {"complete", "build_failed"}
 
 
-@pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
-def test_evolution_beats_random_search_at_equal_budget(path: Path) -> None:
-    found = replay.contest(Landscape.load(str(path)), 128, range(10))
+def test_evolution_beats_random_search_at_equal_budget() -> None:
+    """On the smaller landscape; benchmarks/search.py does it on all."""
+    smallest = min((Landscape.load(str(path)) for path in LANDSCAPES), key=len)
+    found = replay.contest(smallest, 128, range(10))
     assert found.wins >= 8
     assert found.behind(0) < found.behind(1) / 2
 
