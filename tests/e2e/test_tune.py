@@ -95,7 +95,7 @@ bench: $TUNE_OUT/sum bench $TUNE_CASE $TUNE_REPEATS > $TUNE_OUT/bench.json
 metric: {reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}
 cases: [20000]
 held_out: [40000]
-timeouts: {check: 2s}
+timeouts: {check: 6s}
 trials: 16
 elites: 1
 adopt: tuned.json
