@@ -121,6 +121,7 @@ def _step(step: Step) -> list[str]:
 
     facts = [f"at most {duration.text(step.timeout)}", step.activity]
     facts += ["on the controller"] if step.where == "controller" else []
+    facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
     facts += [f"{step.retries} retries"] if step.retries else []
     facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
