@@ -9,7 +9,8 @@ from orchestrator.domain import ending
 from orchestrator.domain.lifecycle import State
 from orchestrator.domain.records import RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.ports import ActiveRun
+from orchestrator.errors import FcctlError
+from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import prewake
 
 if TYPE_CHECKING:
@@ -27,6 +28,19 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
         record = machine.account(record)
     record = ending.with_steps_before(record, before)
     return ending.with_adopted(record, saved.plan) if saved.plan.resume_from else record
+
+
+def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:
+    """The report as one of the run's files, if its job wants that. Without one the run is complete all the same."""
+    reporter = services.reporter
+    if not saved.report or reporter is None:
+        return
+    env, own = saved.plan.env, saved.target.env
+    settings = {key: value for key, value in env.items() if own.get(key) != value}
+    try:
+        active.add(lambda folder: reporter.files(record, folder, settings))
+    except (FcctlError, OSError, ValueError) as e:
+        services.observer.note(f"no report among the run's files: {e}; fcctl results report {saved.plan.run_id}")
 
 
 def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:

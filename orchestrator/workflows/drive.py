@@ -16,10 +16,10 @@ from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, dec
 from orchestrator.domain.notify import of_run, of_stopped
 from orchestrator.domain.records import JournalEntry, RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import FcctlError, HostError, HostFault, MachineStopped
+from orchestrator.errors import HostError, HostFault, MachineStopped
 from orchestrator.ports import ActiveRun, Intake, Services, Source
 from orchestrator.workflows import prewake
-from orchestrator.workflows.account import record_of
+from orchestrator.workflows.account import add_report, record_of
 from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import Armed, arm, disarm
@@ -28,6 +28,7 @@ from orchestrator.workflows.sync import send_bundles, send_source
 from orchestrator.workflows.tell import tell
 from orchestrator.workflows.tidy import tidy_host
 from orchestrator.workflows.waking import Waking
+from orchestrator.workflows.watchers import watchers
 
 if TYPE_CHECKING:
     from orchestrator.workflows.hold import MachineHold
@@ -331,29 +332,14 @@ class Driver:
             self._log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
 
     def _follow(self) -> None:
-        summary = follow(self._link, self.run_id, self._services, self._watcher())
+        journal = self._active.journal
+        watch = watchers(self._services, self._link, self.saved, journal, self._log, self.machine)
+        summary = follow(self._link, self.run_id, self._services, watch)
         if summary is None:
             reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
             self._log("lost", reason=reason)
         else:
             self._log("ended", status=summary.status)
-
-    def _watcher(self) -> Callable[[wire.WatchReply], None]:
-        """What watches the caps, and the machine's limit, while the run is followed."""
-        watchers: list[Callable[[wire.WatchReply], None]] = []
-        if self.saved.caps:
-            from orchestrator.workflows.guard import watcher
-
-            watchers.append(watcher(self._services, self._link, self.saved, self._active.journal.entries, self._log))
-        if self.machine is not None:
-            glance = self.machine.watch.glance
-            watchers.append(lambda _: glance())
-
-        def watch(reply: wire.WatchReply) -> None:
-            for each in watchers:
-                each(reply)
-
-        return watch
 
     def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """``plan`` with the host told when the run has to be over for its budget to hold."""
@@ -382,7 +368,8 @@ class Driver:
         record = record_of(self._active, self.saved, self.state, self.machine, now)
         if self.state.without_outcome is None and self.machine is None:
             self._disarm()
-        self._add_report(record)
+        if self.state.without_outcome is None:
+            add_report(self._services, self._active, self.saved, record)
         self._log("complete", status=record.status)
         self.folder = self._active.complete(record)
         tell(self._services, of_run(record))
@@ -393,18 +380,6 @@ class Driver:
 
             pay(self._services, "due")
         return record
-
-    def _add_report(self, record: RunRecord) -> None:
-        """The report as one of the run's files, if its job wants that. Without one the run is complete all the same."""
-        reporter = self._services.reporter
-        if not self.saved.report or reporter is None or self.state.without_outcome is not None:
-            return
-        env, own = self.saved.plan.env, self.saved.target.env
-        settings = {key: value for key, value in env.items() if own.get(key) != value}
-        try:
-            self._active.add(lambda folder: reporter.files(record, folder, settings))
-        except (FcctlError, OSError, ValueError) as e:
-            self._services.observer.note(f"no report among the run's files: {e}; fcctl results report {self.run_id}")
 
     def _wanted_machine(self) -> MachineHold:
         if self.machine is None:
