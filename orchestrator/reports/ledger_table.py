@@ -49,7 +49,11 @@ def print_totals(totals: Sequence[Total], by: str, console: Console, remarks: Se
     for total in totals:
         of_it = (_part(total.idle_usd), _part(total.standing_usd))
         table.add_row(
-            Text(clean(total.group, 80)), duration(total.seconds), str(total.runs), f"{total.usd:.4f}", *of_it
+            Text(clean(total.group, 80)),
+            duration(total.seconds) if total.seconds else "-",
+            str(total.runs),
+            f"{total.usd:.4f}",
+            *of_it,
         )
     seconds, usd = sum(t.seconds for t in totals), sum(t.usd for t in totals)
     of_it = (_part(sum(t.idle_usd for t in totals)), _part(sum(t.standing_usd for t in totals)))

@@ -109,7 +109,7 @@ def audit(
                 for one in judgement.orphans(found, place.names)
             ]
             unanswered += missing
-            listed = Listed(place.project, place.targets, machines, frozenset(u.what for u in unasked))
+            listed = Listed(place.project, place.targets, machines)
             told, untold = reconcile(services, cloud, listed, budget, before)
             accounts += told
             unanswered += [Unanswered(place.project, what, why) for what, why in untold]

@@ -30,8 +30,6 @@ class Listed:
     project: str
     targets: Sequence[GcpTarget]
     machines: Sequence[Machine]
-    #: Zones that did not answer.
-    unasked: frozenset[str] = frozenset()
 
     def target_of(self, name: str) -> GcpTarget | None:
         return next((target for target in self.targets if target.instance == name), None)
@@ -104,7 +102,7 @@ class _Reconciling:
             A word on the machine, whether it is there, and when it was on before the ledger knew it.
         """
         for instance_id in self._ids(zone, name):
-            machine = self._listed.has(zone, name, instance_id)
+            machine, there = self._look(zone, name, instance_id)
             known = _of(self._words, instance_id)
             said = self._said(machine)
             if said is not None:
@@ -112,10 +110,20 @@ class _Reconciling:
             if not known:
                 continue
             times = times_on(history, instance_id, machine)
-            there: bool | None = True if machine is not None else None if zone in self._listed.unasked else False
             self._note(known, times, history, there)
             began = min(word.started for word in known)
             yield known[-1], there, [time for time in times if time.started < began - NEAR_START_S]
+
+    def _look(self, zone: str, name: str, instance_id: str) -> tuple[Machine | None, bool | None]:
+        """The machine, and whether it is there; None: nobody knows. One that no target names any more is in no list."""
+        listed = self._listed.has(zone, name, instance_id)
+        if listed is not None:
+            return listed, True
+        try:
+            found = self._cloud.machine(zone, name)
+        except FcctlError:
+            return None, None
+        return (found, True) if found is not None and found.id == instance_id else (None, False)
 
     def _ids(self, zone: str, name: str) -> list[str]:
         ids = [w.instance_id for w in self._words if (w.zone, w.name) == (zone, name)]
