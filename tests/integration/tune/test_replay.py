@@ -49,6 +49,8 @@ def test_there_are_measured_landscapes_that_say_where_and_when() -> None:
         assert {o.state for o in one.outcomes.values()} > {"complete", "build_failed"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # ten seconds of processor time, on a computer that may be busy
 def test_evolution_beats_random_search_at_equal_budget() -> None:
     """On the smaller landscape; benchmarks/search.py does it on all."""
     smallest = min((Landscape.load(str(path)) for path in LANDSCAPES), key=len)
@@ -57,6 +59,7 @@ def test_evolution_beats_random_search_at_equal_budget() -> None:
     assert found.behind(0) < found.behind(1) / 2
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
 def test_a_fast_run_of_32_trials_gains_by_it_too(path: Path) -> None:
     found = replay.contest(Landscape.load(str(path)), 32, range(10))
