@@ -26,7 +26,13 @@ def benchmark(label: str, p50: float, **rivals: float) -> dict[str, Any]:
         for name, us in rivals.items()
     ]
     rows.append({**row, "name": "mission/cold", "variant": label, "mode": "cold", "stats": stats(2 * p50)})
-    about = {"kind": "benchmark", "variant": label.partition(":")[0], "label": label, "device": "cuda", "config": MISSION}
+    about = {
+        "kind": "benchmark",
+        "variant": label.partition(":")[0],
+        "label": label,
+        "device": "cuda",
+        "config": MISSION,
+    }
     return {**about, "benchmarks": rows}
 
 
