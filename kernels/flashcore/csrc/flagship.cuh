@@ -7,6 +7,9 @@
 #ifndef SLACK
 #define SLACK 0
 #endif
+#ifndef READ_AHEAD  // with SHARED_Q: steps of 16 dimensions whose fragments the compiler may read before it needs them
+#define READ_AHEAD 2
+#endif
 #ifndef SWIZZLE  // 0, to see what bank conflicts cost
 #define SWIZZLE 1
 #endif
@@ -105,8 +108,21 @@ struct Queries {
 template <typename C>
 __device__ __forceinline__ void read_q(uint32_t (&q)[4], const Queries &queries, int i, int k, int lane) {
   ldmatrix_x4(q, queries.tile + place_of<C>(queries.first + 16 * i + lane % 16, 2 * k + lane / 16));
+  if (C::kSharedQ) return;  // flipped where they lie
 #pragma unroll
   for (uint32_t &pair : q) pair ^= queries.flip;
+}
+
+// Give a tile of queries that is read in each step the sign of the scale, once, by all threads; it is here, for all.
+template <typename C>
+__device__ __forceinline__ void flip_tile(unsigned char *tile, uint32_t flip, unsigned thread) {
+  if (flip == 0) return;
+  for (unsigned at = thread * 16; at < C::kQBytes; at += C::kThreads * 16) {
+    auto *chunk = reinterpret_cast<uint4 *>(tile + at);
+    const uint4 x = *chunk;
+    *chunk = make_uint4(x.x ^ flip, x.y ^ flip, x.z ^ flip, x.w ^ flip);
+  }
+  __syncthreads();
 }
 
 // What a warp carries from step to step. Index [i][h]: row g + 8 * h of row tile i, g = lane / 4.
@@ -151,7 +167,7 @@ __device__ __forceinline__ void keep_q(State<C> &state, const Queries &queries, 
 template <typename C, int COUNT>
 __device__ __forceinline__ void scores(Tile<C> &s, const State<C> &state, const Queries &queries, uint32_t k_tile,
                                        int from, int lane) {
-  constexpr int kAtOnce = C::kSharedQ ? 2 : C::kDepthTiles;  // fewer reads ahead where registers are scarce
+  constexpr int kAtOnce = C::kSharedQ ? READ_AHEAD : C::kDepthTiles;  // registers are scarce
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
@@ -464,6 +480,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       cp_async_commit();
     }
     first_here(Number<2 * kStages - 1>{});
+    if constexpr (C::kSharedQ) flip_tile<C>(memory, task.flip, thread);
     keep_q(state, queries, lane);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -498,6 +515,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll
     for (int step = 0; step < kStages - 1; ++step) load_pair(step);
     first_here(Number<kStages - 1>{});
+    if constexpr (C::kSharedQ) flip_tile<C>(memory, task.flip, thread);
     keep_q(state, queries, lane);
     if (steps > 0) {
       scores<C, C::kKeyTiles>(s, state, queries, k_ring, 0, lane);

@@ -33,6 +33,12 @@
 #ifndef PAIR_ROWS  // query rows of a pair of warps
 #define PAIR_ROWS 32
 #endif
+#ifndef MOST_REGISTERS  // of a thread; 0: the budgets below
+#define MOST_REGISTERS 0
+#endif
+#ifndef KEEP_REFERENCE  // 1: rows' references stay in registers, instead of being loaded for each tile
+#define KEEP_REFERENCE 0
+#endif
 
 namespace {
 
@@ -77,6 +83,8 @@ static_assert(kSharedBytes <= 64 * 1024, "the budget of this kernel");
 // told.
 #if !defined(__maxnreg__)
 #define REGISTERS __launch_bounds__(kThreads)
+#elif MOST_REGISTERS
+#define REGISTERS __maxnreg__(MOST_REGISTERS)
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define REGISTERS __maxnreg__(128)
 #else
@@ -117,6 +125,7 @@ struct State {
   Left q[kRowTiles][kDepthTiles];
   Sum out[kRowTiles][kColumnTiles];
   Sum sum;  // every column the same: the row sums that this warp adds up (its_sum)
+  Sum reference[KEEP_REFERENCE ? kRowTiles : 1];
 };
 
 using Scores = Sum[kRowTiles][kKeyTiles];
@@ -203,13 +212,23 @@ __device__ __forceinline__ void mask(Scores &s, const Warp &warp, int row, int k
   warp.meet();  // the boxes have been used
 }
 
+// The references of row tile i.
+__device__ __forceinline__ Sum reference_of(const State &state, const Warp &warp, int i) {
+  return KEEP_REFERENCE ? state.reference[i] : by_row(warp.rows->reference + warp.row_of(i));
+}
+__device__ __forceinline__ void keep_references(State &state, const Warp &warp) {
+  if (!KEEP_REFERENCE) return;
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) state.reference[i] = by_row(warp.rows->reference + warp.row_of(i));
+}
+
 // Weights of all scores under their rows' references, as halves, to this warp's columns of the pair's; whether any is
 // above 1.
-__device__ __forceinline__ bool weigh(const Scores &s, const Warp &warp, float factor) {
+__device__ __forceinline__ bool weigh(const Scores &s, const State &state, const Warp &warp, float factor) {
   __half2 largest = __floats2half2_rn(0.f, 0.f);
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
-    const Sum reference = by_row(warp.rows->reference + warp.row_of(i));
+    const Sum reference = reference_of(state, warp, i);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
       Halves p;
@@ -295,6 +314,7 @@ __device__ __forceinline__ void raise_references(const Scores &s, State &state, 
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) scale_rows(state.out[i], warp.rows->correction + warp.row_of(i));
   scale_rows(state.sum, warp.rows->correction + warp.row_of(0));
+  keep_references(state, warp);
 }
 
 // O += P V for this warp's columns, and the sums over every second 16 keys: the other warp takes the others.
@@ -361,6 +381,7 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
     }
   }
   __syncthreads();  // Q's place is free
+  keep_references(state, Warp(memory, 0, threadIdx.x));
 
   // Tile t lies in half t % 2 of K's and V's memory. K is fetched a tile earlier than V, since it is used earlier.
   Feed feed(a, at, keys, shared_address(memory));
@@ -383,7 +404,7 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
         const Warp again(memory, half, thread_again());
         mask(s, again, block_row + again.pair * PAIR_ROWS, key, keys, a.causal);
       }
-      above = weigh(s, warp, scale.factor);
+      above = weigh(s, state, warp, scale.factor);
     }
     cp_async_wait<0>();  // this tile's V and the next one's K are here,
     const bool any = __syncthreads_or(above);  // for all; all have left this K and the last V; weights are written
@@ -396,7 +417,7 @@ static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
       again.meet();
       if (again.rows->above[0] + again.rows->above[1] != 0.f) {
         raise_references(s, state, again, scale.factor);
-        weigh(s, again, scale.factor);
+        weigh(s, state, again, scale.factor);
         again.meet();
       }
     }

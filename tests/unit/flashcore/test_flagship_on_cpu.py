@@ -86,7 +86,7 @@ def test_right_on_awkward_lengths(
     "configuration",
     [
         {},
-        {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 1},
+        {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 8},
     ],
     ids=["auto", "128"],
 )
