@@ -141,6 +141,10 @@ class Evolution:
             child = _offspring(history.space, parents, rng, more=2 * attempt // CHILDREN)
             if child.params in history.space and history.is_new(child.params):
                 yield child
+        size = history.space.size
+        if size is not None and size <= len(history.tried) + STRANGERS:
+            yield from (Proposal(dict(one), "stranger") for one in history.space.all if history.is_new(one))
+            return
         for _ in range(STRANGERS):
             one = history.untried(rng)
             if one is None:
