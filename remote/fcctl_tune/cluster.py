@@ -24,6 +24,8 @@ from fcctl_tune.errors import TuneError
 RESTARTS = 20
 #: How long keepers have at the end, seconds.
 CLOSE_S = 5.0
+#: States of a Dask future that give no result any more; a ``lost`` one is to be had again.
+OVER = ("error", "cancelled")
 #: How long workers have to come up, seconds: the first import from a cold disk takes a while.
 START_S = 90.0
 

@@ -7,14 +7,14 @@ A trial is told once, at its end. One that was under way when this process died 
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import queue
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from fcctl_tune import slot, tasks
-from fcctl_tune.cluster import Cluster
+from fcctl_tune.cluster import OVER, Cluster
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.records import Trial, TrialRecord, objective
@@ -30,6 +30,8 @@ MAX_LOST = 5
 LAST_WORD_S = 3.0
 #: How long a result may take from its worker to here, seconds.
 FETCH_S = 2.0
+#: Before a lost result is asked for again, seconds.
+AGAIN_S = 0.1
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
@@ -110,6 +112,7 @@ class Engine:
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._flights: Dict[str, Flight] = {}  # by the key of the future that is under way
         self._futures: Dict[str, Any] = {}
+        self._again: List[Any] = []  # futures whose results were lost
         self._held: Optional[List[Flight]] = []  # built before the default was; None once it is
         self._lost = 0
         self._stop: Optional[str] = None
@@ -144,6 +147,8 @@ class Engine:
                     return
                 self._hear(TICK_S)
                 self.cluster.mend()
+                if self._again:
+                    time.sleep(AGAIN_S)
             self._last_words()
             raise Stopped(self._stop)
         finally:
@@ -177,27 +182,37 @@ class Engine:
 
     def _await(self, future: Any, flight: Flight) -> None:
         self._futures[future.key], self._flights[future.key] = future, flight
-        future.add_done_callback(self._events.put)
+        future.add_done_callback(self._fetch)
+
+    def _fetch(self, future: Any) -> None:
+        """In Dask's own thread, so that the loop never waits for a worker. A result that died with its worker is None:
+        Dask has the task carried out again, and calls its future lost until then."""
+        result = None
+        if future.status not in OVER:
+            with contextlib.suppress(Exception):
+                result = future.result(timeout=FETCH_S)
+        self._events.put((future, result))
 
     def _hear(self, seconds: float) -> None:
         """Wait for what happens next, and take all of it that has."""
+        again, self._again = self._again, []
+        for future in again:
+            future.add_done_callback(self._fetch)
         try:
             event = self._events.get(timeout=seconds)
             while True:
-                if event is not None and event.key in self._futures:
-                    self._done(self._futures.pop(event.key), self._flights.pop(event.key))
+                if event is not None and event[0].key in self._futures:
+                    self._done(*event)
                 event = self._events.get_nowait()
         except queue.Empty:
             return
 
-    def _done(self, future: Any, flight: Flight) -> None:
-        try:
-            result = future.result(timeout=FETCH_S) if future.status == "finished" else None
-        except (TimeoutError, asyncio.TimeoutError):  # its worker died with the result: Dask has it carried out again
-            result = None
-        if result is None and future.status in ("finished", "pending"):
-            self._await(future, flight)
+    def _done(self, future: Any, result: Any) -> None:
+        if result is None and future.status not in OVER:
+            self._again.append(future)  # after a look at the workers: it may be one of them that is missing
             return
+        flight = self._flights.pop(future.key)
+        del self._futures[future.key]
         if result is None:
             self._vanished(flight, future)
             return

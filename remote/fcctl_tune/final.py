@@ -11,11 +11,12 @@ import dataclasses
 import secrets
 import statistics
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune import interval, tasks
-from fcctl_tune.cluster import Cluster
+from fcctl_tune.cluster import OVER, Cluster
 from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import Slot
 from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
@@ -146,17 +147,16 @@ class Final:
 
     def _result(self, future: Any) -> Any:
         """Of a task that has ended. Raises: TuneError, if it says that the search cannot go on."""
-        from distributed import TimeoutError as Late
-
         while not self.stopped():
             try:
                 return future.result(timeout=FETCH_S)
-            except Late:
-                self.cluster.mend()  # its result died with its worker; Dask has it carried out again
             except TuneError:
                 raise
-            except Exception as error:  # noqa: BLE001 - KilledWorker, or the machine's fault
-                return "lost", "%s: %s" % (type(error).__name__, error)
+            except Exception as error:  # noqa: BLE001 - its result died with its worker: Dask has it carried out again
+                if future.status in OVER:
+                    return "lost", "%s: %s" % (type(error).__name__, error)
+                self.cluster.mend()
+                time.sleep(TICK_S)
         return "lost", "stopped"
 
     def _time(self, case: str, seed: int) -> None:

@@ -20,12 +20,15 @@ from fcctl_remote.process import KILL_PATIENCE_S, Signals, become_subreaper, exi
 #: Between the worker's stdin closing and SIGKILL, seconds: it has nothing to write.
 GRACE_S = 0.3
 STDIN = 0
+#: Tells a worker that its parent adopts orphans.
+KEEPER = "FCCTL_TUNE_KEEPER"
 
 
 def main(argv: List[str]) -> int:
     """``argv``: a folder that goes with whoever started us, then the command."""
     folder, command = argv[0], argv[1:]
-    become_subreaper()
+    if become_subreaper():
+        os.environ[KEEPER] = str(os.getpid())
     signals = Signals()
     signals.install()  # SIGTERM reaches every process of a step; when the worker ends is not for us to say
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

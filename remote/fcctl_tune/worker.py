@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any, List, Optional
 
-from fcctl_tune import dask_settings
+from fcctl_tune import dask_settings, keeper, process
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -27,6 +27,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search")
     parser.add_argument("--folder", required=True, help="for Dask's own files")
     options = parser.parse_args(argv)
+    if os.environ.pop(keeper.KEEPER, None) == str(os.getppid()):
+        process.kept_by(os.getppid())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
     with dask_settings.applied():

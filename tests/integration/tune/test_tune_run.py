@@ -42,7 +42,7 @@ SPEC = {
     "metric": {"reader": "metrics", "file": "$TUNE_OUT/b.json", "value": "metrics.us"},
     "cases": ["a"],
     "held_out": ["b"],
-    "timeouts": {"build": 60, "check": 1, "bench": 60},
+    "timeouts": {"build": 60, "check": 4, "bench": 60},
     "trials": 20,
     "elites": 1,
 }

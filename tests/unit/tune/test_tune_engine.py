@@ -107,6 +107,7 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "TICK_S", 0.0)
+    monkeypatch.setattr(engines, "AGAIN_S", 0.0)
     monkeypatch.setattr(engines, "LAST_WORD_S", 0.05)
 
 
