@@ -28,7 +28,7 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
     "--fail-on",
     multiple=True,
     metavar="WHAT",
-    help="Exit 9 on slower, slower:3%, inconclusive, incomparable or missing.",
+    help="Exit 9 on slower (the default), slower:3%, inconclusive, incomparable, missing; none only looks.",
 )
 @click.option("--margin", metavar="SHARE", help="Up to this is the same; else what --fail-on tolerates, else 3%.")
 @click.option(
@@ -55,17 +55,18 @@ def compare(
 
     Each is an id, a unique part of one, `last`, `last:JOB`, a tag such as `baseline`, or several of these with commas
     between: several launches of one program are what tells a change from luck. Each benchmark is faster, slower, the
-    same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if something is as --fail-on says.
+    same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if something is slower, or as
+    --fail-on says.
     """
     from dataclasses import replace
 
     from orchestrator.domain.compare import Options
-    from orchestrator.domain.compare_fail import parse
+    from orchestrator.domain.compare_fail import conditions
     from orchestrator.workflows.compare import with_margin
 
-    conditions = [parse(text) for text in fail_on]
+    failing = conditions(fail_on)
     options = with_margin(
-        Options(metric=metric, spread=share("--launch-spread", spread), allow=frozenset(allow)), conditions
+        Options(metric=metric, spread=share("--launch-spread", spread), allow=frozenset(allow)), failing
     )
     given = share("--margin", margin)
     if given is not None:
@@ -79,7 +80,7 @@ def compare(
             old,
             new,
             options=options,
-            fail_on=conditions,
+            fail_on=failing,
             history=app.source_history(),
             root=cli.workspace().root,
         )
@@ -103,13 +104,13 @@ class Comparing:
             RunNotFound: there is no such run.
             UsageError: ``fail_on`` is no condition.
         """
-        from orchestrator.domain.compare_fail import parse
+        from orchestrator.domain.compare_fail import conditions
         from orchestrator.workflows.tags import named
 
         runs = tuple(named(services.store, against))
         for run_id in runs:
             services.store.get(run_id)
-        return cls(against, runs, tuple(parse(text) for text in fail_on))
+        return cls(against, runs, conditions(fail_on))
 
     def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
         """Print the run and the comparison, with --json as one document.
@@ -161,7 +162,7 @@ def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:
 
 
 def fail(report: Report) -> None:
-    """Raises: RegressionFound, if anything is as --fail-on says."""
+    """Raises: RegressionFound, if anything is as --fail-on says, which left out says slower."""
     from orchestrator.errors import RegressionFound
 
     found = report.failures
@@ -171,7 +172,7 @@ def fail(report: Report) -> None:
         mode = f" ({first.mode})" if first.mode else ""
         raise RegressionFound(
             f"{first.benchmark}{mode}: {first.message}{many}",
-            cause=f"{report.new.first.run_id} against {report.old.first.run_id}, as --fail-on asks",
+            cause=f"{report.new.first.run_id} against {report.old.first.run_id}; --fail-on says what counts",
             hint="the profile and the compiled kernels above may say why; if it is meant, move the baseline: "
             "fcctl results tag --move baseline last",
         )

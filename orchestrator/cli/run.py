@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @launching
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
-@click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on slower:3%, inconclusive, ...")
+@click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
 @click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, whose machine was stopped under it.")
 @click.pass_obj
 def run(
@@ -39,7 +39,7 @@ def run(
     A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
     a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
     `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 5 if it was ended because
-    its money was spent, 9 if it passed and --fail-on found something.
+    its money was spent, 9 if it passed and --compare found something slower, or as --fail-on says.
 
     A run that could cost more than it may is refused. With `--stop-at-budget` it starts all the same, and is ended in
     time: the step at work gets a notice and a moment, what there is by then comes home, the machine is let go. The

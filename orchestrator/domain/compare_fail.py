@@ -1,16 +1,16 @@
-"""When a comparison is a failure: ``slower:3%``, ``slower``, ``inconclusive``, ``incomparable``, ``missing``."""
+"""When a comparison fails: ``slower``, ``slower:3%``, ``inconclusive``, ``incomparable``, ``missing``, or ``none``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.domain.compare import Comparison
 from orchestrator.errors import UsageError, did_you_mean
 
 _CONDITION = re.compile(r"(slower)(?::\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?))?|(inconclusive|incomparable|missing)")
-KINDS = ("slower", "slower:3%", "inconclusive", "incomparable", "missing")
+KINDS = ("slower", "slower:3%", "inconclusive", "incomparable", "missing", "none")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,21 @@ class Failure:
     mode: str
     kind: str
     message: str
+
+
+#: What fails a comparison of which nothing else is asked: whatever is slower, as the verdict has it.
+BY_DEFAULT = (FailOn("slower"),)
+
+
+def conditions(texts: Sequence[str]) -> tuple[FailOn, ...]:
+    """All of ``--fail-on``; a lone ``none`` fails on nothing.
+
+    Raises:
+        UsageError: one is no condition.
+    """
+    if [text.strip().lower() for text in texts] == ["none"]:
+        return ()
+    return tuple(parse(text) for text in texts) or BY_DEFAULT
 
 
 def parse(text: str) -> FailOn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from orchestrator.domain import compare_facts
 from orchestrator.domain.compare import Comparison, Options, compare
 from orchestrator.domain.compare_facts import Difference
-from orchestrator.domain.compare_fail import FailOn, Failure, failures
+from orchestrator.domain.compare_fail import BY_DEFAULT, FailOn, Failure, failures
 from orchestrator.domain.compare_rows import THROTTLED_SHARE, THROTTLES, Busy, Machine, Row, rows_of
 from orchestrator.domain.records import RunRecord, StepRecord
 from orchestrator.errors import NotFoundError
@@ -105,7 +105,7 @@ def compare_runs(
     new: str,
     *,
     options: Options | None = None,
-    fail_on: Sequence[FailOn] = (),
+    fail_on: tuple[FailOn, ...] = (),
     history: SourceHistory | None = None,
     root: Path | None = None,
 ) -> Report:
@@ -115,11 +115,11 @@ def compare_runs(
 
     Raises:
         RunNotFound, RunNotFinished: as the store does.
-        NotFoundError: something is to fail on, and there is nothing in common that could.
+        NotFoundError: something was asked to fail on, and there is nothing in common that could.
     """
     sides = side(store, old), side(store, new)
     comparison = compare(sides[0].rows, sides[1].rows, options)
-    if fail_on and not comparison.benchmarks:
+    if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
             f"{old} and {new} have no benchmark in common",
             cause="there is nothing that could be slower, so that --fail-on would pass whatever happens",
@@ -134,7 +134,7 @@ def compare_runs(
         resources=tuple(compare_facts.resources(sides[0].of("build"), sides[1].of("build"))),
         profile=tuple(compare_facts.profile(sides[0].of("profile"), sides[1].of("profile"))),
         metrics=tuple(compare_facts.metrics(sides[0].of("metrics"), sides[1].of("metrics"))),
-        conditions=tuple(fail_on),
+        conditions=fail_on,
     )
 
 

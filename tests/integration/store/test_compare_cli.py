@@ -38,11 +38,14 @@ def told(capsys: Captured) -> Any:
 def test_a_regression_is_exit_code_9(store: FileStore, capsys: Captured) -> None:
     old = measured(store, [simple(10.0), build(100)], at=0, commit="a")
     new = measured(store, [simple(11.0), build(128)], at=60, commit="b")
-    assert main(["results", "compare", old, new]) == 0, "nothing was to fail on"
+    assert main(["results", "compare", old, new, "--fail-on", "none"]) == 0
     out = capsys.readouterr().out
     assert "slower" in out
     assert "+10.0 %" in out
     assert "registers" in out
+    assert main(["results", "compare", old, new]) == 9, "slower, unless something else is asked"
+    assert main(["results", "compare", old, new, "--fail-on", "inconclusive"]) == 0
+    capsys.readouterr()
     assert main(["results", "compare", old, new, "--fail-on", "slower:3%"]) == 9
     captured = capsys.readouterr()
     assert "error: mission (hot): 10.0 % slower" in captured.err
@@ -77,7 +80,7 @@ def test_markdown_is_safe_to_post(store: FileStore, capsys: Captured) -> None:
     for i in range(2):
         measured(store, [document(entry(evil, samples(10.0 + i)))], at=60 * i)
     old = store.rows()[1].run_id
-    assert main(["results", "compare", old, "last", "--markdown"]) == 0
+    assert main(["results", "compare", old, "last", "--markdown"]) == 9
     out = capsys.readouterr().out
     row = next(line for line in out.splitlines() if "slower" in line and line.startswith("|"))
     assert "<script" not in row
@@ -106,7 +109,7 @@ def test_nothing_in_common_is_no_pass(store: FileStore, capsys: Captured) -> Non
 def test_several_runs_make_one_side(store: FileStore, capsys: Captured) -> None:
     old = [measured(store, [simple(10.0, seed=i)], at=60 * i) for i in range(4)]
     new = [measured(store, [simple(10.3, seed=9 + i)], at=600 + 60 * i) for i in range(4)]
-    assert main(["results", "compare", ",".join(old), ",".join(new), "--json"]) == 0
+    assert main(["results", "compare", ",".join(old), ",".join(new), "--json"]) == 9
     (mission,) = told(capsys)["benchmarks"]
     assert (mission["basis"], mission["launches"], mission["verdict"]) == ("launches", [4, 4], "slower")
 
