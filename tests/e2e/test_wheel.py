@@ -58,7 +58,7 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
         metadata = archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
         entry_points = archive.read(next(n for n in names if n.endswith("/entry_points.txt"))).decode()
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator", "fcctl_remote"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator", "fcctl_remote", "fcctl_tune"}
     assert "orchestrator/_data/jobs/phase0.yaml" in names
     assert "orchestrator/_data/kernels/flashcore/csrc/baseline.cu" in names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o")) or "/build/" in name]

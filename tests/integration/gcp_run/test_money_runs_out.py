@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.emulator import Emulator
 from orchestrator.emulator.clock import parse_timestamp
+from orchestrator.workflows.guard import Guard
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 
@@ -85,6 +86,12 @@ def at_work(cloud: Emulator) -> bool:
     return (cloud.home(INSTANCE) / "at-work").exists()
 
 
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes without the guard: it would see the money gone, and end the run, before the machine is off."""
+    monkeypatch.setattr(Guard, "look", lambda _: None)
+
+
 def check_home(workspace: CloudWorkspace) -> None:
     record = workspace.only_run()
     assert (record["status"], record["exit_code"]) == ("over_budget", 5)
@@ -112,6 +119,7 @@ def test_followed_it_warns_gives_notice_collects_and_stops(cloud: Emulator, work
 
 
 @pytest.mark.parametrize(("fence", "says"), [(1, "reached its time limit"), (2, "the end of its shutdown timer")])
+@pytest.mark.usefixtures("asleep")
 def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator, workspace: CloudWorkspace) -> None:
     def time_passes() -> None:
         wait_for(lambda: at_work(cloud), 60)
@@ -140,6 +148,7 @@ def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator,
     assert billed(cloud) == []
 
 
+@pytest.mark.usefixtures("asleep")
 def test_the_machines_own_timer_once_the_money_was_spent(cloud: Emulator, workspace: CloudWorkspace) -> None:
     """On a machine that was on already, whose fence is not the run's: the host program ends it, and idles shortly."""
 
@@ -149,6 +158,7 @@ def test_the_machines_own_timer_once_the_money_was_spent(cloud: Emulator, worksp
         cloud.advance(0.99 * 3600 / RATE)
         cloud.control.happen(INSTANCE, "guestTerminate")
 
+    workspace.job("long", LONG.replace("trap 'echo noticed; exit 1' TERM", ":"))  # its end is the machine's alone
     workspace.type("hosts", "up", "l4", "--minutes", "240", "--yes", check=0)
     with meanwhile(time_passes):
         done = workspace.type(*RUN)

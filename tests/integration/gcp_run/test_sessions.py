@@ -151,7 +151,7 @@ def test_a_machine_that_is_on_is_not_taken_without_a_word(shared_cloud: Emulator
     workspace.fcctl(*START, "--restart")
     assert workspace.operations("stop") == ["stop"]
     workspace.fcctl("session", "stop")
-    assert [one["how"] for one in ends(workspace)] == ["failed", "stopped"]
+    assert sorted(one["how"] for one in ends(workspace)) == ["failed", "stopped"], "both within a second, maybe"
 
 
 def test_it_stops_itself_and_is_closed_by_whoever_looks(shared_cloud: Emulator, workspace_on: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,15 @@ from tests.integration.host_program.agent_client import Agent, CallFailed, Host,
 from tests.support.waiting import wait_for
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="orphans are found through /proc")
+
+
+def _telemetry(host: Host) -> list[int]:
+    found = []
+    for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
+        with contextlib.suppress(OSError):
+            if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _supervisor(host: Host, run_id: str) -> int:
@@ -101,6 +111,7 @@ def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> Non
     run_id = agent.submit(step("count", "echo x >> ../count"))
     agent.outcome(run_id)
     assert host.program("supervise", run_id).returncode == 0
+    wait_for(lambda: not _telemetry(host))  # it would find the run without a supervisor and close it
     (host.run_dir(run_id) / "outcome.json").unlink()
     assert host.program("supervise", run_id).returncode == 100
     assert agent.outcome(run_id).status == "lost"
@@ -118,9 +129,8 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
     time.sleep(0.2)
     if noticed_by == "agent":
         host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
-        for pid in host.processes(f"TMUX_TMPDIR={host.tmux_dir}"):
-            if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+        for pid in _telemetry(host):
+            os.kill(pid, signal.SIGKILL)
     os.kill(_supervisor(host, run_id), signal.SIGKILL)
     if noticed_by == "telemetry":
         wait_for((host.run_dir(run_id) / "outcome.json").exists)
