@@ -16,7 +16,7 @@ demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, bui
 	@echo "The emulated machine is off. Its emulator ends by itself in 15 minutes; at once: .venv/bin/fcctl emulator --stop"
 
 test: setup      ## all tests
-	$(PY) -m pytest -n 2 --dist loadgroup -q
+	$(PY) -m pytest -n 3 --dist loadgroup -q
 
 simulate: setup  ## N random schedules of faults against the true workflows, from SEED; prints the shortest failure
 	$(PY) -m tests.simulation -n $(or $(N),10000) --seed $(or $(SEED),0)
