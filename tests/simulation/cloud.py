@@ -56,6 +56,7 @@ class SimulatedCloud:
         self.history: list[Operation] = []
         self.snapshots: set[str] = set()
         self.starts: list[str] = []  # who asked for each start: fcctl, console
+        self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
         self._gone: list[Instance] = []  # deleted; what they cost stays
         self._numbers = iter(range(1, 10**9))
         world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
@@ -172,6 +173,7 @@ class SimulatedCloud:
         self._power_off(instance, "stop")
         if instance.view.max_run_s is not None:
             self.operation("start", instance.view.zone, instance.view.name, 0.0, lambda: None, instance.view.id)
+            self.console_limits.append(instance.view.max_run_s)
             self.power_on(instance, "console")
 
     def _all_running(self, action: Callable[[Instance], None]) -> None:

@@ -483,8 +483,7 @@ class Episode:
 
     def _by_console(self) -> float:
         """What a person's own starts may cost: fcctl set their limit, and has no say in how many there are."""
-        longest = max((i.view.max_run_s or 0 for i in self.cloud.instances.values()), default=0)
-        return self.cloud.starts.count("console") * (longest + 90) * RATE / 3600
+        return sum(limit + 90 for limit in self.cloud.console_limits) * RATE / 3600
 
     def _results(self, services: Services, guest: Guest, run_id: str, ended: bool) -> None:
         """A step that finished has its result here, or still there and a run here that will ask for it."""
