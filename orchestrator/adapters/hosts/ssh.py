@@ -113,13 +113,23 @@ class SshTransport:
         dialer = Dialer(None, None, timeout_s=timeout_s, patience_s=patience_s)
         return cls(dialer.open(settings), max(timeout_s, patience_s))
 
+    def _type(self, process: SshProcess, script: str) -> None:
+        try:
+            process.write(script.encode() + b"\n", self._timeout_s)
+        except TimeoutError:
+            raise
+        except OSError:
+            if not self.alive():
+                raise
+            # The shell ended before it read a word; what it said, and its exit status, tell more.
+
     def run(self, script: str) -> Process:
         try:
             channel = self._link.transport.open_session(timeout=self._timeout_s)
             channel.settimeout(self._timeout_s)
             channel.exec_command(LOADER)
             process = SshProcess(channel)
-            process.write(script.encode() + b"\n", self._timeout_s)
+            self._type(process, script)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise LinkLost(
                 "the connection broke", cause=printable(str(error)) or type(error).__name__, hint="try again"
