@@ -50,11 +50,15 @@ def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Obs
         HostFault: they arrive damaged, time and again.
     """
     for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
-        if link.call(lambda s, wanted=sha256: s.bundle(wanted, 0, 0, b"")).ready:  # type: ignore[misc]
+        if _has_bundle(link, sha256):
             continue
         bundle = bundles.find(sha256)
         observer.phase("sync", f"libraries of the search, {bundle.size / 1e6:.1f} MB")
         _send_bundle(link, bundle)
+
+
+def _has_bundle(link: Link, sha256: str) -> bool:
+    return link.call(lambda s: s.bundle(sha256, 0, 0, b"")).ready
 
 
 def _send_bundle(link: Link, bundle: Bundle) -> None:

@@ -438,7 +438,7 @@ def decode(cls: Type[T], value: Any, where: str = "") -> T:
         raise WireError("%s: expected an object, got %s" % (where or cls.__name__, type(value).__name__))
     hints = _hints(cls)
     kwargs = {}
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]  # only dataclasses are decoded
         path = "%s.%s" % (where or cls.__name__, f.name)
         if f.name in value:
             kwargs[f.name] = _convert(hints[f.name], value[f.name], path)
