@@ -14,13 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
-from benchmarks import dashboard, figures, host_program, kernel_build, round_trip, store, warm_start  # noqa: E402
+from benchmarks import dashboard, figures, host_program, kernel_build, round_trip, search, store, warm_start  # noqa: E402
 
 
 def main() -> int:
     before = figures.machine()
     found = []
-    for part in (round_trip, warm_start, store, host_program, kernel_build, dashboard):
+    for part in (round_trip, warm_start, store, host_program, kernel_build, dashboard, search):
         print(f"measuring: {part.__name__.rpartition('.')[2].replace('_', ' ')} ...", file=sys.stderr)
         found += part.measure_all()
     print(f"before: {before}\nafter:  {figures.machine()}\n")

@@ -1,0 +1,150 @@
+"""How much sooner a search ends on more GPUs of one machine.
+
+    python benchmarks/tune_scaling.py [--gpus 1,2,4] [--trials 128] [--variant flagship] [--built] [-- --full]
+
+For each count the same search from nothing, on the first so many of the GPUs that are visible: random proposals, which
+do not depend on what was found, so that each count has the same trials. Each GPU comes with the same number of
+processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do. With
+``--built`` all trials are built beforehand, so that the GPUs are measured and not the compilers.
+
+Exit code 1 if two GPUs do less than 1.8 times or four less than 3.4 times as many trials a minute as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+
+from benchmarks.figures import machine  # noqa: E402
+from fcctl_tune import devices, process  # noqa: E402
+
+#: So many times one GPU's trials a minute are due.
+TARGETS = {2: 1.8, 4: 3.4}
+COLUMNS = ("GPUs", "processors", "wall s", "timing span s", "timed share", "trials/min", "times", "due")
+#: Of a file of a search, what only the controller reads.
+CONTROLLERS = ("variants", "adopt", "env")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is the same for each count of GPUs. ``spec`` is the path of the JSON."""
+
+    spec: str
+    cwd: Path
+    env: Mapping[str, str]
+    arguments: Sequence[str]
+    processors: int  # for each GPU
+
+    def search(self, gpus: Sequence[devices.Device], out: Path, work: Path) -> dict[str, Any]:
+        """The ``tuning`` document of a search on ``gpus``, with ``command_s``. Raises: SystemExit."""
+        argv = [sys.executable, "-m", "fcctl_tune", "run", self.spec, "--out", str(out), "--work", str(work)]
+        visible = ",".join(d.uuid for d in gpus)
+        keep = sorted(os.sched_getaffinity(0))[: self.processors * len(gpus)]
+        env = {**self.env, "CUDA_VISIBLE_DEVICES": visible, "FLASHCORE_CACHE": str(work / "cache")}
+        started = time.monotonic()
+        done = subprocess.run(
+            [*argv, "--strategy", "random", "--no-final", *self.arguments],
+            cwd=self.cwd,
+            env=env,
+            stdout=sys.stderr,
+            preexec_fn=lambda: os.sched_setaffinity(0, keep),
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"the search on {len(gpus)} GPUs ended with exit code {done.returncode}")
+        document: dict[str, Any] = json.loads((out / "tuning.json").read_bytes())
+        return {**document, "command_s": round(time.monotonic() - started, 3)}
+
+
+def spec_of(path: Path, variant: str | None, trials: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The spec as JSON has it, and the environment that the file declares, with ``variant`` in it."""
+    entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+    env = {name: str(value) for name, value in (entry.get("env") or {}).items()}
+    if variant is not None:
+        (name,) = entry["variants"]
+        env[name] = variant
+    return {**{key: value for key, value in entry.items() if key not in CONTROLLERS}, "trials": trials}, env
+
+
+def row(gpus: int, processors: int, found: Mapping[str, Any], one: float) -> tuple[str, ...]:
+    effort = found["effort"]
+    share, rate = effort["gpu_timed_share"], effort["trials_per_minute"]
+    span = effort["timed_s"] / (share * gpus) if share else 0.0
+    due = f">= {TARGETS[gpus]:g}" if gpus in TARGETS else ""
+    return (
+        str(gpus), str(processors), f"{effort['wall_s']:.1f}", f"{span:.1f}", f"{share or 0:.3f}", f"{rate:.2f}",
+        f"{rate / one:.2f}", due,
+    )  # fmt: skip
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(r[n]) for r in (COLUMNS, *rows)) for n in range(len(COLUMNS))]
+    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True)) for r in (COLUMNS, *rows))
+
+
+def measure(bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], built: bool) -> list[dict[str, Any]]:
+    """A document for each count; all of them made anew, or of trials that were ``built`` once, with all GPUs."""
+    documents = []
+    with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
+        folder = Path(name)
+        if built:
+            print("building ...", file=sys.stderr)
+            bench.search(found[: max(counts)], folder / "out-built", folder / "work")
+        for count in counts:
+            print(f"searching on {count} ...", file=sys.stderr)
+            work = folder / ("work" if built else f"work-{count}")
+            documents.append(bench.search(found[:count], folder / f"out-{count}", work))
+    return documents
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", default="1,2,4", help="counts to compare; the first is what the others are times of")
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--spec", type=Path, default=ROOT / "tune" / "flashcore.yaml", help="YAML or JSON")
+    parser.add_argument("--variant", help="one of the names under the file's `variants`")
+    parser.add_argument("--cwd", type=Path, default=ROOT, help="where its commands run")
+    parser.add_argument("--processors", type=int, help="for each GPU; default: an even share")
+    parser.add_argument("--built", action="store_true", help="build everything first")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the searches' documents there")
+    parser.add_argument("more", nargs="*", help="further arguments of fcctl_tune run, after --")
+    options = parser.parse_args()
+    counts = [int(count) for count in options.gpus.split(",")]
+    found = devices.alike(devices.devices())
+    if not found[0].is_gpu or len(found) < max(counts):
+        parser.error(f"there are {len([d for d in found if d.is_gpu])} GPUs of one model here, not {max(counts)}")
+    spec, env = spec_of(options.spec, options.variant, options.trials)
+    path = os.pathsep.join([str(ROOT / "remote"), env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")])
+    whole = {"FCCTL_PYTHON": sys.executable, **os.environ, **env, "PYTHONPATH": path}
+    whole.pop("FCCTL_OUT", None)
+    share = options.processors or max(1, process.processors() // max(counts))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(spec, file)
+        file.flush()
+        bench = Bench(file.name, options.cwd, whole, options.more, share)
+        documents = measure(bench, counts, found, options.built)
+    rates = [document["effort"]["trials_per_minute"] for document in documents]
+    print(f"{found[0].model}; {machine()}; {spec['tune']} {options.variant or ''}, {options.trials} trials")
+    print(table([row(n, share * n, d, rates[0]) for n, d in zip(counts, documents, strict=True)]))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"gpu": found[0].model, "counts": counts, "searches": documents}))
+    times = {n: rate / rates[0] for n, rate in zip(counts, rates, strict=True)}
+    return 1 if any(times[n] < due for n, due in TARGETS.items() if n in times and counts[0] == 1) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
