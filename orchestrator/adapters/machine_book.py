@@ -12,6 +12,9 @@ import json
 import os
 import re
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,29 @@ class FileMachineBook:
         keys = [key for key in lookup(files, key_alias(instance_id), 22) if not key.revoked]
         lines = [f"{key.kind} {base64.b64encode(key.blob).decode()}" for key in keys]
         return tuple(line for line in dict.fromkeys(lines) if is_host_key(line))
+
+    @contextmanager
+    def turning_on(self, project: str, name: str) -> Iterator[bool]:
+        """See the port. The kernel's lock on a file beside the machine's own, which is never removed.
+
+        Raises:
+            ValueError: there is no machine of such a name.
+            FcctlError: the folder cannot be written.
+        """
+        if not _are_names(project, name):
+            raise ValueError(f"no machine's name: {name!r} in {project!r}")
+        from orchestrator.adapters.store.durable import disk_errors
+        from orchestrator.adapters.store.lock import OwnerLock
+
+        path = self._file(project, name).with_suffix(".lock")
+        with disk_errors("lock a machine", path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = OwnerLock.take(path, time.time())
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
 
     def known_hosts(self, endpoint: Endpoint) -> Path:
         """The pinned keys as a known_hosts file for OpenSSH, under the machine's alias.

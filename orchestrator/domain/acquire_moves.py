@@ -8,8 +8,11 @@ from typing import Literal
 from orchestrator.domain.cloud import Machine, Refusal
 from orchestrator.domain.target import GcpTarget
 
-Action = Literal["fence", "start", "stop", "resume", "create", "snapshot"]
+Action = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
 Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
+
+#: Between two looks at a machine that is changing its state by itself, seconds.
+POLL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Policy:
     stockout_wait_s: float
     wake_timeout_s: float
     wish: Wish
+    #: Who a machine that is made is made for, as its label says.
+    label: str = ""
 
     @property
     def limit_s(self) -> float:
@@ -49,8 +54,8 @@ class Policy:
         return 2 * self.wake_timeout_s + self.stockout_wait_s
 
 
-def policy(target: GcpTarget, wish: Wish) -> Policy:
-    """What ``target`` says about having its machine."""
+def policy(target: GcpTarget, wish: Wish, label: str = "") -> Policy:
+    """What ``target`` says about having its machine for whoever ``label`` names."""
     models: dict[str, tuple[bool, ...]] = {
         "on_demand": (False,),
         "spot": (True,),
@@ -66,6 +71,7 @@ def policy(target: GcpTarget, wish: Wish) -> Policy:
         stockout_wait_s=target.stockout_wait_minutes * 60,
         wake_timeout_s=target.wake_timeout_s,
         wish=replace(wish, create=wish.create and target.create),
+        label=label,
     )
 
 
@@ -123,6 +129,13 @@ class Resume(_OfOne):
 
 
 @dataclass(frozen=True)
+class Withdraw(_OfOne):
+    """Delete what was made here: ``first`` has its name, and was made before it."""
+
+    first: Machine
+
+
+@dataclass(frozen=True)
 class Wait:
     seconds: float
     why: str
@@ -157,4 +170,4 @@ class GiveUp:
     refusal: Refusal | None = None
 
 
-Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | GiveUp
+Move = Use | Wait | SetFence | Start | Stop | Resume | Snapshot | Create | Withdraw | GiveUp

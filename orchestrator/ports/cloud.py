@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -120,3 +121,9 @@ class MachineBook(Protocol):
 
     def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
         """Host keys that the user's own SSH has for the machine, by its alias: ``gcloud compute ssh`` files them so."""
+
+    def turning_on(self, project: str, name: str) -> AbstractContextManager[bool]:
+        """Whether this process alone, of all on this computer, looks for a machine of that name and turns one on.
+
+        Never waits. It ends with the process, however that dies.
+        """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import assert_never
 
 from fcctl_remote import wire
 from orchestrator.domain import acquire_moves as decision
 from orchestrator.domain.acquire import next_move
-from orchestrator.domain.acquire_moves import Attempt, History, Wish, policy
-from orchestrator.domain.cloud import Machine, Operation, Power, Remedy
+from orchestrator.domain.acquire_moves import POLL_S, Attempt, History, Wish, policy
+from orchestrator.domain.cloud import RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.domain.endpoint import login_items
 from orchestrator.domain.machine_spec import Purpose, machine_spec
 from orchestrator.domain.target import GcpTarget
@@ -35,7 +36,15 @@ _ERRORS: dict[decision.Problem, type[FcctlError]] = {
     "preempted": CapacityError,
 }  # fmt: skip
 
-Making = decision.SetFence | decision.Start | decision.Stop | decision.Resume | decision.Snapshot | decision.Create
+Making = (
+    decision.SetFence
+    | decision.Start
+    | decision.Stop
+    | decision.Resume
+    | decision.Snapshot
+    | decision.Create
+    | decision.Withdraw
+)
 
 
 @dataclass(frozen=True)
@@ -67,26 +76,67 @@ class _Acquisition:
         self._clock = services.clock
         self._target = target
         self._cloud = services.clouds.open(target)
-        self._policy = policy(target, wish)
+        self._policy = policy(target, wish, purpose.labels()[RUN_LABEL])
         self._purpose = purpose
         self._changes = Changes(self._cloud, services.clock, log, target.instance)
         self._history = History(services.clock.now())
+        self._name = (target.project, target.instance)
+        #: Whether no other fcctl on this computer changes the machine meanwhile.
+        self._alone = False
 
     def carry_out(self) -> Acquired:
         self._services.observer.phase("wake", f"looking for {self._target.instance}")
-        while True:
-            seen = look(self._cloud, self._target)
-            now = self._clock.now()
-            move = next_move(seen, self._policy, self._history, now, self._cloud_ahead(seen))
-            if isinstance(move, decision.Use):
-                return self._use(move.machine)
-            if isinstance(move, decision.GiveUp):
-                raise _ERRORS[move.problem](move.message, cause=move.cause, hint=move.hint)
-            if isinstance(move, decision.Wait):
-                self._services.observer.phase("wake", move.why)
-                self._clock.sleep(move.seconds)
-            else:
-                self._history = self._history.with_(self._make(move, now))
+        with ExitStack() as lock:
+            while True:
+                move = self._next()
+                if isinstance(move, decision.Use):
+                    return self._use(move.machine)
+                if isinstance(move, decision.GiveUp):
+                    raise _ERRORS[move.problem](move.message, cause=move.cause, hint=move.hint)
+                if isinstance(move, decision.Wait):
+                    if not self._under_way():
+                        self._let_others(lock)
+                    self._services.observer.phase("wake", move.why)
+                    self._clock.sleep(move.seconds)
+                elif self._alone:
+                    self._history = self._history.with_(self._make(move))
+                else:
+                    # What was seen is no ground for a change: another fcctl here may just be making the same one. So
+                    # look again once it cannot.
+                    self._alone = lock.enter_context(self._services.book.turning_on(*self._name))
+                    if not self._alone:
+                        self._let_others(lock)
+                        self._wait_for_the_other()
+
+    def _let_others(self, lock: ExitStack) -> None:
+        lock.close()
+        self._alone = False
+
+    def _under_way(self) -> bool:
+        """Whether a change that was asked for has not ended: nobody else may see of it yet."""
+        return any(not attempt.done for attempt in self._history.attempts[-1:])
+
+    def _next(self) -> decision.Move:
+        """What to do about what the cloud shows now."""
+        # One that was just made is no proof that there is none elsewhere: see decision.Withdraw.
+        seen = look(self._cloud, self._target, everywhere=bool(self._history.of("create")))
+        return next_move(seen, self._policy, self._history, self._clock.now(), self._cloud_ahead(seen))
+
+    def _wait_for_the_other(self) -> None:
+        """Until it has the machine on, or gives up; within this one's own time.
+
+        Raises:
+            ConflictError: that is over.
+        """
+        waited = self._clock.now() - self._history.began
+        if waited + POLL_S >= self._policy.limit_s:
+            raise ConflictError(
+                f"another fcctl on this computer has been turning {self._target.instance} on for {waited:.0f} s",
+                cause="two at once could make two machines",
+                hint="fcctl ps shows what it is at; try again when it is done",
+            )
+        self._say(f"another fcctl on this computer is turning {self._target.instance} on")
+        self._clock.sleep(POLL_S)
 
     def _use(self, machine: Machine) -> Acquired:
         started = bool(self._history.of("start", machine.zone) or self._history.of("create", machine.zone))
@@ -114,7 +164,7 @@ class _Acquisition:
             self._services.observer.note(f"{machine.name} gets no labels: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------- making a move
-    def _make(self, move: Making, now: float) -> Attempt:
+    def _make(self, move: Making) -> Attempt:
         match move:
             case decision.SetFence(machine, seconds):
                 self._say(f"{machine.name} may run for {seconds / 60:.0f} minutes from its start")
@@ -135,9 +185,11 @@ class _Acquisition:
                 return self._attempt("resume", machine.zone, self._target.wake_timeout_s,
                                      lambda r: self._cloud.resume(machine, r))  # fmt: skip
             case decision.Snapshot(machine, name):
-                return self._snapshot(machine, name, now)
+                return self._snapshot(machine, name)
             case decision.Create():
                 return self._create(move)
+            case decision.Withdraw(machine, first):
+                return self._withdraw(machine, first)
         assert_never(move)
 
     def _attempt(
@@ -154,9 +206,9 @@ class _Acquisition:
             self._say(f"{action} in {zone}: {operation.refusal.code}")
         return Attempt(action, zone, self._clock.now(), spot, operation.refusal, operation.done)
 
-    def _snapshot(self, machine: Machine, name: str, now: float) -> Attempt:
+    def _snapshot(self, machine: Machine, name: str) -> Attempt:
         if self._cloud.has_snapshot(name):
-            return Attempt("snapshot", machine.zone, now)
+            return Attempt("snapshot", machine.zone, self._clock.now())
         self._say(f"no stock in {machine.zone}: a snapshot of {machine.name}'s disk, for another zone")
         return self._attempt("snapshot", machine.zone, STOP_LIMIT_S,
                              lambda r: self._cloud.snapshot(machine, name, r))  # fmt: skip
@@ -172,6 +224,16 @@ class _Acquisition:
         self._say(f"creating {spec.name} in {move.zone}: {spec.machine_type}{model}")
         return self._attempt("create", move.zone, self._target.wake_timeout_s,
                              lambda r: self._cloud.create(move.zone, spec, r), spot=move.spot)  # fmt: skip
+
+    def _withdraw(self, machine: Machine, first: Machine) -> Attempt:
+        self._services.observer.note(
+            f"another fcctl made {first.name} in {first.zone} at the same moment, and it is the older one: the one made"
+            f" here, in {machine.zone}, is deleted again"
+        )
+        gone = self._attempt("delete", machine.zone, STOP_LIMIT_S, lambda r: self._cloud.delete(machine, r))
+        with suppress(FcctlError):  # what it cost is in the books from when it was seen; now also until when
+            self._cloud.operations(machine.zone, machine.name)
+        return gone
 
     @property
     def _os_login(self) -> bool:

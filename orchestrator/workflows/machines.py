@@ -36,16 +36,20 @@ def in_cloud(services: Services, target: Target) -> GcpTarget | None:
     return services.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
 
 
-def look(cloud: Cloud, target: GcpTarget) -> list[Machine]:
+def look(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[Machine]:
     """Every machine of the target's name: in its zones, and any that fcctl made in another one.
+
+    Args:
+        everywhere: look into other zones even if one is found in the target's own.
 
     Raises:
         CloudError: a zone could not be asked; then nobody knows whether there is a machine.
     """
     found = [machine for zone in dict.fromkeys(target.zones) if (machine := cloud.machine(zone, target.instance))]
-    if not found:
+    if everywhere or not found:
         labelled, _unanswered = cloud.machines({MANAGED_LABEL: None})
-        found = [machine for machine in labelled if machine.name == target.instance]
+        places = {machine.zone for machine in found}
+        found += [m for m in labelled if m.name == target.instance and m.zone not in places]
     return found
 
 

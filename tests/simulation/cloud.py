@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -403,8 +404,23 @@ class CloudsPort:
 class Book:
     """:class:`orchestrator.ports.MachineBook`: a file of this computer's, so a killed process leaves it whole."""
 
-    def __init__(self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint]) -> None:
-        self._world, self._actor, self._pages = world, actor, pages
+    def __init__(
+        self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint], locks: dict[tuple[str, str], Actor]
+    ) -> None:
+        self._world, self._actor, self._pages, self._locks = world, actor, pages, locks
+
+    @contextmanager
+    def turning_on(self, project: str, name: str) -> Iterator[bool]:
+        """A lock of the kernel's: whoever is dead has none."""
+        owner = self._locks.get((project, name))
+        alone = owner is None or not owner.alive
+        if alone:
+            self._locks[project, name] = self._actor
+        try:
+            yield alone
+        finally:
+            if alone and self._locks.get((project, name)) is self._actor:
+                del self._locks[project, name]
 
     def known(self, project: str, name: str) -> Endpoint | None:
         return self._pages.get((project, name))

@@ -286,6 +286,7 @@ class Episode:
     cloud: SimulatedCloud = field(init=False)
     guests: dict[str, Guest] = field(default_factory=dict)
     pages: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
+    locks: dict[tuple[str, str], Actor] = field(default_factory=dict)
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
     runs: list[str] = field(default_factory=list)
@@ -324,7 +325,7 @@ class Episode:
     # --------------------------------------------------------------------------------------------------- one command
     def services(self, actor: Actor) -> Services:
         clock = VirtualClock(self.world, actor)
-        book = Book(self.world, actor, self.pages)
+        book = Book(self.world, actor, self.pages, self.locks)
         store = CountedStore(self.root / "results", clock, self.world, actor)
         sightings = SightingFile(self.root / "results")
         clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))

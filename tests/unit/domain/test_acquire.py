@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain import acquire as a
 from orchestrator.domain import acquire_moves as m
+from orchestrator.domain.acquire_refused import BACKOFF_S
 from orchestrator.domain.cloud import Machine, Power, Refusal, Remedy
 
 NOW = 1_000_000.0
@@ -232,7 +233,7 @@ class World:
 
     def act(self, move: m.Move) -> None:
         if isinstance(move, m.Wait):
-            assert 0 < move.seconds <= max(a.BACKOFF_S)
+            assert 0 < move.seconds <= max(BACKOFF_S)
             self.now += move.seconds
             self._drift()
             return
