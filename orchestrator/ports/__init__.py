@@ -18,6 +18,7 @@ from orchestrator.ports.books import FiringBook, HeldSession, SessionBook, Sight
 from orchestrator.ports.cloud import Cloud, Clouds, Login, MachineBook
 from orchestrator.ports.host import Bundle, Bundles, HostConnector, HostSession, Transfer
 from orchestrator.ports.store import ActiveRun, IncomingRun, Intake, Journal, Store
+from orchestrator.ports.tunnels import Passage, Stream, Tunnels
 
 __all__ = [
     "ActiveRun",
@@ -37,6 +38,7 @@ __all__ = [
     "MachineBook",
     "Notifier",
     "Observer",
+    "Passage",
     "Reporter",
     "Services",
     "SessionBook",
@@ -46,7 +48,9 @@ __all__ = [
     "SourceHistory",
     "SourceReader",
     "Store",
+    "Stream",
     "Transfer",
+    "Tunnels",
 ]
 
 

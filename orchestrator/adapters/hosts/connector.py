@@ -12,6 +12,7 @@ from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.adapters.hosts.bootstrap import Runner
+    from orchestrator.adapters.hosts.ssh import SshTransport
     from orchestrator.adapters.hosts.transport import Transport
     from orchestrator.ports import HostSession, MachineBook
 
@@ -87,13 +88,21 @@ class Connector:
             from orchestrator.adapters.hosts.local import LocalTransport
 
             return LocalTransport()
+        return self.ssh(target)
+
+    def ssh(self, target: SshTarget | GcpTarget | SandboxTarget) -> SshTransport:
+        """A login alone, without the host program.
+
+        Raises:
+            HostUnreachable: see the port.
+        """
         if isinstance(target, SshTarget):
             from orchestrator.adapters.hosts.ssh import SshTransport
 
             return SshTransport.dial(target)
         return self._cloud_transport(target)
 
-    def _cloud_transport(self, target: GcpTarget | SandboxTarget) -> Transport:
+    def _cloud_transport(self, target: GcpTarget | SandboxTarget) -> SshTransport:
         """By what is remembered of the machine: a warm start asks no cloud, and a cold one went there before."""
         from orchestrator.adapters.hosts import cloud_machine
 

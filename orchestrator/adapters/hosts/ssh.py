@@ -27,7 +27,7 @@ class SshProcess:
 
     def write(self, data: bytes, timeout_s: float) -> None:
         self.channel.settimeout(timeout_s)
-        with _broken_link_is_an_os_error():
+        with broken_link_is_an_os_error():
             self.channel.sendall(data)
 
     def read(self, limit: int, timeout_s: float) -> bytes:
@@ -37,7 +37,7 @@ class SshProcess:
             left = deadline - time.monotonic()
             self.channel.settimeout(max(0.001, min(STDERR_EVERY_S, left)))
             try:
-                with _broken_link_is_an_os_error():
+                with broken_link_is_an_os_error():
                     return self.channel.recv(limit)
             except TimeoutError:
                 if left <= STDERR_EVERY_S:
@@ -54,7 +54,7 @@ class SshProcess:
                 return None
             try:
                 self._drain_errors()  # a full window would keep it from ending
-                with _broken_link_is_an_os_error():
+                with broken_link_is_an_os_error():
                     while self.channel.recv_ready():
                         self.channel.recv(64 * 1024)
             except OSError:
@@ -74,14 +74,14 @@ class SshProcess:
             self.channel.close()
 
     def _drain_errors(self) -> None:
-        with _broken_link_is_an_os_error():
+        with broken_link_is_an_os_error():
             while self.channel.recv_stderr_ready():
                 self._errors += self.channel.recv_stderr(64 * 1024)
                 del self._errors[:-STDERR_TAIL]
 
 
 @contextlib.contextmanager
-def _broken_link_is_an_os_error() -> Iterator[None]:
+def broken_link_is_an_os_error() -> Iterator[None]:
     """Reading sends, too: Paramiko acknowledges what was read, and says EOFError if the link broke meanwhile."""
     try:
         yield
@@ -135,6 +135,10 @@ class SshTransport:
                 "the connection broke", cause=printable(str(error)) or type(error).__name__, hint="try again"
             ) from None
         return process
+
+    @property
+    def connection(self) -> paramiko.Transport:
+        return self._link.transport
 
     def alive(self) -> bool:
         return self._link.transport.is_active()

@@ -1,0 +1,313 @@
+"""A fleet's ways between machines: bytes through a real sshd, on loopback only, refused and cut, nothing left over."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.hosts import Connector, relay
+from orchestrator.adapters.hosts.tunnels import SshTunnels
+from orchestrator.domain.target import LocalTarget, Target
+from orchestrator.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.ports import Passage, Stream
+from tests.support.link import LinkProxy
+from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
+
+RUN = "20261121t081530z-tune-box-3fa9c1"
+OURS = ("fcctl-relay", "fcctl-relay-back", "fcctl-listen")
+
+
+class Echo:
+    """A server that gives everything back, and says when a client has nothing more to say."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.clients: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.clients.append(client)
+            threading.Thread(target=self._give_back, args=(client,), daemon=True).start()
+
+    def _give_back(self, client: socket.socket) -> None:
+        try:
+            while data := client.recv(65536):
+                client.sendall(data)
+            client.sendall(b"<end>")
+        except OSError:
+            pass
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    server = Echo()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def tunnels() -> Iterator[SshTunnels]:
+    """Whatever a test opens through it must have gone by its end, threads and all."""
+    yield SshTunnels(Connector())
+    wait_for(lambda: not [t.name for t in threading.enumerate() if t.name in OURS])
+
+
+@pytest.fixture(params=["ssh", "local"])
+def target(request: pytest.FixtureRequest, sshd: LoopbackSshd, private_home: Path) -> Target:
+    del private_home
+    return sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local")
+
+
+def said(port: int, data: bytes) -> bytes:
+    """What comes back if ``data`` is sent, and nothing more."""
+    got = b""
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+
+        def send() -> None:
+            with contextlib.suppress(OSError):  # it may be closed at once
+                client.sendall(data)
+                client.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        with contextlib.suppress(ConnectionResetError):
+            while piece := client.recv(65536):
+                got += piece
+        sender.join()
+    return got
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 30).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_port_of_one_machine_leads_to_a_port_of_another(
+    sshd: LoopbackSshd, target: Target, tunnels: SshTunnels, echo: Echo
+) -> None:
+    search, member = tunnels.open(sshd.target("a")), tunnels.open(target)
+    try:
+        port = member.listen(lambda: search.dial(echo.port))
+        noise = random.Random(1).randbytes(3_000_000)  # more than any window on the way
+        assert said(port, noise) == noise + b"<end>"
+        assert [said(port, b"again"), said(port, b"")] == [b"again<end>", b"<end>"]
+        member.check()
+        search.check()
+    finally:
+        search.close()
+        member.close()
+    wait_for(lambda: refuses(port))
+
+
+def test_only_the_machine_itself_can_connect(sshd: LoopbackSshd, target: Target, tunnels: SshTunnels) -> None:
+    del sshd
+    passage = tunnels.open(target)
+    try:
+        port = passage.listen(lambda: passage.dial(1))
+        listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        tcp6 = Path("/proc/net/tcp6")
+        listening6 = [line.split() for line in tcp6.read_text().splitlines()[1:]] if tcp6.exists() else []
+        bound = [row[1] for row in listening + listening6 if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+        assert bound == [f"0100007F:{port:04X}"]
+    finally:
+        passage.close()
+
+
+def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_there(
+    target: Target, tunnels: SshTunnels, echo: Echo
+) -> None:
+    there: list[Stream] = []
+    passage = tunnels.open(target)
+
+    def reach() -> Stream:
+        if not there:
+            raise LinkLost("not yet")
+        return there.pop()
+
+    try:
+        port = passage.listen(reach)
+        assert said(port, b"") == b""
+        there.append(passage.dial(echo.port))
+        assert said(port, b"now") == b"now<end>"
+        with pytest.raises(HostFault, match="nothing listens"):
+            passage.dial(port + 1 if port + 1 != echo.port else port + 2)
+    finally:
+        passage.close()
+
+
+def test_a_machine_may_have_only_so_many_connections(
+    target: Target, tunnels: SshTunnels, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (2,))
+    passage = tunnels.open(target)
+    try:
+        port = passage.listen(lambda: passage.dial(echo.port))
+        held = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(2)]
+        for client in held:
+            client.sendall(b"x")
+            assert client.recv(1) == b"x"
+        assert said(port, b"") == b""
+        for client in held:
+            client.close()
+        wait_for(lambda: said(port, b"free") == b"free<end>")
+    finally:
+        passage.close()
+
+
+def test_one_that_floods_us_is_not_listened_to(
+    sshd: LoopbackSshd, tunnels: SshTunnels, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "MAX_REFUSED", 5)
+    monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (0,))
+    passage = tunnels.open(sshd.target())
+    try:
+        port = passage.listen(lambda: passage.dial(echo.port))
+
+        def gone() -> bool:
+            try:
+                said(port, b"")
+                passage.check()
+            except (OSError, LinkLost):
+                return True
+            return False
+
+        wait_for(gone)
+        assert not echo.clients
+    finally:
+        passage.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "does"),
+    [("no", "listen"), ("no", "dial"), ("local", "listen"), ("remote", "dial")],
+)
+def test_a_server_that_does_not_forward_says_how_to_let_it(
+    setting: str, does: str, tunnels: SshTunnels, echo: Echo
+) -> None:
+    server = LoopbackSshd(settings=(f"AllowTcpForwarding {setting}",)).start()
+    try:
+        passage = tunnels.open(server.target("strict"))
+        try:
+            with pytest.raises(HostUnusable, match="strict does not forward ports") as refused:
+                passage.listen(lambda: passage.dial(echo.port)) if does == "listen" else passage.dial(echo.port)
+            assert "AllowTcpForwarding yes" in str(refused.value.hint)
+            passage.check()  # the connection itself is fine
+        finally:
+            passage.close()
+    finally:
+        server.close()
+
+
+def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_as_well(
+    sshd: LoopbackSshd, link: LinkProxy, tunnels: SshTunnels, echo: Echo
+) -> None:
+    target = sshd.target(port=link.port)
+    passage = tunnels.open(target)
+    try:
+        port = passage.listen(lambda: passage.dial(echo.port))
+        client = socket.create_connection(("127.0.0.1", port), 30)
+        client.sendall(b"x")
+        assert client.recv(1) == b"x"
+        link.reset()
+        assert client.recv(1) == b"", "the other end is told"
+        client.close()
+        with pytest.raises(LinkLost):
+            passage.check()
+        with pytest.raises(LinkLost):
+            passage.read(RUN, "fleet.json", 100)
+    finally:
+        passage.close()
+    again = tunnels.open(target)
+    try:
+        assert said(again.listen(lambda: again.dial(echo.port)), b"back") == b"back<end>"
+    finally:
+        again.close()
+
+
+def test_a_link_that_falls_silent_is_noticed(sshd: LoopbackSshd, link: LinkProxy, tunnels: SshTunnels) -> None:
+    passage = tunnels.open(sshd.target(port=link.port, link_timeout_s=2.0))
+    try:
+        link.stall()
+        with pytest.raises(LinkLost):
+            passage.check()
+    finally:
+        link.resume()
+        passage.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+@pytest.fixture
+def passage(target: Target, tunnels: SshTunnels) -> Iterator[Passage]:
+    opened = tunnels.open(target)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def run_folder(target: Target, sshd: LoopbackSshd, private_home: Path) -> Path:
+    home = private_home if isinstance(target, LocalTarget) else sshd.home
+    folder = home / ".fcctl/runs" / RUN
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_file_of_a_run_is_written_for_its_owner_alone(passage: Passage, run_folder: Path) -> None:
+    assert passage.write(RUN, "join.json", b'{"key": "secret"}')
+    file = run_folder / "fleet/join.json"
+    assert file.read_bytes() == b'{"key": "secret"}'
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert passage.write(RUN, "join.json", b"{}"), "and replaced"
+    assert passage.read(RUN, "join.json", 2) == b"{}"
+    assert passage.read(RUN, "join.json", 1) is None, "longer than it may be"
+    assert [path.name for path in file.parent.iterdir()] == ["join.json"]
+    passage.remove(RUN, "join.json")
+    assert not file.parent.exists()
+    assert passage.read(RUN, "join.json", 100) is None
+
+
+def test_a_run_that_is_not_there_gets_no_file(passage: Passage, run_folder: Path) -> None:
+    other = RUN.replace("3fa9c1", "3fa9c2")
+    assert not passage.write(other, "join.json", b"{}")
+    assert not run_folder.with_name(other).exists()
+
+
+@pytest.mark.parametrize(("run", "name"), [("..", "x"), (RUN, "../x"), (RUN, "a b"), (RUN, "$(x)")])
+def test_no_other_file_can_be_named(passage: Passage, run_folder: Path, run: str, name: str) -> None:
+    del run_folder
+    for act in (
+        lambda: passage.read(run, name, 1),
+        lambda: passage.write(run, name, b""),
+        lambda: passage.remove(run, name),
+    ):
+        with pytest.raises(ValueError, match="no file of a run"):
+            act()
+
+
+def test_where_nothing_can_be_written_that_is_said(passage: Passage, run_folder: Path) -> None:
+    (run_folder / "fleet").write_text("a file is in the way")
+    with pytest.raises(HostUnusable, match=RUN):
+        passage.write(RUN, "join.json", b"{}")
