@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 KILL_GRACE_S = 10.0
 JUDGE_TIMEOUT_S = 300.0
 LOG_TAIL_BYTES = 64 * 1024
+#: A system that goes down tells everybody to end at about the same time. A step that fails on a machine whose days are
+#: numbered may just have heard it first: we wait so long for the same word before the failure is taken for its own.
+NOTICE_S = 0.5
 #: Less room than this counts as a full disk.
 FULL_BYTES = 128 * 1024
 SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
@@ -147,14 +150,15 @@ class StepRun:
     def _classify(self, ended: Ended) -> None:
         """The status as the exit code and the clock have it, before documents and gates."""
         result = self.result
-        if ended.how == "timed_out":
+        how = ended.how if ended.how != "exited" else self._cut_by(ended.exit_code) or ended.how
+        if how == "timed_out":
             result.status = "timed_out"
             result.message = "took longer than %g s and was ended" % self.spec.timeout_s
             result.hint = "raise the step's timeout, or give it less to do"
-        elif ended.how == "run_limit":
+        elif how == "run_limit":
             result.status, result.message = "timed_out", self.supervisor.message
             result.hint = "raise the job's budget.minutes, or give it less to do"
-        elif ended.how != "exited":
+        elif how != "exited":
             result.status, result.message = "cancelled", self.supervisor.message
         elif ended.exit_code == 0:
             result.status = "passed"
@@ -168,6 +172,28 @@ class StepRun:
             # The step could not even log it: its log is on that disk.
             result.message = "the host's disk is full; %s" % (result.message or "")
             result.hint = _hint("No space left on device", None)
+
+    def _cut_by(self, exit_code: int) -> Optional[str]:
+        """What has the run end that a step's own end may be the answer to; None: the step ended for its own reasons.
+
+        The exit code is kept either way. One of 0 is believed, unless the machine is going down: what a step says that
+        was told to stop half way is not what a later run may build on.
+        """
+        supervisor = self.supervisor
+        reason = supervisor.stop()
+        if exit_code == 0:
+            return reason if reason == "preempted" else None
+        deadline = time.monotonic() + (NOTICE_S if reason is None and self._power_ends() else 0.0)
+        while reason is None and time.monotonic() < deadline:
+            supervisor.signals.wait(deadline - time.monotonic())
+            reason = supervisor.stop()
+        return reason
+
+    def _power_ends(self) -> bool:
+        """Whether the machine is set to turn itself off, as every one in a cloud is."""
+        from fcctl_remote.lease import LeaseKeeper
+
+        return LeaseKeeper(self.supervisor.layout).armed()
 
     def _explain(self) -> None:
         """Put the last lines of the log into the message, and what is known to cure them into the hint."""

@@ -54,6 +54,11 @@ class LeaseKeeper:
                 return self._disarm(stored, request)
         raise Refusal("bad_request", "a lease knows show, arm, renew and disarm, not %r" % request.op[:40])
 
+    def armed(self) -> bool:
+        """Whether the machine is to power itself off. Changes nothing, and waits for nobody."""
+        lease = self._load().lease
+        return lease.armed and not lease.dry
+
     # -------------------------------------------------------------------------------------------- operations
     def _arm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
         deadline = _deadline(request)
