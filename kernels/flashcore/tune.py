@@ -4,11 +4,12 @@
 --build   compiles the configuration that the environment holds (``TILE_M=64``) for this machine's GPU alone
 --serve   checks and times one configuration after the other, in one process: a JSON object a line, on stdin and stdout
 
-A request names its configuration by ``params``, a shape by ``case``, as ``--shape`` takes it, and a ``seed``. ``check``
-compares the cases' shapes and a few odd ones with float64; with ``"final": true`` it is the whole of
-:mod:`flashcore.check`, and the resources on the card these kernels are for are looked at, too. ``bench`` gives
-microseconds per launch; what the timed launches wrote is checked afterwards. ``turns`` times several configurations in
-turns with each other, in A B C C B A, in as many places of the inputs as there are, and audits each.
+A request names its configuration by ``params``, a shape by ``case``, as ``--shape`` takes it, and a ``seed``. ``warm``
+prepares for some ``cases``. ``check`` compares the cases' shapes and a few odd ones with float64; with ``"final":
+true`` it is the whole of :mod:`flashcore.check`, and the resources on the card these kernels are for are looked at,
+too. ``bench`` gives microseconds per launch; what the timed launches wrote is checked afterwards. ``turns`` times
+several configurations in turns with each other, in A B C C B A, in as many places of the inputs as there are, and
+audits each.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Service:
         dispatch.load()  # before any trial's time is taken; nothing here touches the GPU yet
         self._operations: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ready": lambda _: {},
+            "warm": self._warm,
             "check": self._check,
             "bench": self._bench,
             "turns": self._turns,
@@ -131,6 +133,13 @@ class Service:
             return {"id": number, "ok": False, "state": "unavailable", "reason": _flat(e)}
         except Exception as e:  # noqa: BLE001 - a trial's fault, whatever it is; the search goes on
             return {"id": number, "ok": False, "state": "failed", "reason": _flat(e)}
+
+    def _warm(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Start CUDA and its libraries, and have inputs and right results before the first configuration comes."""
+        for shape in map(_shape, request["cases"]):
+            self._known(shape, int(request["seed"]), "plain")
+            self._placed(shape, int(request["seed"]))
+        return {}
 
     # -------------------------------------------------------------------------------------------- check
     def _check(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 It speaks JSON lines on stdin and stdout, one reply with the same ``id`` for each request:
 
     {"id": 1, "op": "ready"}                      -> {"id": 1, "ok": true}, once it can take a trial
+    {"id": 2, "op": "warm", "cases", "seed"}      -> {"id": 2, "ok": true}; it may leave that out
     {"id": 2, "op": "check", "params", "out", "seed", "cases"[, "final": true]}     -> {"id": 2, "ok": true}
     {"id": 3, "op": "bench", "params", "out", "case", "seed", "repeats"}            -> {.., "samples": [..]}
     {"id": 4, "op": "turns", "many": [{"params", "out"}, ..], "case", "seed", "turns"} -> {.., "per": [[..], ..]}
@@ -197,6 +198,20 @@ class Server:
         except (Lost, Refused):
             self.drop()
             raise
+
+    def warm(self, timeout_s: float, **what: Any) -> None:
+        """Let the process that serves meet the GPU before its first trial; a standby would take the GPU's memory and
+        time. Whatever comes of that, the next request finds a process.
+
+        Raises:
+            TuneError: the command does not come up.
+        """
+        try:
+            self._current().ask("warm", timeout_s, **what)
+        except Refused:
+            return  # it does not know this
+        except Lost:
+            self.drop()
 
     def drop(self) -> None:
         """End the process that serves; the standby is next."""

@@ -102,6 +102,7 @@ def test_parameters_come_from_the_environment() -> None:
 # ------------------------------------------------------------------------------------------------ the service
 def test_a_kernel_that_is_right_is_checked_and_timed(service: Service) -> None:
     assert ask(service, "ready")["ok"] is True
+    assert ask(service, "warm", cases=["1,2,64,64", "1,1,20,64"])["ok"] is True
     checked = ask(service, "check", cases=["1,2,64,64", "1,1,20,64"])
     assert checked["ok"] is True, checked
     assert 0 < checked["max_err"] < 0.01

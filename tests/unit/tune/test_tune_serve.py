@@ -113,6 +113,15 @@ def test_a_refusal_is_passed_on_and_the_process_replaced_all_the_same(server: Se
     assert ask(server, "fine") != first
 
 
+@pytest.mark.parametrize(("what", "survives"), [("fine", True), ("wrong", True), ("die", False), ("junk", False)])
+def test_one_may_warm_up_before_its_first_trial_or_not_know_what_that_is(
+    server: Server, what: str, survives: bool
+) -> None:
+    first = server._current()._running.pid
+    server.warm(60.0, params={"P": what})
+    assert (ask(server, "fine") == first) is survives
+
+
 def test_the_standby_is_warm_when_it_takes_over(server: Server, tmp_path: Path) -> None:
     ask(server, "fine")
     (waiting,) = server._waiting
