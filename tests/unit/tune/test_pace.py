@@ -7,7 +7,7 @@ from fcctl_tune.pace import LONGEST_S, MOST, USED, Pace
 
 
 def search(build_every_s: float, repeat_s: float, check_s: float, gpus: int, trials: int = 60) -> tuple[Pace, float]:
-    """A search in which every third trial rises; the share of a GPU's time that checks and timings take in its second half."""
+    """A search in which every third trial rises; what share of a GPU its second half takes."""
     halving = Halving()
     pace = Pace(halving)
     busy, began = 0.0, trials // 2
