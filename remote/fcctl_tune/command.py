@@ -14,13 +14,14 @@ import time
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote import files
-from fcctl_tune import books, devices, process, search, tasks
+from fcctl_tune import books, devices, process, search, tasks, workplace
 from fcctl_tune.cluster import Cluster
-from fcctl_tune.devices import Device
+from fcctl_tune.crew import this_machine
 from fcctl_tune.engine import Engine, Stopped
-from fcctl_tune.errors import SpecError, StudyMismatch, TuneError
+from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError
 from fcctl_tune.final import Final
 from fcctl_tune.halving import Halving
+from fcctl_tune.local import LocalCluster
 from fcctl_tune.records import Trial
 from fcctl_tune.spec import Spec
 from fcctl_tune.study import Study
@@ -29,11 +30,6 @@ from fcctl_tune.tasks import Recipe
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 STOPPED = 143
 SPACE_TIMEOUT_S = 300.0
-WORK = ".fcctl-tune"
-
-
-class Lacking(TuneError):
-    """This machine has not what the search needs."""
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -60,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--storage", metavar="FILE", help="the journal, which a search goes on from (DIR/journal.log)")
     parser.add_argument(
-        "--work", metavar="DIR", default=WORK, help="folder for builds, kept between searches (%(default)s)"
+        "--work", metavar="DIR", default=workplace.NAME, help="folder for builds, kept between searches (%(default)s)"
     )
     parser.add_argument("--trials", type=int, metavar="N", help="budget")
     parser.add_argument("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
@@ -100,27 +96,29 @@ class Run:
 
     def _search(self) -> int:
         spec = self._spec()
-        found = devices.devices()
-        used = devices.alike(found)
-        if len(used) < len(found):
-            others = ", ".join(sorted({d.model for d in found} - {used[0].model}))
-            say("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
-        cpus = max(1, process.processors() - len(used))
+        self._make_folders()
         with contextlib.ExitStack() as ending:
-            cluster = ending.enter_context(Cluster(cpus, used, say))
+            cluster = ending.enter_context(self._cluster())
+            if spec.space is None:
+                spec = spec.with_space(self._listing(spec))
+            files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             recipe = self._recipe(spec)
             cluster.ready()
-            engine = self._made(study, cluster, recipe, used)
-            return self._with(engine, spec, used)
+            engine = self._made(study, cluster, recipe)
+            return self._with(engine, spec)
 
-    def _with(self, engine: Engine, spec: Spec, used: List[Device]) -> int:
+    def _cluster(self) -> LocalCluster:
+        return LocalCluster(this_machine("", say), say)
+
+    def _with(self, engine: Engine, spec: Spec) -> int:
         study = engine.study
         kept = books.Books(study, self.out, self.document, say, self.about)
         engine.told = kept.told
-        self._describe(engine, used)
+        self._describe(engine.cluster)
+        self._account(engine)
         try:
-            self._announce(study, engine.cluster, used)
+            self._announce(study, engine.cluster)
             engine.run(self._until())
             self._account(engine)
             kept.write()
@@ -132,7 +130,7 @@ class Run:
             if not self.options.no_final:
                 self._final(engine, spec)
             if self.options.compare:
-                self._control(engine, spec, used)
+                self._control(engine, spec)
             self.about["complete"] = study.ended != "running"
         finally:
             self._account(engine)
@@ -157,27 +155,14 @@ class Run:
         if options.case:
             entry["cases"] = tuple(dict.fromkeys(options.case))
             entry["held_out"] = tuple(case for case in spec.held_out if case not in entry["cases"])
-        spec = dataclasses.replace(spec, **entry)
-        self._make_folders()
-        if spec.space is None:
-            spec = spec.with_space(self._listing(spec))
-        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
-        return spec
+        return dataclasses.replace(spec, **entry)
 
     def _make_folders(self) -> None:
         try:
-            for folder in (self.out, os.path.join(self.work, "builds"), os.path.join(self.work, "logs")):
-                os.makedirs(folder, exist_ok=True)
-            ignore = os.path.join(self.work, ".gitignore")
-            if not os.path.exists(ignore):
-                files.write_atomic(ignore, b"*\n", durable=False)
-            self._lock = files.try_lock(os.path.join(self.work, "lock"))
+            os.makedirs(self.out, exist_ok=True)
         except OSError as error:
-            raise Lacking("%s: %s" % (error.filename, error.strerror), "choose other folders: --out, --work") from None
-        if self._lock is None:
-            raise TuneError(
-                "another search is at work in %s" % self.work, "wait for it, or give this one its own --work"
-            )
+            raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --out") from None
+        self._lock = workplace.claim(self.work)
 
     def _listing(self, spec: Spec) -> Any:
         """What the space command prints. Raises: SpecError."""
@@ -206,31 +191,30 @@ class Run:
         source = tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
         return Recipe.of(spec, self.cwd, self.work, source)
 
-    def _made(self, study: Study, cluster: Cluster, recipe: Recipe, used: List[Device]) -> Engine:
+    def _made(self, study: Study, cluster: Cluster, recipe: Recipe) -> Engine:
         steps = Halving()
         if self.options.full:
             steps = Halving((steps.repeats[-1],))
         seed = 1 + self.options.seed
-        engine = Engine(study, cluster, recipe, steps, seed=seed, told=lambda _: None, gpu=used[0].model)
+        model = cluster.hosts[0].model
+        engine = Engine(study, cluster, recipe, steps, seed=seed, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
             engine.stop(self._stop)
         return engine
 
-    def _announce(self, study: Study, cluster: Cluster, used: List[Device]) -> None:
+    def _announce(self, study: Study, cluster: Cluster) -> None:
         size = study.space.size
         known = len(study.records())
         say(
-            "%s: %s search over %s configurations, %d trials%s; %d x %s, %d builds at once"
+            "%s: %s search over %s configurations, %d trials%s; %s"
             % (
                 study.spec.tune,
                 study.strategy,
                 "countless" if size is None else size,
                 study.spec.trials,
                 " (%d of them known)" % known if known else "",
-                len(used),
-                used[0].model,
-                cluster.cpus,
+                cluster.hosts[0].outline(),
             )
         )
 
@@ -256,6 +240,7 @@ class Run:
             direction=spec.metric.direction,
             unit=spec.metric.unit,
             bench_s=statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0,
+            host=engine.lead,
             stopped=lambda: self._stop is not None,
         )
         began = time.monotonic()
@@ -267,21 +252,20 @@ class Run:
         for line in books.outcome(entries, spec.metric.unit):
             say(line)
 
-    def _control(self, engine: Engine, spec: Spec, used: List[Device]) -> None:
+    def _control(self, engine: Engine, spec: Spec) -> None:
         """The same budget spent on random search; what was built already is not built again."""
         say("control: %s search at the same budget" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
         with self._study(spec, self.options.compare, path) as study:
-            control = self._made(study, engine.cluster, engine.recipe, used)
+            control = self._made(study, engine.cluster, engine.recipe)
             kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), say, {})
             control.told = kept.told
             control.run()
             self.about["controls"] = [study.summary().control()]
 
-    def _describe(self, engine: Engine, used: List[Device]) -> None:
-        gpu = {"name": used[0].model, "sms": devices.multiprocessors(used[0])} if used[0].is_gpu else None
-        self.about["gpu"] = gpu
-        self.about["machine"] = {"gpus": len(used), "builders": engine.cluster.cpus, "python": sys.version.split()[0]}
+    def _describe(self, cluster: Cluster) -> None:
+        first = cluster.hosts[0].devices[0]
+        self.about["gpu"] = {"name": first.model, "sms": devices.multiprocessors(first)} if first.is_gpu else None
 
     def _account(self, engine: Engine) -> None:
         effort = engine.effort.as_dict()
@@ -289,6 +273,12 @@ class Run:
         self.about["wall_s"] = round(time.monotonic() - self.began, 3)
         self.about["gpu_busy_pct"] = None if share is None else round(100 * share, 1)
         self.about["effort"] = {**effort, "worker_deaths": len(engine.cluster.deaths)}
+        hosts = {**{host.name: host for host in engine.cluster.hosts}, **engine.seen}
+        self.about["machine"] = {
+            "gpus": sum(len(host.devices) for host in hosts.values()),
+            "builders": sum(host.cpus for host in hosts.values()),
+            "python": sys.version.split()[0],
+        }
 
     # -------------------------------------------------------------------------------------------- signals
     def _catch_signals(self) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import warnings
 from typing import Any, Dict, Iterator, Optional
 
+from fcctl_tune.errors import TuneError
+
 #: What a worker's death may cost: so many tries of the trial it had, then the trial is lost.
 TRIES = 3
 SETTINGS: Dict[str, Any] = {
@@ -39,6 +41,17 @@ def applied() -> Iterator[None]:
             for name in ("distributed", "distributed.worker", "distributed.scheduler", "tornado", "bokeh"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             yield
+
+
+@contextlib.contextmanager
+def required() -> Iterator[None]:
+    """As :func:`applied`. Raises: TuneError, if Dask is missing."""
+    with contextlib.ExitStack() as ending:
+        try:
+            ending.enter_context(applied())
+        except ImportError as error:
+            raise TuneError("the search needs Dask distributed: %s" % error, "pip install 'fcctl[tune]'") from None
+        yield
 
 
 def certificate(folder: str) -> Optional[str]:

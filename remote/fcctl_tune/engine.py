@@ -2,36 +2,32 @@
 
     ask -> build (cpu) -> check and time, briefly (gpu) -> time longer (gpu), while it is among the best -> tell
 
-A trial is told once, at its end. One that was under way when this process died is asked for again by the next.
+All of a trial happens on one host. If that is lost, the trial begins again on another. A trial is told once, at its
+end. One that was under way when this process died is asked for again by the next.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import time
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 from fcctl_tune import slot, tasks
-from fcctl_tune.cluster import OVER, Cluster
+from fcctl_tune.cluster import Cluster, Host
+from fcctl_tune.effort import Effort
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.records import Trial, TrialRecord, objective
 from fcctl_tune.slot import Timed, Timing
+from fcctl_tune.stations import DEFAULT, PROBE, Flight, Station, roomiest
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
 
-#: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
-AHEAD = 3
+#: Hosts that a trial is tried on, one after the other lost under it.
+TRIES = 3
 #: Trials in a row that no worker could carry out, before the search is given up.
 MAX_LOST = 5
 #: After SIGTERM, how long a timing under way may still take, seconds.
 LAST_WORD_S = 3.0
-#: How long a result may take from its worker to here, seconds.
-FETCH_S = 2.0
-#: Before a lost result is asked for again, seconds.
-AGAIN_S = 0.1
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
@@ -43,51 +39,6 @@ class Stopped(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass
-class Flight:
-    """A trial under way."""
-
-    trial: Trial
-    candidate: Candidate
-    rung: int = 0
-    worker: str = ""
-    seconds: Dict[str, float] = field(default_factory=dict)
-
-    def took(self, phase: str, seconds: float) -> None:
-        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + seconds, 4)
-
-
-@dataclass
-class Effort:
-    """What the search cost, in seconds."""
-
-    gpus: int
-    began: float = field(default_factory=time.monotonic)
-    first_build: Optional[float] = None  # when there was something to time
-    last_timed: Optional[float] = None
-    build_s: float = 0.0
-    built: int = 0
-    cached: int = 0
-    timed_s: float = 0.0
-    trials: int = 0
-    ended: Optional[float] = None
-
-    def as_dict(self) -> Dict[str, Any]:
-        """``gpu_timed_share``: of the time from the first build to the last timing, in which a GPU checked or timed."""
-        now = self.ended or time.monotonic()
-        span = (self.last_timed or now) - self.first_build if self.first_build is not None else 0.0
-        wall = now - self.began
-        return {
-            "wall_s": round(wall, 3),
-            "gpu_timed_share": round(self.timed_s / (span * self.gpus), 4) if span > 0 else None,
-            "trials_per_minute": round(60.0 * self.trials / wall, 2) if wall > 0 else None,
-            "compile_s": round(self.build_s, 3),
-            "timed_s": round(self.timed_s, 3),
-            "built": self.built,
-            "from_cache": self.cached,
-        }
 
 
 class Engine:
@@ -107,13 +58,13 @@ class Engine:
         """``seed`` draws the inputs that trials are checked and timed on; ``told`` hears each finished trial."""
         self.study, self.cluster, self.recipe, self.halving = study, cluster, recipe, halving
         self.seed, self.told, self.gpu = seed, told, gpu
-        self.effort = Effort(len(cluster.devices))
+        self.effort = Effort()
         self.default = self.candidate(Trial(0, study.space.default, "default"))
-        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._flights: Dict[str, Flight] = {}  # by the key of the future that is under way
-        self._futures: Dict[str, Any] = {}
-        self._again: List[Any] = []  # futures whose results were lost
-        self._held: Optional[List[Flight]] = []  # built before the default was; None once it is
+        self.lead = ""  # the host where the default is tried first, and the elites last
+        self.seen: Dict[str, Host] = {}  # all that took part
+        self._stations: Dict[str, Station] = {}
+        self._where: Dict[str, Station] = {}  # by the call that is under way
+        self._waiting: List[Flight] = []  # for a host
         self._lost = 0
         self._stop: Optional[str] = None
         for record in study.records():  # what was seen before this process counts in its decisions
@@ -122,13 +73,12 @@ class Engine:
                     halving.rises(record.number, rung, record.value)
 
     def candidate(self, trial: Trial) -> Candidate:
-        params = self.study.space.environment(trial.params)
-        return Candidate(trial.number, params, dict(trial.params), self.recipe.out(params))
+        return Candidate(trial.number, self.study.space.environment(trial.params), dict(trial.params))
 
     def stop(self, reason: str) -> None:
         """From a signal handler or another thread: end soon."""
         self._stop = reason
-        self._events.put(None)
+        self.cluster.wake()
 
     # -------------------------------------------------------------------------------------------- the loop
     def run(self, until: Optional[float] = None) -> None:
@@ -139,134 +89,181 @@ class Engine:
             TuneError: the default configuration does not work, or no trial can.
         """
         try:
-            self._build_default()
             while self._stop is None:
+                self._look_round()
                 if until is None or time.monotonic() < until:
                     self._ask()
-                if not self._futures:
+                if self._is_done():
                     return
                 self._hear(TICK_S)
                 self.cluster.mend()
-                if self._again:
-                    time.sleep(AGAIN_S)
             self._last_words()
             raise Stopped(self._stop)
         finally:
             self.effort.ended = time.monotonic()
+            for call in self._where:  # what a host that came late prepared
+                self.cluster.cancel(call)
 
-    def _build_default(self) -> None:
-        """First of all, since every value is a ratio to its time; trial 0, if it is still to come, is this build."""
-        flight = Flight(Trial(-1, self.study.space.default), self.default)
-        self._submit(flight, tasks.build, self.default, "cpu", DEFAULT_FIRST)
+    def _is_done(self) -> bool:
+        """No trial is under way, none was asked for, and the default is built where the elites will be compared."""
+        busy = self._waiting or any(station.has_trials for station in self._stations.values())
+        return not busy and self.lead in self._stations and self._stations[self.lead].is_ready
+
+    def _look_round(self) -> None:
+        """Hosts that went, and hosts that came."""
+        here = {host.name: host for host in self.cluster.hosts}
+        for name in [name for name in self._stations if name not in here]:
+            self._gone(self._stations.pop(name))
+        for name, host in here.items():
+            if name in self._stations:
+                self._stations[name].host = self.seen[name] = host
+            else:
+                self._arrived(Station(host))
+        self.effort.have(sum(len(host.devices) for host in here.values()))
+
+    def _arrived(self, station: Station) -> None:
+        """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,
+        is this build."""
+        self._stations[station.host.name] = station
+        self.seen[station.host.name] = station.host
+        if self.lead not in self._stations:
+            self.lead = station.host.name
+        self._submit(station, Flight(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
+
+    def _gone(self, station: Station) -> None:
+        """What was under way there begins again elsewhere."""
+        for call in station.flights:
+            self.cluster.cancel(call)
+            self._where.pop(call)
+        for flight in station.trials:
+            self._begin_again(flight, "its hosts were lost")
+        if station.host.name == self.lead:
+            self.lead = next((name for name, one in self._stations.items() if one.is_ready), "")
+            self.lead = self.lead or next(iter(self._stations), "")
+
+    def _begin_again(self, flight: Flight, reason: str) -> None:
+        flight.moves += 1
+        flight.is_checked = False
+        if flight.moves >= TRIES:
+            self._tell(flight, "lost", reason)
+        else:
+            self._waiting.append(flight)
+            self._waiting.sort(key=lambda f: f.trial.number)
 
     def _ask(self) -> None:
-        ahead = AHEAD * len(self.cluster.devices)
-        most = self.cluster.cpus + ahead
-        while len(self._futures) + len(self._held or ()) < most and len(self._in_timing()) < ahead:
-            trial = self.study.ask()
-            if trial is None:
+        while True:
+            station = roomiest(self._stations.values())
+            if station is None:
                 return
-            flight = Flight(trial, self.candidate(trial))
-            if trial.number == 0 and self._held is not None:
-                self._held.insert(0, flight)  # its build is under way
-                continue
-            self._submit(flight, tasks.build, flight.candidate, "cpu")
+            flight = self._next()
+            if flight is None:
+                return
+            if flight.trial.number == 0:
+                station = self._stations[self.lead]
+                if not station.is_ready:
+                    station.held.insert(0, flight)  # its build is under way
+                    continue
+            self._submit(station, flight)
 
-    def _in_timing(self) -> List[str]:
-        return [key for key in self._futures if key.startswith(slot.measure.__name__)]
+    def _next(self) -> Optional[Flight]:
+        if self._waiting:
+            return self._waiting.pop(0)
+        trial = self.study.ask()
+        return Flight(trial, self.candidate(trial)) if trial is not None else None
 
-    def _submit(
-        self, flight: Flight, function: Callable[..., Any], argument: Any, slot: str, priority: int = FRESH
-    ) -> None:
-        self._await(self.cluster.submit(function, self.recipe, argument, slot=slot, priority=priority), flight)
-
-    def _await(self, future: Any, flight: Flight) -> None:
-        self._futures[future.key], self._flights[future.key] = future, flight
-        future.add_done_callback(self._fetch)
-
-    def _fetch(self, future: Any) -> None:
-        """In Dask's own thread, so that the loop never waits for a worker. A result that died with its worker is None:
-        Dask has the task carried out again, and calls its future lost until then."""
-        result = None
-        if future.status not in OVER:
-            with contextlib.suppress(Exception):
-                result = future.result(timeout=FETCH_S)
-        self._events.put((future, result))
+    def _submit(self, station: Station, flight: Flight, priority: int = FRESH) -> None:
+        """Build it there."""
+        flight.is_timed = False
+        call = self.cluster.submit(
+            tasks.build, self.recipe, flight.candidate, slot="cpu", host=station.host.name, priority=priority
+        )
+        station.flights[call], self._where[call] = flight, station
 
     def _hear(self, seconds: float) -> None:
         """Wait for what happens next, and take all of it that has."""
-        again, self._again = self._again, []
-        for future in again:
-            future.add_done_callback(self._fetch)
-        try:
-            event = self._events.get(timeout=seconds)
-            while True:
-                if event is not None and event[0].key in self._futures:
-                    self._done(*event)
-                event = self._events.get_nowait()
-        except queue.Empty:
-            return
+        for call, outcome in self.cluster.heard(seconds):
+            station = self._where.pop(call, None)
+            if station is None:
+                continue
+            flight = station.flights.pop(call)
+            if isinstance(outcome, Exception):
+                self._vanished(station, flight, outcome)
+                continue
+            self._lost = station.faults = 0
+            if isinstance(outcome, Built):
+                self._built(station, flight, outcome)
+            else:
+                self._timed(station, flight, outcome)
 
-    def _done(self, future: Any, result: Any) -> None:
-        if result is None and future.status not in OVER:
-            self._again.append(future)  # after a look at the workers: it may be one of them that is missing
-            return
-        flight = self._flights.pop(future.key)
-        del self._futures[future.key]
-        if result is None:
-            self._vanished(flight, future)
-            return
-        self._lost = 0
-        if isinstance(result, Built):
-            self._built(flight, result)
-        else:
-            self._timed(flight, result)
-
-    def _vanished(self, flight: Flight, future: Any) -> None:
+    def _vanished(self, station: Station, flight: Flight, error: Exception) -> None:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
-        error = future.exception() if future.status == "error" else None
-        if isinstance(error, TuneError):
-            raise error
         if self._stop is not None:
             return
+        if station.host.name != self.lead and not getattr(error, "killed", False):
+            station.faults += 1
+            if flight.is_trial:
+                self._begin_again(flight, str(error))
+            if isinstance(error, TuneError) or station.faults >= TRIES or not flight.is_trial:
+                self._leave_out(station, str(error))
+            return
+        if isinstance(error, TuneError):
+            raise error
         self._lost += 1
-        reason = "its workers died" if type(error).__name__ == "KilledWorker" else f"{type(error).__name__}: {error}"
         if self._lost >= MAX_LOST or flight.trial.number <= 0:
             raise TuneError(
-                f"trial {max(0, flight.trial.number)} could not be carried out: {reason}",
+                f"trial {max(0, flight.trial.number)} could not be carried out: {error}",
                 "look at the machine: is its memory or disk full, does something kill processes there?",
             )
-        self._tell(flight, "lost", reason)
+        self._tell(flight, "lost", str(error))
+
+    def _leave_out(self, station: Station, reason: str) -> None:
+        """Its trials go elsewhere with the next look round."""
+        self.cluster.leave_out(station.host.name, reason)
 
     # -------------------------------------------------------------------------------------------- a trial's way
-    def _built(self, flight: Flight, built: Built) -> None:
+    def _built(self, station: Station, flight: Flight, built: Built) -> None:
         self.effort.build_s += built.seconds
         self.effort.built += not built.cached
         self.effort.cached += built.cached
-        if flight.trial.number < 0:
-            self._default_built(built)
+        if flight.purpose == DEFAULT:
+            self._default_built(station, built)
             return
         flight.took("build", built.seconds)
         if built.state:
             self._tell(flight, built.state, built.reason)
-        elif self._held is not None:
-            self._held.append(flight)
+        elif not station.is_ready:
+            station.held.append(flight)
         else:
-            self._time(flight)
+            self._time(station, flight)
 
-    def _default_built(self, built: Built) -> None:
-        if built.state not in ("", "gate_failed"):  # one that breaks a gate still is what others are compared with
+    def _default_built(self, station: Station, built: Built) -> None:
+        works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
+        if station.host.name != self.lead:
+            if works:
+                self._time(station, Flight(Trial(-1, self.study.space.default), self.default, PROBE), DEFAULT_FIRST)
+            else:
+                self._leave_out(station, f"the default configuration does not build: {built.state}: {built.reason}")
+            return
+        if not works:
             self._give_up(built.state, built.reason)
-        held, self._held = self._held or [], None
-        if self.effort.first_build is None:
-            self.effort.first_build = time.monotonic()
+        held, station.held, station.is_ready = station.held, [], True
+        self.effort.build_ended()
         for flight in held:
             if flight.trial.number == 0:
-                self._built(flight, Built(built.state, built.reason, built.seconds, cached=True))
+                self._built(station, flight, Built(built.state, built.reason, built.seconds, cached=True))
                 self.effort.build_s -= built.seconds
                 self.effort.cached -= 1
             else:
-                self._time(flight)
+                self._time(station, flight)
+
+    def _probed(self, station: Station, timed: Timed) -> None:
+        """The default on a host that came after the first: what fails there may be the host's fault."""
+        if timed.state:
+            self._leave_out(station, f"the default configuration fails: {timed.state}: {timed.reason}")
+            return
+        held, station.held, station.is_ready = station.held, [], True
+        for flight in held:
+            self._time(station, flight)
 
     def _give_up(self, state: str, reason: str) -> None:
         raise TuneError(
@@ -274,28 +271,34 @@ class Engine:
             "make this one work first: " + self.study.space.key(self.study.space.default),
         )
 
-    def _time(self, flight: Flight) -> None:
+    def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
-        timing = Timing(
-            flight.candidate, self.default, self.halving.repeats[flight.rung], self.seed, check=flight.rung == 0
+        repeats = self.halving.repeats[flight.rung]
+        timing = Timing(flight.candidate, self.default, repeats, self.seed, check=not flight.is_checked)
+        if priority is None:
+            priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
+        flight.is_timed = True
+        call = self.cluster.submit(
+            slot.measure, self.recipe, timing, slot="gpu", host=station.host.name, priority=priority
         )
-        priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
-        self._submit(flight, slot.measure, timing, "gpu", priority)
+        station.flights[call], self._where[call] = flight, station
 
-    def _timed(self, flight: Flight, timed: Timed) -> None:
-        self.effort.timed_s += timed.check_s + timed.bench_s
-        self.effort.last_timed = time.monotonic()
+    def _timed(self, station: Station, flight: Flight, timed: Timed) -> None:
+        self.effort.timing_ended(timed.check_s + timed.bench_s)
+        if flight.purpose == PROBE:
+            self._probed(station, timed)
+            return
         flight.took("check", timed.check_s)
         flight.took("bench", timed.bench_s)
-        flight.worker = timed.worker
+        flight.worker, flight.is_checked = timed.worker, True
         if timed.state:
             self._failed(flight, timed)
             return
         value = objective(timed.per_case, timed.base, self.study.spec.metric.direction)
         if self.halving.rises(flight.trial.number, flight.rung, value):
             flight.rung += 1
-            self._time(flight)
+            self._time(station, flight)
             return
         state = "complete" if flight.rung == self.halving.top else "pruned"
         self._tell(flight, state, value=value, per_case=timed.per_case)
@@ -336,10 +339,12 @@ class Engine:
 
     def _last_words(self) -> None:
         """What is being timed at this moment may come to its end; the rest is left to the next search."""
-        kept = self._in_timing()[: len(self.cluster.devices)]
-        for key in [key for key in self._futures if key not in kept]:
-            self._futures.pop(key).cancel(force=True)
-            self._flights.pop(key, None)
+        kept: List[str] = []
+        for station in self._stations.values():
+            kept += station.in_timing[: len(station.host.devices)]
+        for call in [call for call in self._where if call not in kept]:
+            self.cluster.cancel(call)
+            self._where.pop(call).flights.pop(call)
         deadline = time.monotonic() + LAST_WORD_S
-        while self._futures and time.monotonic() < deadline:
+        while self._where and time.monotonic() < deadline:
             self._hear(max(0.0, deadline - time.monotonic()))

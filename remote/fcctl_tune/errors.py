@@ -15,6 +15,10 @@ class TuneError(Exception):
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
+class Lacking(TuneError):
+    """This machine has not what the search needs."""
+
+
 class SpecError(TuneError):
     """A spec is not right; ``key`` is the place, such as ``parameters.BLOCK`` or ``gates[1]``."""
 

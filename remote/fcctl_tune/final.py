@@ -2,7 +2,8 @@
 
 Searching picks whoever was lucky, so its own figures flatter. Here each elite is checked in a process of its own, then
 all that passed are timed in turns with the default, which takes part twice: its ratio to itself is the null, and no
-interval is narrower than what that showed. Held-out cases are timed here and nowhere else.
+interval is narrower than what that showed. Held-out cases are timed here and nowhere else. All of it is on one host,
+where everything is built if it is not yet; if that host is lost, all of it is done again on another.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import statistics
-import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune import interval, tasks
-from fcctl_tune.cluster import OVER, Cluster
+from fcctl_tune.cluster import Cluster, Undone
 from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import Slot
 from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
@@ -25,8 +24,10 @@ from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
 SERVED_TURNS = 28
 #: Turns where each is a process, and how long all of them together should take, seconds.
 FEWEST_TURNS, MOST_TURNS, TURNS_S = 6, 20, 60.0
-#: How often the cluster is looked after meanwhile, and how long the result of a task that has ended may take, seconds.
-TICK_S, FETCH_S = 0.25, 10.0
+#: How often the cluster is looked after meanwhile, seconds.
+TICK_S = 0.25
+#: Hosts that may be lost under it.
+TRIES = 3
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
@@ -60,6 +61,10 @@ def _fresh(recipe: Recipe, cases: Sequence[str]) -> Slot:
 
 
 # ------------------------------------------------------------------------------------------------ in the engine
+class HostLost(Exception):
+    """The host on which all are compared is gone."""
+
+
 @dataclass
 class Finalist:
     trial: int
@@ -83,14 +88,16 @@ class Final:
         direction: str,
         unit: str,
         bench_s: float,
+        host: str = "",
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``bench_s`` is how long one bench takes about; ``stopped`` tells whether to leave off."""
+        """``bench_s`` is how long one bench takes about; ``host`` the one to do it on, while it is there; ``stopped``
+        tells whether to leave off."""
         self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
         self.default = Finalist(default.number, default)
         self.finalists = [Finalist(one.number, one) for one in elites]
         self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
-        self.stopped = stopped
+        self.host, self.stopped = host, stopped
         self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.cases) + len(self.held_out))]
         self.null: Dict[str, List[float]] = {}
         runs = max(bench_s, 0.01) * (2 + len(self.finalists)) * (len(self.cases) + len(self.held_out))
@@ -104,6 +111,35 @@ class Final:
         Raises:
             TuneError: the default configuration itself fails.
         """
+        for left in reversed(range(TRIES)):
+            try:
+                self._choose_host()
+                return self._measured()
+            except HostLost:
+                if not left:
+                    break
+                self._forget()
+        raise TuneError(
+            "%d hosts were lost while the elites were measured again, the last %s" % (TRIES, self.host),
+            "the search itself is done: the same command goes on with this measurement",
+        )
+
+    def _choose_host(self) -> None:
+        """The one that was named, else any. Raises: TuneError, if none comes."""
+        while not self.stopped():
+            names = [host.name for host in self.cluster.hosts]
+            if names:
+                self.host = self.host if self.host in names else names[0]
+                return
+            self.cluster.heard(TICK_S)
+            self.cluster.mend()
+
+    def _forget(self) -> None:
+        self.null = {}
+        for one in (self.default, *self.finalists):
+            one.fault, one.medians, one.blocks = None, {}, {}
+
+    def _measured(self) -> List[Dict[str, Any]]:
         self._check_all()
         for case, seed in zip((*self.cases, *self.held_out), self.seeds[1:]):  # noqa: B905 (Python 3.9)
             if self.stopped():
@@ -117,10 +153,7 @@ class Final:
     def _check_all(self) -> None:
         everyone = [self.default, *self.finalists]
         cases = (*self.cases, *self.held_out)
-        futures = [
-            self.cluster.submit(check, self.recipe, one.candidate, cases, self.seeds[0], slot="gpu") for one in everyone
-        ]
-        results = self._results(futures)
+        results = self._results([self._submit(check, one.candidate, cases, self.seeds[0]) for one in everyone])
         if self.stopped():
             return
         for one, (state, reason) in zip(everyone, results):  # noqa: B905
@@ -133,31 +166,29 @@ class Final:
                 )
             self.default.fault = None
 
-    def _results(self, futures: Sequence[Any]) -> List[Any]:
-        """What the tasks gave; a worker that dies meanwhile is replaced."""
-        found = []
-        for future in futures:
-            done = threading.Event()
-            future.add_done_callback(lambda _, done=done: done.set())
-            # Asked for its result with a short time limit again and again, Dask's client loses one now and then.
-            while not done.wait(TICK_S) and not self.stopped():
-                self.cluster.mend()
-            found.append(self._result(future) if done.is_set() else ("lost", "stopped"))
-        return found
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> str:
+        return self.cluster.submit(function, self.recipe, *arguments, slot="gpu", host=self.host)
 
-    def _result(self, future: Any) -> Any:
-        """Of a task that has ended. Raises: TuneError, if it says that the search cannot go on."""
-        while not self.stopped():
-            try:
-                return future.result(timeout=FETCH_S)
-            except TuneError:
-                raise
-            except Exception as error:  # noqa: BLE001 - its result died with its worker: Dask has it carried out again
-                if future.status in OVER:
-                    return "lost", "%s: %s" % (type(error).__name__, error)
-                self.cluster.mend()
-                time.sleep(TICK_S)
-        return "lost", "stopped"
+    def _results(self, calls: Sequence[str]) -> List[Any]:
+        """What they gave; a worker that dies meanwhile is replaced.
+
+        Raises:
+            HostLost: the host went; nothing of it counts.
+            TuneError: one says that the search cannot go on.
+        """
+        found: Dict[str, Any] = {}
+        while len(found) < len(calls) and not self.stopped():
+            for call, outcome in self.cluster.heard(TICK_S):
+                if isinstance(outcome, TuneError):
+                    raise outcome
+                if call in calls:
+                    found[call] = ("lost", str(outcome)) if isinstance(outcome, Undone) else outcome
+            self.cluster.mend()
+            if self.host not in [host.name for host in self.cluster.hosts]:
+                for call in calls:
+                    self.cluster.cancel(call)
+                raise HostLost
+        return [found.get(call, ("lost", "stopped")) for call in calls]
 
     def _time(self, case: str, seed: int) -> None:
         """One case, all in turns; if that fails, each against the default alone, so that the culprit is named."""
@@ -172,7 +203,7 @@ class Final:
     def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
         """Time ``some`` between the default and the default; the fault, if there is one."""
         many = [self.default.candidate, *(one.candidate for one in some), self.default.candidate]
-        (reply,) = self._results([self.cluster.submit(turns, self.recipe, many, case, seed, self.turns, slot="gpu")])
+        (reply,) = self._results([self._submit(turns, many, case, seed, self.turns)])
         if not isinstance(reply, Mapping):
             return reply[0], reply[1]
         if "per" not in reply:

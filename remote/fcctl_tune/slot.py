@@ -158,7 +158,8 @@ class Slot:
     def _ask(self, op: str, timeout_s: float, candidate: Candidate, **what: Any) -> Dict[str, Any]:
         assert self._server is not None  # noqa: S101
         try:
-            return self._server.ask(op, timeout_s, params=dict(candidate.values), out=candidate.out, **what)
+            out = self.recipe.out(candidate.params)
+            return self._server.ask(op, timeout_s, params=dict(candidate.values), out=out, **what)
         except serve.Lost as lost:
             raise Failed(lost.state, lost.reason) from None
         except serve.Refused as no:
@@ -168,7 +169,7 @@ class Slot:
     def turns(self, many: Sequence[Candidate], case: str, seed: int, turns: int) -> Dict[str, Any]:
         """The reply to ``turns``: ``per``, figures of each candidate, measured in turns. Raises: Failed."""
         if self._server is not None:
-            asked = [{"params": dict(c.values), "out": c.out} for c in many]
+            asked = [{"params": dict(c.values), "out": self.recipe.out(c.params)} for c in many]
             timeout = self.recipe.timeouts.bench * (1 + len(many))
             try:
                 reply = self._server.ask("turns", timeout, many=asked, case=case, seed=seed, turns=turns)

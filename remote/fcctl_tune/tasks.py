@@ -64,7 +64,8 @@ class Recipe:
         env = process.clean_environment(os.environ)
         env.update(self.env)
         env.update(candidate.params)
-        env.update({"TUNE_OUT": candidate.out, "FCCTL_OUT": candidate.out, "TUNE_TRIAL": str(candidate.number)})
+        out = self.out(candidate.params)
+        env.update({"TUNE_OUT": out, "FCCTL_OUT": out, "TUNE_TRIAL": str(candidate.number)})
         env.update({name: str(value) for name, value in more.items()})
         return env
 
@@ -79,7 +80,6 @@ class Candidate:
     number: int
     params: Mapping[str, str]
     values: Mapping[str, Any]
-    out: str
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,12 @@ class Failed(Exception):
 def build(recipe: Recipe, candidate: Candidate) -> Built:
     """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is."""
     started = time.monotonic()
-    known = files.read_json(os.path.join(candidate.out, BUILT))
+    out = recipe.out(candidate.params)
+    known = files.read_json(os.path.join(out, BUILT))
     if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
-    shutil.rmtree(candidate.out, ignore_errors=True)
-    os.makedirs(candidate.out)
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
     try:
         if recipe.build is not None:
             carry_out(recipe, candidate, "build", recipe.build, recipe.timeouts.build)
@@ -115,7 +116,7 @@ def build(recipe: Recipe, candidate: Candidate) -> Built:
         state, reason = failed.state, failed.reason
     if state in ("", "gate_failed"):
         entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
-        files.write_atomic(os.path.join(candidate.out, BUILT), entry, durable=False)
+        files.write_atomic(os.path.join(out, BUILT), entry, durable=False)
     return Built(state, reason, time.monotonic() - started)
 
 

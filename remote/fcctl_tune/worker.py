@@ -13,15 +13,17 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from fcctl_tune import dask_settings, keeper, process
+from fcctl_tune.cluster import resource
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune.worker")
     parser.add_argument("address", nargs="?", help="of the scheduler; default: the first line of stdin")
     parser.add_argument("--name", required=True)
+    parser.add_argument("--host", default="", help="the machine's name in its fleet: slots are this host's alone")
     parser.add_argument("--cpu", type=int, default=0, metavar="N", help="trials built at once")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
     parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search")
@@ -47,12 +49,13 @@ def _end_with_stdin() -> None:
 async def _serve(options: argparse.Namespace) -> int:
     from distributed import Worker
 
-    slots: dict[str, Any] = {"gpu": options.gpu} if options.gpu else {"cpu": options.cpu}
+    slots = {"gpu": options.gpu} if options.gpu else {"cpu": options.cpu}
     worker = Worker(
         options.address,
         name=options.name,
+        host="127.0.0.1",
         nthreads=max(options.gpu, options.cpu),
-        resources=slots,
+        resources={resource(slot, options.host): count for slot, count in slots.items()},
         memory_limit=0,
         dashboard=False,
         local_directory=options.folder,

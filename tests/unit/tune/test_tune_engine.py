@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from fcctl_tune import engine as engines
+from fcctl_tune.cluster import Host, Undone
+from fcctl_tune.devices import Device
 from fcctl_tune.engine import Engine, Stopped
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.records import TrialRecord
 from fcctl_tune.slot import Timed, Timing
 from fcctl_tune.spec import Spec
+from fcctl_tune.stations import AHEAD
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Recipe
 
@@ -32,82 +35,84 @@ SPEC = Spec.from_dict(
 )  # fmt: skip
 
 
-class KilledWorker(Exception):
-    """As Dask calls it."""
-
-
-class Future:
-    def __init__(self, key: str, kind: str) -> None:
-        self.key, self.kind = key, kind
-        self.status = "pending"
-        self._outcome: Any = None
-        self._callbacks: list[Callable[[Any], None]] = []
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
-
-    def settle(self, outcome: Any) -> None:
-        if self.status != "cancelled":
-            self.status, self._outcome = "error" if isinstance(outcome, Exception) else "finished", outcome
-        for callback in self._callbacks:
-            callback(self)
-
-    def result(self, timeout: float) -> Any:
-        return self._outcome
-
-    def exception(self) -> Any:
-        return self._outcome
-
-    def cancel(self, **_: Any) -> None:
-        self.status = "cancelled"
+def host(name: str = "", cpus: int = 3, gpus: int = 1) -> Host:
+    return Host(name, cpus, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)))
 
 
 class Cluster:
-    """``outcomes``: of (phase, P), instead of success with P microseconds. Each turn of the loop finishes one task of
-    each kind."""
+    """``outcomes``: of (phase, P) or (host, phase, P), instead of success with P microseconds. Each turn of the loop
+    finishes one task of each kind on each host."""
 
-    def __init__(self, cpus: int = 3, gpus: int = 1) -> None:
-        self.cpus, self.devices = cpus, [None] * gpus
-        self.outcomes: dict[tuple[str, int], Any] = {}
+    def __init__(self, *hosts: Host) -> None:
+        self.hosts = list(hosts or [host()])
+        self.outcomes: dict[tuple[Any, ...], Any] = {}
         self.asked: list[tuple[str, int, int]] = []  # phase, P, repeats
-        self.waiting: dict[str, deque[tuple[Future, Any]]] = {"cpu": deque(), "gpu": deque()}
+        self.on: list[tuple[str, str, int, bool]] = []  # host, phase, P, checked
+        self.waiting: dict[tuple[str, str], deque[tuple[str, Any]]] = {}
+        self.left_out: dict[str, str] = {}
         self.most_timed = 0
-        self.future: type[Future] = Future
+        self.deaths: list[str] = []
         self.turned: Callable[[], None] = lambda: None
         self._keys = itertools.count()
 
-    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, priority: int = 0) -> Future:
-        future = self.future(f"{function.__name__}-{next(self._keys)}", slot)
-        queue = self.waiting[slot]
+    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
+        assert host in [h.name for h in self.hosts]
+        call = f"{function.__name__}-{next(self._keys)}"
+        queue = self.waiting.setdefault((host, slot), deque())
         if priority:
-            queue.appendleft((future, argument))
+            queue.appendleft((call, argument))
         else:
-            queue.append((future, argument))
-        self.most_timed = max(self.most_timed, len(self.waiting["gpu"]))
-        return future
+            queue.append((call, argument))
+        if slot == "gpu":
+            self.most_timed = max(self.most_timed, len(queue))
+        return call
+
+    def cancel(self, call: str) -> None:
+        for queue in self.waiting.values():
+            for entry in [entry for entry in queue if entry[0] == call]:
+                queue.remove(entry)
+
+    def wake(self) -> None:
+        """It never waits."""
 
     def mend(self) -> None:
         self.turned()
-        for queue in self.waiting.values():
-            if queue:
-                future, argument = queue.popleft()
-                future.settle(self.outcome(argument))
 
-    def outcome(self, argument: Any) -> Any:
+    def leave_out(self, host: str, reason: str) -> None:
+        self.left_out[host] = reason
+        self.goes(host)
+
+    def goes(self, name: str) -> None:
+        self.hosts = [h for h in self.hosts if h.name != name]
+        for key in [key for key in self.waiting if key[0] == name]:
+            del self.waiting[key]
+
+    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+        found = []
+        for (where, _), queue in self.waiting.items():
+            if queue:
+                call, argument = queue.popleft()
+                found.append((call, self.outcome(where, argument)))
+        return found
+
+    def outcome(self, where: str, argument: Any) -> Any:
         timing = argument if isinstance(argument, Timing) else None
         candidate = timing.candidate if timing else argument
         phase, p = "time" if timing else "build", int(candidate.values["P"])
         self.asked.append((phase, p, timing.repeats if timing else 0))
+        self.on.append((where, phase, p, bool(timing and timing.check)))
         success = (
             Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1, 0.2, "gpu-0") if timing else Built("", "", 1)
         )
-        return self.outcomes.get((phase, p), success)
+        return self.outcomes.get((where, phase, p), self.outcomes.get((phase, p), success))
+
+
+KILLED = Undone("its workers died", killed=True)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "TICK_S", 0.0)
-    monkeypatch.setattr(engines, "AGAIN_S", 0.0)
     monkeypatch.setattr(engines, "LAST_WORD_S", 0.05)
 
 
@@ -152,9 +157,9 @@ def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study
 
 
 def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:
-    cluster = Cluster(cpus=8)
+    cluster = Cluster(host(cpus=8))
     engine(study, cluster).run()
-    assert 1 < cluster.most_timed <= engines.AHEAD + 8
+    assert 1 < cluster.most_timed <= AHEAD + 8
 
 
 def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study) -> None:
@@ -164,9 +169,9 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
         ("build", 2): Built("gate_failed", "spills", 2.0),
         ("time", 3): Timed("wrong", "max err 3", check_s=0.5),
         ("time", 4): Timed("hung", "no answer"),
-        ("time", 5): KilledWorker("x"),
+        ("time", 5): KILLED,
         ("time", 7): Timed("unavailable", "no GPU"),
-        ("build", 8): OSError(28, "No space left on device"),
+        ("build", 8): Undone("OSError: [Errno 28] No space left on device"),
     }
     engine(study, cluster).run()
     states = {p: (r.state, r.reason) for p, r in by_p(study).items() if not r.is_timed}
@@ -181,7 +186,7 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
     }
 
 
-@pytest.mark.parametrize("outcome", [Timed("wrong", "max err 3"), KilledWorker("x")])
+@pytest.mark.parametrize("outcome", [Timed("wrong", "max err 3"), KILLED])
 def test_without_a_default_that_works_there_is_nothing_to_compare_with(study: Study, outcome: Any) -> None:
     cluster = Cluster()
     cluster.outcomes = {("time", 6): outcome}
@@ -208,7 +213,7 @@ def test_a_default_that_breaks_a_gate_is_still_what_others_are_compared_with(stu
 
 def test_a_machine_on_which_nothing_can_be_carried_out_ends_the_search(study: Study) -> None:
     cluster = Cluster()
-    cluster.outcomes = {("build", p): KilledWorker("x") for p in range(1, 13) if p != 6}
+    cluster.outcomes = {("build", p): KILLED for p in range(1, 13) if p != 6}
     with pytest.raises(TuneError, match="could not be carried out"):
         engine(study, cluster).run()
     assert len([r for r in study.records() if r.state == "lost"]) < 2 * engines.MAX_LOST  # one success between them
@@ -247,34 +252,109 @@ def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_p
         assert not timed_again & {r.params["P"] for r in study.records() if r.number in told}
 
 
-def test_a_result_that_dies_with_its_worker_is_waited_for_again(study: Study) -> None:
-    cluster = Cluster()
-    losses = itertools.count()
-
-    class Lossy(Future):
-        def result(self, timeout: float) -> Any:
-            if self.status == "finished" and next(losses) % 3 == 0:
-                self.status = "lost"  # until Dask has it carried out again
-                raise TimeoutError
-            self.status = "finished"
-            return self._outcome
-
-        def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-            if self.status == "pending":
-                super().add_done_callback(callback)
-            else:
-                callback(self)
-
-    cluster.future = Lossy
-    engine(study, cluster).run()
-    assert [r.state in ("complete", "pruned") for r in study.records()] == [True] * 12
-    assert next(losses) > 12
-
-
 def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
     engine(study, Cluster()).run(until=0.0)
     assert study.records() == []
     assert study.ended == "running"
+
+
+# ------------------------------------------------------------------------------------------------ several hosts
+def test_every_host_has_its_share_and_a_trial_stays_where_it_was_built(study: Study) -> None:
+    cluster = Cluster(host("a"), host("b"))
+    engine(study, cluster).run()
+    assert sorted(r.number for r in study.records()) == list(range(12))
+    built = {p: where for where, phase, p, _ in cluster.on if phase == "build" and p != 6}
+    assert set(built.values()) == {"a", "b"}
+    assert all(built[p] == where for where, phase, p, _ in cluster.on if phase == "time" and p != 6)
+    default_on = [(where, phase) for where, phase, p, _ in cluster.on if p == 6]
+    assert default_on.index(("b", "time")) > default_on.index(("b", "build"))
+
+
+def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> None:
+    cluster = Cluster(host("a"), host("b"))
+    cluster.outcomes = {("b", "time", 6): Timed("crashed", "SIGILL")}
+    engine(study, cluster).run()
+    assert cluster.left_out == {"b": "the default configuration fails: crashed: SIGILL"}
+    assert [r.number for r in study.records()] == list(range(12))
+    assert {p for where, phase, p, _ in cluster.on if (where, phase) == ("b", "time")} == {6}
+    assert all(r.is_timed for r in study.records())
+
+
+def test_a_lost_host_costs_no_trial(study: Study) -> None:
+    cluster = Cluster(host("a", cpus=2), host("b", cpus=2))
+    turns = itertools.count()
+    cluster.turned = lambda: cluster.goes("b") if next(turns) == 4 else None
+    told: list[TrialRecord] = []
+    engine(study, cluster, told).run()
+    assert sorted(r.number for r in told) == list(range(12))
+    assert all(r.is_timed for r in told)
+    twice = {p for where, phase, p, _ in cluster.on if (where, phase) == ("b", "build")} - {6}
+    assert any((where, phase) == ("a", "build") and p in twice for where, phase, p, _ in cluster.on)
+    again = [checked for where, phase, p, checked in cluster.on if (where, phase) == ("a", "time") and p in twice]
+    assert again
+    assert again[0]  # another machine's build is another build
+
+
+def test_one_that_comes_late_is_used_and_one_that_comes_back_too(study: Study) -> None:
+    cluster = Cluster(host("a", cpus=1))
+    turns = itertools.count()
+
+    def turned() -> None:
+        turn = next(turns)
+        if turn in (2, 7):
+            cluster.hosts.append(host("b", cpus=1))
+        if turn == 6:
+            cluster.goes("b")
+
+    cluster.turned = turned
+    searching = engine(study, cluster)
+    searching.run()
+    assert sorted(r.number for r in study.records()) == list(range(12))
+    assert len([1 for where, phase, p, _ in cluster.on if (where, phase, p) == ("b", "build", 6)]) == 2
+    assert set(searching.seen) == {"a", "b"}
+    assert searching.lead == "a"
+
+
+def test_a_trial_whose_hosts_are_lost_three_times_is_lost(study: Study) -> None:
+    hosts = [host(name, cpus=1) for name in "abcd"]
+    cluster = Cluster(*hosts)
+    cluster.turned = lambda: None
+    searching = engine(study, cluster)
+    flight_of: dict[str, Any] = {}
+
+    def turned() -> None:  # whoever has P = 1 is lost
+        for (where, slot), queue in list(cluster.waiting.items()):
+            for _, argument in queue:
+                timing = isinstance(argument, Timing)
+                if timing and argument.candidate.values["P"] == 1 and len(cluster.hosts) > 1:
+                    flight_of[where] = slot
+                    cluster.goes(where)
+                    return
+
+    cluster.turned = turned
+    searching.run()
+    assert len(flight_of) == 3
+    (lost,) = [r for r in study.records() if not r.is_timed]
+    assert (lost.params["P"], lost.state, lost.reason) == (1, "lost", "its hosts were lost")
+
+
+def test_if_the_first_host_goes_another_leads(study: Study) -> None:
+    cluster = Cluster(host("a"), host("b"))
+    turns = itertools.count()
+    cluster.turned = lambda: cluster.goes("a") if next(turns) == 0 else None
+    searching = engine(study, cluster)
+    searching.run()
+    assert searching.lead == "b"
+    assert sorted(r.number for r in study.records()) == list(range(12))
+
+
+def test_a_host_on_which_nothing_works_is_left_out_and_costs_no_trial(study: Study) -> None:
+    cluster = Cluster(host("a", cpus=1), host("b", cpus=8))
+    cluster.outcomes = {("b", "build", p): Undone("OSError: [Errno 28] No space left on device") for p in range(1, 13)}
+    del cluster.outcomes["b", "build", 6]
+    engine(study, cluster).run()
+    assert list(cluster.left_out) == ["b"]
+    assert all(r.is_timed for r in study.records())
 
 
 def test_what_it_cost_is_accounted_for(study: Study) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from fcctl_tune import final as finals
+from fcctl_tune.cluster import Host, Undone
+from fcctl_tune.devices import Device
 from fcctl_tune.errors import TuneError
 from fcctl_tune.final import Final
 from fcctl_tune.spec import Spec
@@ -19,20 +21,6 @@ SPEC = Spec.from_dict(
 )
 
 
-class Future:
-    def __init__(self, outcome: Any) -> None:
-        self.outcome = outcome
-        self.status = "error" if isinstance(outcome, Exception) else "finished"
-
-    def add_done_callback(self, called: Any) -> None:
-        called(self)
-
-    def result(self, timeout: float) -> Any:
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
 class Cluster:
     """``speed``: by P, microseconds, or by (P, case). ``faults``: of P or (P, case), what comes instead."""
 
@@ -41,21 +29,39 @@ class Cluster:
         self.faults: dict[Any, Any] = {}
         self.seeds: list[int] = []
         self.noise, self.rng = noise, random.Random(3)
+        self.hosts = [Host(name, 1, (Device("gpu-0", "card"),)) for name in "ab"]
+        self.used: list[str] = []
+        self.after: dict[int, Callable[[], object]] = {}
+        self._outcomes: dict[str, Any] = {}
 
     def mend(self) -> None:
         """Nobody dies here."""
 
-    def submit(self, function: Any, _recipe: Recipe, what: Any, *rest: Any, slot: str) -> Future:
+    def cancel(self, call: str) -> None:
+        self._outcomes.pop(call, None)
+
+    def heard(self, _seconds: float) -> list[tuple[str, Any]]:
+        found, self._outcomes = list(self._outcomes.items()), {}
+        return found
+
+    def submit(self, function: Any, _recipe: Recipe, *what: Any, slot: str, host: str) -> str:
         assert slot == "gpu"
+        call = str(len(self.used))
+        self.used.append(host)
+        self._outcomes[call] = self._outcome(function, *what)
+        self.after.pop(len(self.used), lambda: None)()
+        return call
+
+    def _outcome(self, function: Any, what: Any, *rest: Any) -> Any:
         if function is finals.check:
-            return Future(self.faults.get(what.values["P"], ("", "")))
+            return self.faults.get(what.values["P"], ["", ""])
         case, seed, turns = rest
         self.seeds.append(seed)
         for one in what:
             fault = self.faults.get((one.values["P"], case))
             if fault is not None:
-                return Future(fault)
-        return Future({"per": [self._times(one, case, turns) for one in what]})
+                return fault
+        return {"per": [self._times(one, case, turns) for one in what]}
 
     def _times(self, one: Candidate, case: str, turns: int) -> list[float]:
         p = one.values["P"]
@@ -64,7 +70,7 @@ class Cluster:
 
 
 def candidate(p: int) -> Candidate:
-    return Candidate(p - 1, {"P": str(p)}, {"P": p}, f"/nowhere/{p}")
+    return Candidate(p - 1, {"P": str(p)}, {"P": p})
 
 
 def measured(cluster: Any, elites: Sequence[int] = (2, 3, 4), **more: Any) -> tuple[list[dict[str, Any]], Final]:
@@ -119,10 +125,10 @@ def test_one_that_fails_is_named_and_the_others_are_measured_all_the_same() -> N
 
 def test_one_whose_workers_die_has_failed() -> None:
     cluster = Cluster()
-    cluster.faults = {2: RuntimeError("workers died")}
+    cluster.faults = {2: Undone("its workers died")}
     entries, _ = measured(cluster, [2, 3])
     assert [e["verdict"] for e in entries] == ["undecided", "failed"]
-    assert entries[1]["reason"] == "RuntimeError: workers died"
+    assert entries[1]["reason"] == "its workers died"
 
 
 def test_a_noisy_machine_widens_every_interval() -> None:
@@ -161,3 +167,28 @@ def test_turns_are_as_many_as_there_is_time_for() -> None:
     assert turns(5.0, True) == finals.SERVED_TURNS
     assert turns(0.001, False) == finals.MOST_TURNS
     assert turns(5.0, False) == finals.FEWEST_TURNS
+
+
+def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_lost() -> None:
+    cluster = Cluster()
+    measured(cluster, [2], host="b")
+    assert set(cluster.used) == {"b"}
+    cluster = Cluster()
+    cluster.after = {4: cluster.hosts.pop}  # while the last case is timed
+    entries, made = measured(cluster, [2], host="b")
+    assert cluster.used == ["b"] * 4 + ["a"] * 5
+    assert made.host == "a"
+    assert [len(blocks) for blocks in made.null.values()] == [finals.SERVED_TURNS // 2] * 3
+    assert [entry["trial"] for entry in entries] == [1]
+
+
+def test_hosts_that_are_lost_again_and_again_end_it() -> None:
+    cluster = Cluster()
+
+    def gone() -> None:
+        name = cluster.hosts.pop(0).name
+        cluster.hosts.append(Host(name + "x", 1, (Device("gpu-0", "card"),)))
+
+    cluster.after = {2: gone, 4: gone, 6: gone}
+    with pytest.raises(TuneError, match="3 hosts were lost while the elites were measured again"):
+        measured(cluster, [2])

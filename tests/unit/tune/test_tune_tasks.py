@@ -41,7 +41,7 @@ def recipe(tmp_path: Path, **entry: Any) -> Recipe:
 
 def candidate(made: Recipe, p: int = 1, us: int = 5, number: int = 0) -> Candidate:
     params = {"P": str(p), "US": str(us)}
-    return Candidate(number, params, {"P": p, "US": us}, made.out(params))
+    return Candidate(number, params, {"P": p, "US": us})
 
 
 def timing(made: Recipe, one: Candidate, check: bool = True) -> Timing:
@@ -59,15 +59,15 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
     assert tasks.build(made, one).state == ""
     again = tasks.build(made, one)
     assert again.cached
-    assert lines(Path(one.out) / "built") == 1
+    assert lines(Path(made.out(one.params)) / "built") == 1
     assert not tasks.build(made, other).cached
-    assert one.out != other.out
+    assert made.out(one.params) != made.out(other.params)
 
 
 def test_another_command_or_source_is_another_build(tmp_path: Path) -> None:
     first = recipe(tmp_path)
     changed = [recipe(tmp_path, build="echo y"), dataclasses.replace(first, source="2"), recipe(tmp_path, env={"E": 1})]
-    assert len({candidate(made).out for made in (first, *changed)}) == 4
+    assert len({made.out(candidate(made).params) for made in (first, *changed)}) == 4
 
 
 def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     for each in (candidate(made), one):
         tasks.build(made, each)
     assert slot.measure(made, timing(made, one)).state == ""
-    assert (Path(one.out) / "said").read_text() == "a 11 3 4 1\nb 11 3 4 1\n"
+    assert (Path(made.out(one.params)) / "said").read_text() == "a 11 3 4 1\nb 11 3 4 1\n"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str,
 def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
     made = recipe(tmp_path, bench="true")
     tasks.build(made, candidate(made))
-    (Path(candidate(made).out) / "b.json").write_text('{"us": 1}')
+    (Path(made.out(candidate(made).params)) / "b.json").write_text('{"us": 1}')
     assert slot.measure(made, timing(made, candidate(made))).state == "bench_failed"
 
 

@@ -1,0 +1,123 @@
+"""Calls to workers, by Dask, and how their results come back.
+
+A result comes as an event on the connection that its worker keeps to the scheduler, and so before the scheduler hears
+that the call is done. Nobody ever connects to a worker: it may be behind any tunnel, and no result dies with it. What
+comes is JSON and is read as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import queue
+import secrets
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+from fcctl_tune import site
+from fcctl_tune.cluster import Undone
+from fcctl_tune.errors import TuneError
+from fcctl_tune.slot import Timed
+from fcctl_tune.tasks import Built, Recipe
+
+#: States of a Dask future that give no result any more.
+OVER = ("error", "cancelled")
+#: Results that are more than lists and mappings, by the name they travel under.
+KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
+
+
+# ------------------------------------------------------------------------------------------------ in a worker
+def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Recipe, *arguments: Any) -> None:
+    """``function(recipe, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
+    from distributed import get_worker
+
+    try:
+        said = encode(function(site.at_home(recipe), *arguments))
+    except TuneError as error:
+        said = json.dumps({"tune_error": [error.message, error.hint]})
+    except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
+        said = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
+    get_worker().log_event(topic, {"call": call, "said": said})
+
+
+def encode(result: Any) -> str:
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return json.dumps({"kind": type(result).__name__, "result": dataclasses.asdict(result)})
+    return json.dumps({"kind": "", "result": result})
+
+
+# ------------------------------------------------------------------------------------------------ in the engine
+def decode(said: str) -> Any:
+    """The result, or the exception that there was instead."""
+    try:
+        entry = json.loads(said)
+        if "tune_error" in entry:
+            message, hint = entry["tune_error"]
+            return TuneError(str(message), str(hint))
+        if "error" in entry:
+            return Undone(str(entry["error"]))
+        kind = entry["kind"]
+        return KINDS[kind](**entry["result"]) if kind else entry["result"]
+    except (ValueError, KeyError, TypeError) as error:
+        return Undone("a worker answered what is no result: %s" % error)
+
+
+class Calls:
+    """Calls by a Dask ``client``."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._token = secrets.token_hex(8)  # others may use this scheduler, too
+        self._topic = "fcctl-tune-" + self._token
+        self._numbers = itertools.count()
+        self._futures: Dict[str, Any] = {}
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        client.subscribe_topic(self._topic, self._told)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
+        call = "%s-%d" % (function.__name__, next(self._numbers))
+        future = self._client.submit(
+            carry_out,
+            self._topic,
+            call,
+            function,
+            *arguments,
+            key="%s-%s" % (call, self._token),
+            resources={resource: 1},
+            priority=priority,
+            pure=False,
+        )
+        self._futures[call] = future
+        future.add_done_callback(functools.partial(self._over, call))
+        return call
+
+    def _told(self, event: Tuple[float, Any]) -> None:
+        """In Dask's own thread."""
+        with contextlib.suppress(TypeError, KeyError):
+            self._ended.put((event[1]["call"], decode(event[1]["said"])))
+
+    def _over(self, call: str, future: Any) -> None:
+        """In Dask's own thread: there is no result, unless it came already."""
+        killed = future.status == "error"  # a call raises nothing: its workers died
+        reasons = {"error": "its workers died", "cancelled": "it was cancelled"}
+        self._ended.put((call, Undone(reasons.get(future.status, "its result did not come"), killed)))
+
+    def cancel(self, call: str) -> None:
+        future = self._futures.pop(call, None)
+        if future is not None:
+            future.cancel(force=True)
+
+    def heard(self, seconds: float) -> List[Tuple[str, Any]]:
+        found = []
+        with contextlib.suppress(queue.Empty):
+            one = self._ended.get(timeout=seconds)
+            while True:
+                if one is not None and self._futures.pop(one[0], None) is not None:
+                    found.append(one)
+                one = self._ended.get_nowait()
+        return found
+
+    def wake(self) -> None:
+        self._ended.put(None)

@@ -1,0 +1,130 @@
+"""The workers of one machine: one that builds, and one for each GPU.
+
+Each is a process below a :mod:`fcctl_tune.keeper`, which this process holds by a pipe: they end with it, however it
+ends. One that died is replaced; what it had to do Dask gives to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from fcctl_tune import devices, process
+from fcctl_tune.cluster import Host, worker_name
+from fcctl_tune.errors import TuneError
+
+#: A name's worker may die so often before the machine is given up.
+RESTARTS = 20
+#: How long keepers have at the end, seconds.
+CLOSE_S = 5.0
+
+
+def this_machine(name: str, say: Callable[[str], None]) -> Host:
+    """As a host: its GPUs of the model there is most of, and a builder for each other processor."""
+    found = devices.devices()
+    used = devices.alike(found)
+    if len(used) < len(found):
+        others = ", ".join(sorted({d.model for d in found} - {used[0].model}))
+        say("timing on %d x %s; left out, since times do not compare: %s" % (len(used), used[0].model, others))
+    return Host(name, max(1, process.processors() - len(used)), tuple(used))
+
+
+@dataclass
+class Worker:
+    name: str
+    slots: Sequence[str]  # --cpu N or --gpu 1
+    env: Mapping[str, str]
+    keeper: Optional["subprocess.Popen[bytes]"] = None
+    deaths: int = 0
+
+
+@dataclass
+class Crew:
+    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them."""
+
+    host: Host
+    folder: str
+    tls: Optional[str] = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        cpu = Worker("cpu", ("--cpu", str(self.host.cpus)), {})
+        gpus = [Worker(d.worker, ("--gpu", "1"), d.env) for d in self.host.devices]
+        self.workers: Dict[str, Worker] = {w.name: w for w in (cpu, *gpus)}
+
+    def launch(self) -> None:
+        """Start their processes; they import while we do."""
+        for worker in self.workers.values():
+            self._launch(worker)
+
+    def tell(self, address: str) -> None:
+        """Where the scheduler is: they have waited for it."""
+        self.address = address
+        for worker in self.workers.values():
+            self._tell(worker)
+
+    def _launch(self, worker: Worker) -> None:
+        folder = os.path.join(self.folder, worker.name)
+        name = worker_name(self.host.name, worker.name)
+        argv = [
+            sys.executable, "-S", "-m", "fcctl_tune.keeper", self.folder,
+            sys.executable, "-m", "fcctl_tune.worker", "--name", name, *worker.slots,
+            "--host", self.host.name, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
+        ]  # fmt: skip
+        env = {**os.environ, **self.env, **worker.env, "FCCTL_TUNE_WORKER": name}
+        worker.keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, bufsize=0)
+
+    def _tell(self, worker: Worker) -> None:
+        """One that died before it heard is seen by :meth:`mend`."""
+        assert worker.keeper is not None and worker.keeper.stdin is not None  # noqa: S101, PT018
+        with contextlib.suppress(BrokenPipeError):
+            worker.keeper.stdin.write(self.address.encode() + b"\n")
+
+    def ended(self) -> List[Worker]:
+        """Those that died, with how in ``keeper.returncode``."""
+        return [w for w in self.workers.values() if w.keeper is not None and w.keeper.poll() is not None]
+
+    def replace(self, worker: Worker) -> None:
+        """Start another in the place of one that died.
+
+        Raises:
+            TuneError: this one dies again and again.
+        """
+        worker.deaths += 1
+        _let_go(worker)
+        if worker.deaths > RESTARTS:
+            raise TuneError(
+                "the worker %s died %d times" % (worker.name, worker.deaths),
+                "see the machine's log for what kills it (dmesg, out of memory?)",
+            )
+        self._launch(worker)
+        self._tell(worker)
+
+    def end(self) -> None:
+        """Take the pipes away; whoever does not go is killed. Doing it twice is harmless."""
+        for worker in self.workers.values():
+            if worker.keeper is not None and worker.keeper.stdin is not None:
+                worker.keeper.stdin.close()
+        deadline = time.monotonic() + CLOSE_S
+        for worker in self.workers.values():
+            if worker.keeper is not None:
+                try:
+                    worker.keeper.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    worker.keeper.kill()
+                    worker.keeper.wait()
+                worker.keeper = None
+
+
+def _let_go(worker: Worker) -> None:
+    assert worker.keeper is not None  # noqa: S101
+    if worker.keeper.stdin is not None:
+        worker.keeper.stdin.close()
+    worker.keeper.wait()
+    worker.keeper = None

@@ -1,0 +1,142 @@
+"""The machine as Dask sees it: a scheduler in this process, and the machine's :class:`fcctl_tune.crew.Crew`."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any, Callable, List, Sequence, Tuple
+
+from fcctl_tune import dask_settings
+from fcctl_tune.cluster import Host, resource
+from fcctl_tune.crew import Crew
+from fcctl_tune.errors import TuneError
+
+#: How long the scheduler and its client have at the end, seconds.
+CLOSE_S = 5.0
+#: How long workers have to come up, seconds: the first import from a cold disk takes a while.
+START_S = 90.0
+
+
+class DaskCluster:
+    """A :class:`fcctl_tune.cluster.Cluster` once :attr:`calls` is there; :meth:`close` ends all that was started."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self.notice = notice
+        self.deaths: List[str] = []
+        self.ending = contextlib.ExitStack()
+        self.folder = tempfile.mkdtemp(prefix="fcctl-tune-")
+        self.ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def connect(self, to: Any, security: Any) -> None:
+        """Have calls carried out by the scheduler ``to``: its address, or one of this process."""
+        from distributed import Client
+
+        from fcctl_tune.calls import Calls
+
+        self.client = Client(to, set_as_default=False, security=security)  # type: ignore[no-untyped-call]
+        self.ending.callback(self.client.close, timeout=CLOSE_S)
+        self.calls = Calls(self.client)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
+        return self.calls.submit(function, *arguments, resource=resource(slot, host), priority=priority)
+
+    def cancel(self, call: str) -> None:
+        self.calls.cancel(call)
+
+    def heard(self, seconds: float) -> List[Tuple[str, Any]]:
+        return self.calls.heard(seconds)
+
+    def wake(self) -> None:
+        self.calls.wake()
+
+    def names(self) -> List[str]:
+        """Of the workers that the scheduler knows now."""
+        return [w["name"] for w in self.workers().values()]
+
+    def workers(self) -> Any:
+        return self.client.scheduler_info(n_workers=-1)["workers"]
+
+    def close(self) -> None:
+        """End everything that was started; doing it twice is harmless."""
+        self.ending.close()
+
+
+class LocalCluster(DaskCluster):
+    """``host`` is this machine."""
+
+    def __init__(self, host: Host, notice: Callable[[str], None] = print) -> None:
+        super().__init__(notice)
+        self.host = host
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        return (self.host,)
+
+    def __enter__(self) -> LocalCluster:
+        """Start the workers' processes; they import while we do."""
+        try:
+            self.tls = dask_settings.certificate(self.folder)
+            if self.tls is None:
+                self.notice("no openssl here: the search's workers talk over loopback unencrypted")
+            self.crew = Crew(self.host, self.folder, self.tls)
+            self.ending.callback(self.crew.end)
+            self.crew.launch()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ready(self) -> None:
+        """Start the scheduler, and wait until every worker is there.
+
+        Raises:
+            TuneError: Dask is missing, or they do not come up.
+        """
+        self.ending.enter_context(dask_settings.required())
+        from distributed import LocalCluster as Scheduler
+
+        security = dask_settings.security(self.tls)
+        scheduler = Scheduler(  # type: ignore[no-untyped-call]
+            n_workers=0,
+            host="127.0.0.1",
+            protocol="tls://" if security else "tcp://",
+            security=security,
+            dashboard_address=None,
+            silence_logs=False,
+        )
+        self.ending.callback(scheduler.close, timeout=CLOSE_S)
+        self.address: str = scheduler.scheduler_address
+        self.crew.tell(self.address)
+        self.connect(scheduler, security)
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while len(self.workers()) < len(self.crew.workers):
+            self.mend()
+            if time.monotonic() > deadline:
+                raise TuneError(
+                    "the search's workers did not come up within %d s" % START_S,
+                    "%s -m fcctl_tune.worker --help   shows whether they can run at all" % sys.executable,
+                )
+            time.sleep(0.02)
+
+    def mend(self) -> None:
+        """Replace workers that died.
+
+        Raises:
+            TuneError: one dies again and again.
+        """
+        for worker in self.crew.ended():
+            self.deaths.append(worker.name)
+            self.crew.replace(worker)
+
+    def leave_out(self, host: str, reason: str) -> None:
+        """Raises: TuneError: without this machine there is none."""
+        raise TuneError("this machine cannot be used%s: %s" % (" as %s" % host if host else "", reason))

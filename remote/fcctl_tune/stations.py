@@ -1,0 +1,75 @@
+"""Hosts as the engine sees them, with the trials that are under way on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Iterable, List, Optional
+
+from fcctl_tune.cluster import Host
+from fcctl_tune.records import Trial
+from fcctl_tune.tasks import Candidate
+
+#: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
+AHEAD = 3
+#: What a flight is for: a trial, the default's build on a host, or whether the default works on one that came later.
+TRIAL, DEFAULT, PROBE = "trial", "default", "probe"
+
+
+@dataclass
+class Flight:
+    """A configuration under way."""
+
+    trial: Trial
+    candidate: Candidate
+    purpose: str = TRIAL
+    rung: int = 0
+    worker: str = ""
+    is_timed: bool = False  # it is built, and checked or timed now
+    is_checked: bool = False  # on this host
+    moves: int = 0  # hosts that were lost under it
+    seconds: Dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_trial(self) -> bool:
+        return self.purpose == TRIAL
+
+    def took(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + seconds, 4)
+
+
+@dataclass
+class Station:
+    """A host at work."""
+
+    host: Host
+    is_ready: bool = False  # the default is built and, unless it is the first host, works there
+    held: List[Flight] = field(default_factory=list)  # built before that
+    flights: Dict[str, Flight] = field(default_factory=dict)  # by their calls
+    faults: int = 0  # calls in a row that gave nothing
+
+    @property
+    def trials(self) -> List[Flight]:
+        return [f for f in (*self.held, *self.flights.values()) if f.is_trial]
+
+    @property
+    def has_trials(self) -> bool:
+        return bool(self.held) or any(f.is_trial for f in self.flights.values())
+
+    @property
+    def in_timing(self) -> List[str]:
+        """Calls that a GPU has, or waits for."""
+        return [call for call, flight in self.flights.items() if flight.is_timed]
+
+    @property
+    def room(self) -> int:
+        """How many more trials are to be begun here."""
+        ahead = AHEAD * len(self.host.devices)
+        if len(self.in_timing) >= ahead:
+            return 0
+        return self.host.cpus + ahead - len(self.flights) - len(self.held)
+
+
+def roomiest(stations: Iterable[Station]) -> Optional[Station]:
+    """Where the next trial is begun: the emptiest, for its size; None if all have enough."""
+    with_room = [s for s in stations if s.room > 0]
+    return max(with_room, key=lambda s: s.room / (s.host.cpus + AHEAD * len(s.host.devices)), default=None)
