@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.domain.tune_file import Adopt
-    from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory
+    from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory, Tunnels
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
     from orchestrator.workflows.link import Link
@@ -40,6 +40,10 @@ class RunFiles:
         return files(record, folder, settings)
 
 
+#: Linux stops its CLOCK_MONOTONIC while it sleeps; macOS does not, and has no other name for it.
+_ALSO_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The real one."""
 
@@ -48,6 +52,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(_ALSO_ASLEEP)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -170,6 +177,13 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         bundles=bundles(),
         reporter=RunFiles(),
     )
+
+
+def tunnels(hosts: Connector) -> Tunnels:
+    """Ways between machines, through this computer."""
+    from orchestrator.adapters.hosts.tunnels import SshTunnels
+
+    return SshTunnels(hosts)
 
 
 def bundles() -> Bundles:

@@ -86,14 +86,14 @@ def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
     return "warn" if spent >= WARN_AT * cap.usd else "fine"
 
 
-def on_since(entries: Sequence[JournalEntry], *, machine: bool) -> float | None:
-    """Since when the run costs something, by the journal's clock; None if it does not yet.
+def began_to_cost(entries: Sequence[JournalEntry], *, machine: bool) -> JournalEntry | None:
+    """The line since which the run costs something; None if it does not yet.
 
     Of a machine that was turned on for it, from the moment the cloud was asked to; of one that was on, from when the
     run took it; of one that is simply there, from the submission.
     """
     if not machine:
-        return next((e.time for e in entries if e.kind == "submitted"), None)
+        return next((e for e in entries if e.kind == "submitted"), None)
     since = None
     for entry in entries:
         if entry.kind == "acquire":
@@ -102,5 +102,5 @@ def on_since(entries: Sequence[JournalEntry], *, machine: bool) -> float | None:
             entry.kind == "acquired"
             or (entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume"))
         ):
-            since = entry.time
+            since = entry
     return since

@@ -60,6 +60,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float: ...
 
+    def elapsed(self) -> float:
+        """Seconds since some moment, those that this computer slept too. Setting its clock does not move it."""
+
     def sleep(self, seconds: float) -> None: ...
 
 

@@ -21,6 +21,13 @@ class Journal(Protocol):
 
     def entries(self) -> list[JournalEntry]: ...
 
+    def age(self, entry: JournalEntry) -> float:
+        """How long ago one of the entries was written, seconds; those that this computer slept count.
+
+        Setting the computer's clock changes nothing of it, unless that was done after another process wrote the line
+        and before this one read it: then all there is to reckon by is the time of day.
+        """
+
 
 class Intake(Protocol):
     """Where bytes from an untrusted host become files: only below the run's own ``.partial`` folder."""

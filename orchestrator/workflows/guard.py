@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from fcctl_remote import wire
 from orchestrator.domain.budget import Budget, as_gcp, dollars
-from orchestrator.domain.guard import Cap, judge, on_since
+from orchestrator.domain.guard import Cap, began_to_cost, judge
 from orchestrator.domain.machine_cost import rate_of
-from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import BudgetError, HostFault
-from orchestrator.ports import Services
+from orchestrator.ports import Journal, Services
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import Log
 
@@ -54,13 +53,11 @@ class _Seen:
 class Guard:
     """Watches the caps of one run. Says each thing once."""
 
-    def __init__(
-        self, services: Services, link: Link, saved: SavedPlan, entries: Callable[[], list[JournalEntry]], log: Log
-    ) -> None:
+    def __init__(self, services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log) -> None:
         self._services = services
         self._link = link
         self._saved = saved
-        self._entries = entries
+        self._journal = journal
         self._log = log
         self._machine = as_gcp(saved.target) is not None
         self._seen: _Seen | None = None
@@ -90,11 +87,11 @@ class Guard:
 
     def _own(self) -> tuple[float | None, float]:
         """What the run has cost so far, dollars, and its price of an hour."""
-        entries = self._entries()
-        rate, since = rate_of(entries, self._saved), on_since(entries, machine=self._machine)
-        if since is None or rate <= 0:
+        entries = self._journal.entries()
+        rate, began = rate_of(entries, self._saved), began_to_cost(entries, machine=self._machine)
+        if began is None or rate <= 0:
             return None, rate
-        return max(0.0, self._services.clock.now() - since) / 3600 * rate, rate
+        return self._journal.age(began) / 3600 * rate, rate
 
     def _elsewhere(self, cap: Cap) -> float:
         """What all the other runs of that time have cost."""
@@ -121,10 +118,10 @@ class Guard:
 
 
 def watcher(
-    services: Services, link: Link, saved: SavedPlan, entries: Callable[[], list[JournalEntry]], log: Log
+    services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log
 ) -> Callable[[wire.WatchReply], None]:
     """What :func:`orchestrator.workflows.follow.follow` is to do after each reply."""
-    guard = Guard(services, link, saved, entries, log)
+    guard = Guard(services, link, saved, journal, log)
     return lambda reply: guard.look() if reply.summary.status not in wire.RUN_ENDINGS else None
 
 

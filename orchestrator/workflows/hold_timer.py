@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcctl_remote import wire
-from orchestrator.domain.guard import on_since, reserve_s, stop_by
+from orchestrator.domain.guard import began_to_cost, reserve_s, stop_by
 from orchestrator.domain.machine_cost import rate_of
 from orchestrator.errors import BudgetError
 from orchestrator.workflows.held import Held
@@ -39,14 +39,15 @@ class Timer:
     def stop_by(self) -> float | None:
         """When the run has to be over for its budget to hold, epoch seconds of the machine's clock; None: no matter."""
         held = self._held
-        usd, acquired, entries, clock = held.saved.stop_at_usd, held.acquired(), held.entries(), held.services.clock
+        usd, acquired, entries = held.saved.stop_at_usd, held.acquired(), held.entries()
         if usd is None:
             return None
         now = held.link.host_now()
         if acquired.get("turned_on") and acquired.get("started") is not None:
             began = float(acquired["started"])
         else:
-            began = now - max(0.0, clock.now() - (on_since(entries, machine=True) or clock.now()))
+            line = began_to_cost(entries, machine=True)
+            began = now - (held.active.journal.age(line) if line is not None else 0.0)
         return stop_by(usd, rate_of(entries, held.saved), began, acquired.get("deadline"))
 
     def reserve_s(self) -> float:

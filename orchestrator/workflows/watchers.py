@@ -29,7 +29,7 @@ def watchers(
     if saved.caps:
         from orchestrator.workflows.guard import watcher
 
-        found.append(watcher(services, link, saved, journal.entries, log))
+        found.append(watcher(services, link, saved, journal, log))
     if machine is not None:
         glance = machine.watch.glance
         found.append(lambda _: glance())

@@ -148,6 +148,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self._world.now
 
+    def elapsed(self) -> float:
+        return self._world.now
+
     def sleep(self, seconds: float) -> None:
         if not self._actor.alive:
             raise Killed

@@ -41,6 +41,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self._emulator.clock.now()
 
+    def elapsed(self) -> float:
+        return self._emulator.clock.now()
+
     def sleep(self, seconds: float) -> None:
         time.sleep(min(seconds, REAL_S))
         self._emulator.advance(max(0.0, seconds - REAL_S))

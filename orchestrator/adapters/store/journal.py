@@ -22,6 +22,9 @@ class FileJournal:
         self._clock = clock
         self._fd: int | None = None
         self._entries, self._length = _read(path)
+        #: When each line was written, by the clock that nobody sets.
+        now, elapsed = clock.now(), clock.elapsed()
+        self._written = {entry.seq: elapsed - max(0.0, now - entry.time) for entry in self._entries}
 
     def append(self, kind: str, **data: Any) -> None:
         """Add a line; it is on disk when this returns.
@@ -30,7 +33,8 @@ class FileJournal:
             FcctlError: the disk is full or not writable; the journal is as it was before.
         """
         seq = self._entries[-1].seq + 1 if self._entries else 1
-        entry = JournalEntry(seq=seq, time=self._clock.now(), kind=kind, data=data)
+        now, elapsed = self._clock.now(), self._clock.elapsed()
+        entry = JournalEntry(seq=seq, time=now, kind=kind, data=data)
         line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
         with disk_errors("write the run's journal", self._path.parent):
             fd = self._open()
@@ -42,9 +46,14 @@ class FileJournal:
                 raise
         self._length += len(line)
         self._entries.append(entry)
+        self._written[seq] = elapsed
 
     def entries(self) -> list[JournalEntry]:
         return list(self._entries)
+
+    def age(self, entry: JournalEntry) -> float:
+        """See the port."""
+        return max(0.0, self._clock.elapsed() - self._written[entry.seq])
 
     def close(self) -> None:
         if self._fd is not None:

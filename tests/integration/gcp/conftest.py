@@ -33,6 +33,9 @@ class EmulatedTime:
     def monotonic(self) -> float:
         return self._emulator.clock.now()
 
+    def elapsed(self) -> float:
+        return self._emulator.clock.now()
+
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self._emulator.advance(seconds)

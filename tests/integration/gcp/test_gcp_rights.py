@@ -73,6 +73,9 @@ class Hurry(SystemClock):
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead
 
+    def elapsed(self) -> float:
+        return super().elapsed() + self.ahead
+
     def sleep(self, seconds: float) -> None:
         self.ahead += seconds
 

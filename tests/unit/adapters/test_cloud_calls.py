@@ -29,6 +29,9 @@ class Time:
     def monotonic(self) -> float:
         return self.at
 
+    def elapsed(self) -> float:
+        return self.at
+
     def sleep(self, seconds: float) -> None:
         self.at += seconds
         self.slept.append(seconds)

@@ -109,10 +109,10 @@ def entry(kind: str, time: float, **data: object) -> JournalEntry:
 def test_since_when_it_costs() -> None:
     woken = [entry("acquire", 1), entry("cloud", 2, action="fence"), entry("cloud", 3, action="start"),
              entry("acquired", 9), entry("submitted", 12)]  # fmt: skip
-    assert guard.on_since(woken, machine=True) == 3
-    assert guard.on_since([woken[0], woken[3]], machine=True) == 9
-    assert guard.on_since([*woken, entry("acquire", 20)], machine=True) is None
-    assert guard.on_since(woken, machine=False) == 12
+    assert guard.began_to_cost(woken, machine=True) == woken[2]
+    assert guard.began_to_cost([woken[0], woken[3]], machine=True) == woken[3]
+    assert guard.began_to_cost([*woken, entry("acquire", 20)], machine=True) is None
+    assert guard.began_to_cost(woken, machine=False) == woken[4]
 
 
 @pytest.mark.parametrize("usd", [0.001, 0.0197])
