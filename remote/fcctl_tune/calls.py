@@ -14,6 +14,7 @@ import itertools
 import json
 import queue
 import secrets
+import time
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from fcctl_tune import site
@@ -33,12 +34,14 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Recip
     """``function(recipe, *arguments)``, in this machine's folders; what came of it goes to ``topic``."""
     from distributed import get_worker
 
+    place, started = site.here(), time.monotonic()
     try:
-        said = encode(function(site.at_home(recipe), *arguments))
+        said = encode(function(site.at_home(recipe, place), *arguments))
     except TuneError as error:
         said = json.dumps({"tune_error": [error.message, error.hint]})
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
         said = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
+    site.account(place, function.__name__, time.monotonic() - started)
     get_worker().log_event(topic, {"call": call, "said": said})
 
 

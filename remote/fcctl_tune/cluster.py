@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
 from fcctl_tune.devices import Device
 
@@ -14,11 +14,12 @@ from fcctl_tune.devices import Device
 @dataclass(frozen=True)
 class Host:
     """A machine that builds ``cpus`` trials at once, and times one on each of ``devices``. The name of a machine that
-    searches alone is empty."""
+    searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already."""
 
     name: str
     cpus: int
     devices: Tuple[Device, ...]
+    sms: Optional[int] = None
 
     @property
     def model(self) -> str:

@@ -14,27 +14,31 @@ import time
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote import files
-from fcctl_tune import books, devices, process, search, tasks, workplace
+from fcctl_tune import books, devices, search, tasks, workplace
 from fcctl_tune.cluster import Cluster
 from fcctl_tune.crew import this_machine
 from fcctl_tune.engine import Engine, Stopped
 from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError
 from fcctl_tune.final import Final
+from fcctl_tune.fleet import Fleet, Scheduled
 from fcctl_tune.halving import Halving
-from fcctl_tune.local import LocalCluster
+from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.records import Trial
+from fcctl_tune.roster import is_name
 from fcctl_tune.spec import Spec
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Recipe
 
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 STOPPED = 143
-SPACE_TIMEOUT_S = 300.0
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The command; returns its exit code."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if (options.fleet or options.host) and not (options.fleet and is_name(options.host)):
+        parser.error("--fleet FILE goes with --host NAME, of letters, digits and ._-")
     try:
         return Run(options).carry_out()
     except (SpecError, StudyMismatch) as error:
@@ -66,6 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
     parser.add_argument("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
     parser.add_argument("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
+    parser.add_argument("--host", default="", metavar="NAME", help="this machine's name in a fleet")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--fleet", metavar="FILE", help="others may join: write there how (see `member`)")
+    others.add_argument("--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler, not here")
+    parser.add_argument("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
+    parser.add_argument(
+        "--wait", type=float, default=900.0, metavar="S", help="for a host of --scheduler (%(default)g)"
+    )
     parser.add_argument("--no-final", action="store_true", help="do not measure the elites again")
     return parser
 
@@ -99,17 +111,38 @@ class Run:
         self._make_folders()
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster())
-            if spec.space is None:
-                spec = spec.with_space(self._listing(spec))
-            files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
+            if self.options.scheduler:
+                cluster.ready()
+            spec = self._with_space(spec, cluster)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             recipe = self._recipe(spec)
-            cluster.ready()
-            engine = self._made(study, cluster, recipe)
-            return self._with(engine, spec)
+            if not self.options.scheduler:
+                cluster.ready()  # meanwhile its workers imported
+            try:
+                code = self._with(self._made(study, cluster, recipe), spec)
+            except TuneError as error:
+                cluster.goodbye("the search failed: %s" % error.message)
+                raise
+            cluster.goodbye("the search is over")
+            return code
 
-    def _cluster(self) -> LocalCluster:
-        return LocalCluster(this_machine("", say), say)
+    def _cluster(self) -> DaskCluster:
+        options = self.options
+        if options.scheduler:
+            return Scheduled(options.scheduler, options.tls, options.wait, say)
+        host = this_machine(options.host, say)
+        return Fleet(host, os.path.abspath(options.fleet), say) if options.fleet else LocalCluster(host, say)
+
+    def _with_space(self, spec: Spec, cluster: DaskCluster) -> Spec:
+        """Its space command is carried out where trials are."""
+        if spec.space is None:
+            recipe, command = Recipe.of(spec, self.cwd, self.work), spec.space_command
+            if self.options.scheduler:
+                spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
+            else:
+                spec = spec.with_space(tasks.listing(recipe, command))
+        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
+        return spec
 
     def _with(self, engine: Engine, spec: Spec) -> int:
         study = engine.study
@@ -164,22 +197,6 @@ class Run:
             raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --out") from None
         self._lock = workplace.claim(self.work)
 
-    def _listing(self, spec: Spec) -> Any:
-        """What the space command prints. Raises: SpecError."""
-        env = {**process.clean_environment(os.environ), **spec.env}
-        log, listing = os.path.join(self.work, "logs", "space.log"), os.path.join(self.work, "space.json")
-        env["TUNE_LISTING"] = listing
-        text = 'exec >"$TUNE_LISTING"\n' + spec.space_command
-        outcome = process.run(text, env, self.cwd, log, process.Limits(SPACE_TIMEOUT_S))
-        if outcome.reason is not None:
-            said = tasks.explained(outcome, log)
-            raise SpecError("space", "%s: %s" % (spec.space_command, said))
-        try:
-            with open(listing, encoding="utf-8") as stream:
-                return json.load(stream)
-        except (OSError, ValueError) as error:
-            raise SpecError("space", "%s printed no JSON: %s" % (spec.space_command, error)) from None
-
     def _storage(self) -> str:
         return self.options.storage or os.path.join(self.out, "journal.log")
 
@@ -197,6 +214,13 @@ class Run:
             steps = Halving((steps.repeats[-1],))
         seed = 1 + self.options.seed
         model = cluster.hosts[0].model
+        before = {r.gpu for r in study.records() if r.gpu} - {model}
+        if before:
+            raise TuneError(
+                "this search was begun on %s, and here is %s: times do not compare"
+                % (", ".join(sorted(before)), model),
+                "go on with it where there is that GPU, or begin another with its own --out",
+            )
         engine = Engine(study, cluster, recipe, steps, seed=seed, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
@@ -264,8 +288,10 @@ class Run:
             self.about["controls"] = [study.summary().control()]
 
     def _describe(self, cluster: Cluster) -> None:
-        first = cluster.hosts[0].devices[0]
-        self.about["gpu"] = {"name": first.model, "sms": devices.multiprocessors(first)} if first.is_gpu else None
+        host = cluster.hosts[0]
+        first = host.devices[0]
+        sms = host.sms if host.sms is not None else devices.multiprocessors(first)
+        self.about["gpu"] = {"name": first.model, "sms": sms} if first.is_gpu else None
 
     def _account(self, engine: Engine) -> None:
         effort = engine.effort.as_dict()
@@ -279,6 +305,10 @@ class Run:
             "builders": sum(host.cpus for host in hosts.values()),
             "python": sys.version.split()[0],
         }
+        if any(hosts):
+            self.about["machine"]["hosts"] = [
+                {"name": host.name, "gpus": len(host.devices), "builders": host.cpus} for host in hosts.values()
+            ]
 
     # -------------------------------------------------------------------------------------------- signals
     def _catch_signals(self) -> None:

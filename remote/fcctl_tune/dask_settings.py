@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ SETTINGS: Dict[str, Any] = {
     "distributed.comm.timeouts.tcp": "60s",
     "distributed.diagnostics.nvml": False,  # no worker but the server of trials touches a GPU
     "distributed.scheduler.allowed-failures": TRIES - 1,
+    "distributed.scheduler.worker-ttl": "60s",  # a machine that went without a word
     "distributed.scheduler.work-stealing": False,  # a task's slot is chosen once
     "distributed.worker.daemon": False,
     "distributed.worker.profile.enabled": False,
@@ -52,6 +54,11 @@ def required() -> Iterator[None]:
         except ImportError as error:
             raise TuneError("the search needs Dask distributed: %s" % error, "pip install 'fcctl[tune]'") from None
         yield
+
+
+def version() -> str:
+    """Of Dask distributed, which all of a search must have the same of."""
+    return str(importlib.import_module("distributed").__version__)
 
 
 def certificate(folder: str) -> Optional[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import shutil
 import sys
@@ -10,7 +11,7 @@ import time
 from typing import Any, Callable, List, Sequence, Tuple
 
 from fcctl_tune import dask_settings
-from fcctl_tune.cluster import Host, resource
+from fcctl_tune.cluster import Host, Undone, resource
 from fcctl_tune.crew import Crew
 from fcctl_tune.errors import TuneError
 
@@ -20,8 +21,8 @@ CLOSE_S = 5.0
 START_S = 90.0
 
 
-class DaskCluster:
-    """A :class:`fcctl_tune.cluster.Cluster` once :attr:`calls` is there; :meth:`close` ends all that was started."""
+class DaskCluster(abc.ABC):
+    """A :class:`fcctl_tune.cluster.Cluster`, once it is :meth:`ready`; :meth:`close` ends all that was started."""
 
     def __init__(self, notice: Callable[[str], None]) -> None:
         self.notice = notice
@@ -29,6 +30,30 @@ class DaskCluster:
         self.ending = contextlib.ExitStack()
         self.folder = tempfile.mkdtemp(prefix="fcctl-tune-")
         self.ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def __enter__(self) -> DaskCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Whose machines they are makes the difference.
+    @property
+    @abc.abstractmethod
+    def hosts(self) -> Sequence[Host]: ...
+
+    @abc.abstractmethod
+    def ready(self) -> None: ...
+
+    @abc.abstractmethod
+    def mend(self) -> None: ...
+
+    @abc.abstractmethod
+    def leave_out(self, host: str, reason: str) -> None: ...
+
+    @abc.abstractmethod
+    def goodbye(self, reason: str) -> None:
+        """The search is over, for ``reason``: tell those who came for it."""
 
     def connect(self, to: Any, security: Any) -> None:
         """Have calls carried out by the scheduler ``to``: its address, or one of this process."""
@@ -52,12 +77,26 @@ class DaskCluster:
     def wake(self) -> None:
         self.calls.wake()
 
-    def names(self) -> List[str]:
-        """Of the workers that the scheduler knows now."""
-        return [w["name"] for w in self.workers().values()]
-
     def workers(self) -> Any:
+        """What the scheduler knows of each, by address."""
         return self.client.scheduler_info(n_workers=-1)["workers"]
+
+    def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call gives in a ``cpu`` slot of the first host.
+
+        Raises:
+            TuneError: it gives nothing.
+        """
+        call = self.submit(function, *arguments, slot="cpu", host=self.hosts[0].name)
+        while True:
+            for ended, outcome in self.heard(0.25):
+                if ended == call and isinstance(outcome, TuneError):
+                    raise outcome
+                if ended == call and isinstance(outcome, Undone):
+                    raise TuneError("%s: %s" % (function.__name__, outcome))
+                if ended == call:
+                    return outcome
+            self.mend()
 
     def close(self) -> None:
         """End everything that was started; doing it twice is harmless."""
@@ -89,9 +128,6 @@ class LocalCluster(DaskCluster):
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def ready(self) -> None:
         """Start the scheduler, and wait until every worker is there.
 
@@ -118,7 +154,7 @@ class LocalCluster(DaskCluster):
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_S
-        while len(self.workers()) < len(self.crew.workers):
+        while len(self.workers()) < len(self.crew.workers):  # nobody else knows of the scheduler yet
             self.mend()
             if time.monotonic() > deadline:
                 raise TuneError(
@@ -140,3 +176,6 @@ class LocalCluster(DaskCluster):
     def leave_out(self, host: str, reason: str) -> None:
         """Raises: TuneError: without this machine there is none."""
         raise TuneError("this machine cannot be used%s: %s" % (" as %s" % host if host else "", reason))
+
+    def goodbye(self, reason: str) -> None:
+        """Nobody else came for it."""

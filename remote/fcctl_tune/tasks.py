@@ -18,12 +18,14 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from fcctl_remote import documents, files, gates, readers
 from fcctl_remote.text import last_lines, one_line, tail
 from fcctl_tune import process
+from fcctl_tune.errors import SpecError
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
 #: In a configuration's folder: what came of its build.
 BUILT = "built.json"
 MAX_DOCUMENTS = 64
+SPACE_TIMEOUT_S = 300.0
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
 
@@ -96,6 +98,22 @@ class Failed(Exception):
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(reason)
         self.state, self.reason = state, one_line(reason)
+
+
+# ------------------------------------------------------------------------------------------------ space
+def listing(recipe: Recipe, command: str) -> Any:
+    """What a spec's space command prints, read as JSON. Raises: SpecError."""
+    env = {**process.clean_environment(os.environ), **recipe.env}
+    log, listed = os.path.join(recipe.folder, "logs", "space.log"), os.path.join(recipe.folder, "space.json")
+    env["TUNE_LISTING"] = listed
+    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, recipe.cwd, log, Limits(SPACE_TIMEOUT_S))
+    if outcome.reason is not None:
+        raise SpecError("space", "%s: %s" % (command, explained(outcome, log)))
+    try:
+        with open(listed, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError) as error:
+        raise SpecError("space", "%s printed no JSON: %s" % (command, error)) from None
 
 
 # ------------------------------------------------------------------------------------------------ build

@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import json
 import os
+import secrets
 import signal
 import sys
 import threading
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
-from fcctl_tune import dask_settings, keeper, process
+from fcctl_remote.text import one_line
+from fcctl_tune import dask_settings, keeper, process, roster
 from fcctl_tune.cluster import resource
+from fcctl_tune.fleet import CONTROL
+
+#: A worker of another machine than the search's finds its host's facts in this variable, as JSON.
+HOST = "FCCTL_TUNE_HOST"
+#: Exit codes: not needed any more, for the reason in the file GOODBYE; the scheduler is not there (any more).
+DISMISSED, LOST = 90, 91
+GOODBYE = "goodbye"
+#: How long a scheduler may take to let it in, and how often it is asked whether that is all, seconds.
+START_S, ASK_S = 30, 0.5
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -49,6 +62,8 @@ def _end_with_stdin() -> None:
 async def _serve(options: argparse.Namespace) -> int:
     from distributed import Worker
 
+    said = os.environ.get(HOST)
+    more: Dict[str, Any] = {} if said is None else _of_a_fleet(json.loads(said), options.tls)
     slots = {"gpu": options.gpu} if options.gpu else {"cpu": options.cpu}
     worker = Worker(
         options.address,
@@ -60,11 +75,54 @@ async def _serve(options: argparse.Namespace) -> int:
         dashboard=False,
         local_directory=options.folder,
         security=dask_settings.security(options.tls),
-        death_timeout=30,
+        death_timeout=START_S,
+        **more,
     )
-    async with worker:
-        await worker.finished()  # type: ignore[no-untyped-call]
-    return 0
+    if said is None:
+        async with worker:
+            await worker.finished()  # type: ignore[no-untyped-call]
+        return 0
+    try:
+        await worker
+    except Exception as error:  # noqa: BLE001 - no answer, the wrong key, or its name is taken by who was here before
+        print("%s cannot join: %s" % (options.name, one_line(str(error))), file=sys.stderr, flush=True)
+        return LOST
+    await _stay(worker, options)
+    return LOST  # not reached
+
+
+def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
+    """The scheduler knows workers by their addresses, and those of many machines' loopbacks may be the same. Nobody
+    ever connects to them."""
+    place = secrets.token_bytes(2)
+    address = "127.%d.%d.%d:%d" % (1 + secrets.randbelow(254), *place, 1024 + secrets.randbelow(64000))
+    return {
+        "contact_address": ("tls://" if tls else "tcp://") + address,
+        "startup_information": {roster.FACTS: lambda _: host},
+    }
+
+
+async def _stay(worker: Any, options: argparse.Namespace) -> None:
+    """Until the scheduler is gone or says that we are not needed; then this process ends at once, and what it was
+    doing with it: others do it by now."""
+    from distributed.core import Status
+
+    while worker.status in (Status.running, Status.paused):
+        reason = await _dismissed(worker, options.host) if options.cpu else None
+        if reason is not None:
+            with open(os.path.join(os.path.dirname(options.folder), GOODBYE), "w", encoding="utf-8") as stream:
+                stream.write(reason)
+            os._exit(DISMISSED)
+        await asyncio.sleep(ASK_S)
+    os._exit(LOST)
+
+
+async def _dismissed(worker: Any, host: str) -> Optional[str]:
+    with contextlib.suppress(OSError):
+        for _, said in await worker.scheduler.events(topic=CONTROL):
+            if said["to"] in ("", host):
+                return one_line(str(said["say"]))
+    return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,215 @@
+"""``member``: this machine builds and times for a search that another one leads.
+
+It waits for that search, works for it until it says goodbye, and waits again whenever it does not answer: for a tunnel
+that is made anew, or a search that goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+from fcctl_remote import files
+from fcctl_remote.text import one_line
+from fcctl_tune import dask_settings, devices, roster, site, tasks, workplace
+from fcctl_tune.crew import Crew, this_machine
+from fcctl_tune.errors import Lacking, TuneError
+from fcctl_tune.join import Join
+from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, LOST
+
+UNAVAILABLE, STOPPED = 69, 143
+#: How long a search may not answer, once it did, before its members end, seconds.
+PATIENCE_S = 1800.0
+#: Between two tries to reach it, and how often workers are looked at, seconds.
+AGAIN_S, LOOK_S = 1.0, 0.2
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fcctl_tune member", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--host", required=True, metavar="NAME", help="this machine's name in the fleet")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--join", metavar="FILE", help="says where the search is; may come later")
+    where.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask scheduler: tcp://HOST:PORT")
+    parser.add_argument("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
+    parser.add_argument("--work", metavar="DIR", default=workplace.NAME, help="folder for builds (%(default)s)")
+    parser.add_argument("--wait", type=float, default=PATIENCE_S, metavar="S", help="for the search (%(default)g)")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_S, metavar="S", help="with one that answers no more (%(default)g)"
+    )
+    options = parser.parse_args(argv)
+    if not roster.is_name(options.host):
+        parser.error("--host: a name of letters, digits and ._-, 63 at most")
+    try:
+        return Member(options).carry_out()
+    except Lacking as error:
+        code, said = UNAVAILABLE, error
+    except TuneError as error:
+        code, said = 1, error  # type: ignore[assignment]
+    print("error: %s" % said, file=sys.stderr, flush=True)
+    return code
+
+
+class Member:
+    """One call of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.work = os.path.abspath(options.work)
+        self.joined = 0  # times that workers were sent to a search
+        self.deaths = 0
+        self._began = time.monotonic()
+        self._left: Optional[float] = None  # when a search that was there did not answer any more
+        self._stop = False
+
+    def carry_out(self) -> int:
+        """Raises: TuneError."""
+        signal.signal(signal.SIGTERM, self._told_to_stop)
+        signal.signal(signal.SIGINT, self._told_to_stop)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        self._lock = workplace.claim(self.work)
+        self.host = self._facts()
+        self.site = self._site()
+        folder = tempfile.mkdtemp(prefix="fcctl-tune-")
+        try:
+            return self._in(folder)
+        finally:
+            self._account()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _facts(self) -> Any:
+        host = this_machine(self.options.host, say)
+        return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
+
+    def _site(self) -> site.Site:
+        cwd = os.getcwd()
+        skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
+        source = tasks.source_identity(cwd, skip, os.path.join(self.work, "source.json"))
+        here = site.Site(cwd, self.work, source)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(here.ledger)
+        return here
+
+    def _told_to_stop(self, *_: object) -> None:
+        self._stop = True
+
+    # -------------------------------------------------------------------------------------------- the search
+    def _in(self, folder: str) -> int:
+        say("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
+        while not self._stop:
+            join = self._join()
+            tls = _key(join, folder) if join is not None else None
+            if join is not None and join.answers(tls):
+                reason = self._work_for(join, folder, tls)
+                if reason is not None:
+                    say("the end: %s" % reason)
+                    return 0
+                self._left = time.monotonic()
+                if not self._stop:
+                    say("the search does not answer; waiting for it, or for another")
+            elif self._is_over(join):
+                return 0
+            self._nap(AGAIN_S)
+        return STOPPED
+
+    def _join(self) -> Optional[Join]:
+        """None if nothing is known of a search yet. Raises: Lacking."""
+        options = self.options
+        try:
+            if options.join is not None:
+                return Join.read(options.join)
+            pem = None
+            if options.tls is not None:
+                with open(options.tls, encoding="ascii") as stream:
+                    pem = stream.read()
+            return Join(options.scheduler, pem)
+        except (OSError, ValueError) as error:
+            raise Lacking("%s: %s" % (options.join or options.tls, error), "see docs/tune.md, A fleet") from None
+
+    def _is_over(self, join: Optional[Join]) -> bool:
+        """Whether it has been waited for long enough. Raises: Lacking, if it never came."""
+        now = time.monotonic()
+        if self._left is not None:
+            patience = self.options.patience if join is None or join.patience_s is None else join.patience_s
+            if now - self._left > patience:
+                say("the end: the search has not answered for %d s" % patience)
+                return True
+        elif now - self._began > self.options.wait:
+            where = self.options.scheduler or (join.address if join else self.options.join)
+            raise Lacking(
+                "no search came within %d s (%s)" % (self.options.wait, where),
+                "does it run, and does a tunnel lead there?",
+            )
+        return False
+
+    def _work_for(self, join: Join, folder: str, tls: Optional[str]) -> Optional[str]:
+        """Until it says goodbye, with the reason; None if it is gone without one."""
+        env = {HOST: json.dumps(roster.facts(self.host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
+        crew = Crew(self.host, folder, tls, env)
+        self.joined += 1
+        try:
+            crew.launch()
+            crew.tell(join.address)
+            say("joined the search at %s" % join.address)
+            while not self._stop:
+                for worker in crew.ended():
+                    assert worker.keeper is not None  # noqa: S101
+                    if worker.keeper.returncode == DISMISSED:
+                        return _said(folder)
+                    if worker.keeper.returncode == LOST:
+                        return None
+                    self.deaths += 1
+                    crew.replace(worker)
+                self._nap(LOOK_S)
+            return None
+        finally:
+            crew.end()
+
+    def _nap(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._stop and time.monotonic() < deadline:
+            time.sleep(min(LOOK_S, seconds))
+
+    # -------------------------------------------------------------------------------------------- what it did
+    def _account(self) -> None:
+        """A ``metrics`` document of what was done here, if this is a step of a run."""
+        out = os.environ.get("FCCTL_OUT")
+        if out:
+            metrics = {
+                **site.accounted(self.site.ledger), "gpus": len(self.host.devices), "builders": self.host.cpus,
+                "joined": self.joined, "worker_deaths": self.deaths,
+                "wall_s": round(time.monotonic() - self._began, 3),
+            }  # fmt: skip
+            entry: Dict[str, Any] = {"kind": "metrics", "schema_version": 1, "metrics": metrics}
+            files.write_atomic(os.path.join(out, "member.json"), files.to_json(entry), durable=False)
+
+
+def _key(join: Join, folder: str) -> Optional[str]:
+    """A file with the search's key, for workers."""
+    if join.pem is None:
+        return None
+    path = os.path.join(folder, "tls.pem")
+    files.write_atomic(path, join.pem.encode(), durable=False, mode=0o600)
+    return path
+
+
+def _said(folder: str) -> str:
+    try:
+        with open(os.path.join(folder, GOODBYE), encoding="utf-8") as stream:
+            return one_line(stream.read())
+    except OSError:
+        return "it was told to go"
+
+
+def say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)
