@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     from orchestrator.workflows.run import Finished
     from orchestrator.workflows.waking import Waking
 
+_ON = click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
+_ON_SEVERAL = click.option(
+    "--on",
+    "targets",
+    multiple=True,
+    metavar="TARGET",
+    help="Where to run; the workspace's default target otherwise. Several machines: once for each.",
+)
 _OPTIONS = (
-    click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise."),
     click.option("-d", "--detach", is_flag=True, help="Return as soon as the host has the run; print its id."),
     click.option("--dry-run", is_flag=True, help="Print the plan and stop: nothing is sent or started."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the env."),
@@ -51,17 +58,34 @@ class Launching:
     stop_at_budget: bool = False
     restart: bool = False
     allow_unfenced: bool = False
+    #: Further targets, of a verb that may take several.
+    others: tuple[str, ...] = ()
+
+    @property
+    def waking(self) -> Waking:
+        from orchestrator.workflows.waking import Waking
+
+        return Waking(self.restart, self.allow_unfenced)
 
 
 def launching(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of a launch; it gets them as ``how``."""
+    return _launching(function, _ON)
 
+
+def launching_on_several(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a verb that may take several targets."""
+    return _launching(function, _ON_SEVERAL)
+
+
+def _launching(function: Callable[..., Any], on: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_options(*args: Any, **given: Any) -> Any:
-        how = Launching(**{field.name: given.pop(field.name) for field in fields(Launching)})
-        return function(*args, how=how, **given)
+        target, *others = given.pop("targets", ()) or (given.pop("target", None),)
+        how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
+        return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed((on, *_OPTIONS)):
         with_options = option(with_options)
     return with_options
 
@@ -79,7 +103,6 @@ def launch(
         compare: what to compare with, known to be there before anything is sent or paid for.
     """
     from orchestrator import app
-    from orchestrator.workflows.waking import Waking
 
     workspace = cli.workspace()
     on = workspace.target(how.target)
@@ -100,8 +123,7 @@ def launch(
             return
         with observer.aside():
             agree(cli, prepared.saved, capped=prepared.capped)
-        waking = Waking(how.restart, how.allow_unfenced)
-        _go(cli, services, link, prepared, waking, comparing, detach=how.detach)
+        _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
 
 
 def agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:
@@ -134,10 +156,9 @@ def _go(
     from orchestrator.workflows.run import run
 
     remind(services)
-    if not cli.quiet:
-        services.observer.note(f"run {prepared.saved.plan.run_id}")
     saved, source = prepared.saved, prepared.source
-    goes = partial(run, services, link, saved, source, detach=detach, waking=waking)
+    begun = None if cli.quiet else partial(services.observer.note, f"run {saved.plan.run_id}")
+    goes = partial(run, services, link, saved, source, detach=detach, waking=waking, begun=begun)
     see_home(cli, services, goes, saved, comparing)
 
 
@@ -165,10 +186,14 @@ def see_home(
         report(cli, finished.record, services.store.folder(finished.record.run_id))
 
 
-def report(cli: Cli, record: RunRecord, folder: Path) -> None:
-    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word."""
+def report(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word.
+
+    Args:
+        more: what the JSON says besides.
+    """
     if cli.json:
-        cli.emit(record.model_dump(mode="json"))
+        cli.emit({**record.model_dump(mode="json"), **(more or {})})
     elif record.exit_code or not cli.quiet:
         from orchestrator.reports.run_table import print_run_summary
 

@@ -11,6 +11,7 @@ from fcctl_remote import wire
 from orchestrator.domain.budget import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
 from orchestrator.domain.guard import Cap, fence_within, reserve_s, seconds_within
 from orchestrator.domain.records import SourceRecord
+from orchestrator.domain.saved_fleet import Fleet
 from orchestrator.domain.target import Target
 
 #: Past the steps' worst case, what a run in a session needs for sending and fetching, seconds.
@@ -44,6 +45,9 @@ class SavedPlan(BaseModel):
     session_abroad: bool = False
     #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
     stop_at_usd: float | None = None
+    #: The other machines of a search that has several; and, in their plans, the run that is the search.
+    fleet: Fleet | None = None
+    fleet_of: str | None = None
 
     @property
     def worst_rate(self) -> float:

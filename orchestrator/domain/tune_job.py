@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.domain.fleet import SCHEDULER_FILE
 from orchestrator.domain.job import Gate, Job, Step
 from orchestrator.domain.problems import Problem
 from orchestrator.domain.tune_file import InvalidSearch, Search
@@ -29,6 +30,11 @@ class Asked:
     cases: Sequence[str] = ()
     seed: int | None = None
     timeout_s: float = 3600.0
+    #: How the machine that the search is on is called among several.
+    host: str | None = None
+    #: A Dask scheduler that has workers already, as the machine sees it, and a file there with the key for it.
+    scheduler: str | None = None
+    tls: str | None = None
 
 
 def narrowed(search: Search, asked: Asked) -> Search:
@@ -60,9 +66,12 @@ def job_of(search: Search, asked: Asked) -> Job:
     words = ["--strategy", asked.strategy]
     words += ["--compare", asked.control] if asked.control else []
     words += ["--seed", str(asked.seed)] if asked.seed is not None else []
+    words += ["--scheduler", asked.scheduler] if asked.scheduler else []
+    words += ["--tls", asked.tls] if asked.tls else []
+    fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {asked.host}' if asked.host else ""
     step = Step(
         id=NAME,
-        run=f"{COMMAND} {shlex.join(words)}",
+        run=f"{COMMAND} {shlex.join(words)}{fleet}",
         tune=search.name,
         timeout=asked.timeout_s,
         activity="tune",

@@ -12,6 +12,7 @@ from orchestrator.reports.live import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from orchestrator.workflows.fleet import Plans
     from orchestrator.workflows.prepare import Prepared
 
 
@@ -55,6 +56,27 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     console.print(table)
     for line in _worst_case(prepared.saved):
         console.print(line, highlight=False)
+
+
+def fleet_json(plans: Plans) -> dict[str, Any]:
+    """The same for a search over several machines: the search's own plan, and beside it those of its members."""
+    return {
+        **plan_json(plans.search),
+        "members": [plan_json(member) for member in plans.members],
+        "fleet": {"machines": len(plans.all), "worst_case_usd": plans.worst_case_usd},
+    }
+
+
+def print_fleet(plans: Plans, console: Console) -> None:
+    """Print the search's plan, each further machine's worst case, and what all of it may cost."""
+    print_plan(plans.search, console)
+    for member in plans.members:
+        console.print(f"\n[bold]{member.saved.target.name}[/] helps, in a run of its own", highlight=False)
+        for line in _worst_case(member.saved):
+            console.print(line, highlight=False)
+    usd = plans.worst_case_usd
+    price = f"${usd:.2f} at most" if usd else "no price on these targets"
+    console.print(f"\nall together  {len(plans.all)} machines, {price}", highlight=False)
 
 
 def _worst_case(saved: SavedPlan) -> Iterator[str]:

@@ -37,6 +37,8 @@ class Wanted:
     stop_at_budget: bool = False
     #: The searches that its steps run, by name.
     searches: Mapping[str, Search] = field(default_factory=dict)
+    #: What the host is sent for searches whose files need not be read again.
+    tunings: Mapping[str, wire.Tuning] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,21 @@ class Prepared:
     capped: bool = False
 
 
-def prepare(services: Services, root: Path, project: str, budget: Budget, wanted: Wanted) -> Prepared:
+def prepare(
+    services: Services, root: Path, project: str, budget: Budget, wanted: Wanted, source: Source | None = None
+) -> Prepared:
     """Read the source and make the plan of one run. Nothing has happened yet when this returns.
+
+    Args:
+        source: as it was read for another run that needs the very same.
 
     Raises:
         UsageError: a setting or a step range that the job does not know.
         BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
     """
-    services.observer.phase("source", "reading")
-    source = services.source.read(root)
+    if source is None:
+        services.observer.phase("source", "reading")
+        source = services.source.read(root)
     now = services.clock.now()
     plan = make_plan(
         wanted.job,
@@ -90,7 +98,7 @@ def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
         ConfigError: they are not installed here.
     """
     if not wanted.searches:
-        return {}
+        return dict(wanted.tunings)
     services.observer.phase("search", "its libraries")
     bundle = services.bundles.tune()
     return {

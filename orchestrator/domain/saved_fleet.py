@@ -1,0 +1,21 @@
+"""What the plan of a search over several machines keeps of the others."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from orchestrator.domain.target import Target
+
+
+class Fleet(BaseModel):
+    """The other machines, and what it takes to have them again."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    members: list[Target]
+    #: What the commands of trials find set; a target's own variables come on top.
+    env: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    #: What each machine's run may cost, dollars, if that was said.
+    budget_usd: float | None = None
+    stop_at_budget: bool = False

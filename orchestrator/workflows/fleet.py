@@ -1,0 +1,293 @@
+"""A search over several machines: a run on the first, a member's run on each other, and the ways between them.
+
+What the search is and how it stands is known on its machine alone; it goes on there, with that machine's own GPUs, if
+this computer sleeps or this process is killed. The others are of use only while this process leads them there. Without
+it they wait for a while, then end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fcctl_remote import wire
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.fleet import HOST_LINE, check_apart, member_job
+from orchestrator.domain.saved_fleet import Fleet
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import Target
+from orchestrator.errors import FcctlError
+from orchestrator.ports import Observer, Services, Source, Tunnels
+from orchestrator.workflows.fleet_member import Member, on_host
+from orchestrator.workflows.fleet_ways import Hub, Spoke
+from orchestrator.workflows.prepare import Prepared, Wanted, prepare
+from orchestrator.workflows.run import Finished
+from orchestrator.workflows.waking import Waking
+
+#: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
+GOODBYE_S = 30.0
+Make = Callable[[Observer], Services]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where plans are made: the workspace, and what may be spent in it."""
+
+    root: Path
+    project: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Plans:
+    search: Prepared
+    members: Sequence[Prepared]
+
+    @property
+    def all(self) -> list[Prepared]:
+        return [self.search, *self.members]
+
+    @property
+    def worst_case_usd(self) -> float:
+        return sum(prepared.saved.worst_case_usd for prepared in self.all)
+
+
+def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Target]) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
+
+    What the search may cost is divided evenly among the machines.
+
+    Raises:
+        UsageError: two of them are the same.
+        BudgetError: one could cost more than its share, or all together more than is left.
+    """
+    check_apart([wanted.target, *others])
+    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
+    wanted = replace(wanted, budget_usd=share)
+    search = prepare(services, place.root, place.project, place.budget, wanted)
+    fleet = Fleet(
+        members=list(others),
+        env=dict(wanted.job.env),
+        settings=dict(wanted.settings),
+        budget_usd=share,
+        stop_at_budget=wanted.stop_at_budget,
+    )
+    search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
+    members = [plan_member(services, place, search.saved, search.source, host) for host in others]
+    plans = Plans(search, members)
+    if place.budget.holds_over_runs:
+        from orchestrator.workflows.ledger import check_caps
+
+        real = [p.saved for p in plans.all if p.saved.target.kind != "sandbox"]
+        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
+    return plans
+
+
+def plan_member(
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, usd: float | None = None
+) -> Prepared:
+    """The plan of one member of ``search``.
+
+    Args:
+        usd: what it may cost, less than its share; it is ended in time.
+    """
+    fleet = search.fleet
+    if fleet is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    (step,) = search.plan.steps
+    if step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search")
+    job = member_job(search.plan, host.name, fleet.env)
+    budget = fleet.budget_usd if usd is None else usd
+    wanted = Wanted(
+        job,
+        host,
+        fleet.settings,
+        budget_usd=budget,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"member": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
+
+
+def left_behind(services: Services, run_id: str) -> dict[str, str]:
+    """The members of a search that are not complete: target, and its run, the newest of each."""
+    found = {}
+    for member in services.store.active():
+        raw = services.store.plan_of(member) or {}
+        if raw.get("fleet_of") == run_id:
+            found[str(raw.get("target", {}).get("name"))] = member
+    return found
+
+
+class Conductor:
+    """Has the members work while the search goes on, and lets all of them go at its end.
+
+    Args:
+        make: what a workflow may touch, for one thread, with this observer.
+        taken: runs of members that an earlier fcctl left, by target.
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        tunnels: Tunnels,
+        place: Place,
+        plans: Plans,
+        waking: Waking,
+        observer: Observer,
+        taken: dict[str, str] | None = None,
+    ) -> None:
+        self.observer = _Watching(observer, self._said)
+        self.services = make(self.observer)
+        saved = plans.search.saved
+        self._notes = observer
+        self._place = place
+        self._source = plans.search.source
+        self._saved = saved
+
+        def is_there(run_id: str) -> bool:
+            return on_host(self.services.store, run_id)
+
+        self._hub = Hub(tunnels, saved.target, self._search_is_there)
+        self._hub.hopeless = self._no_way
+        self._hub.leads_to(saved.plan.run_id)
+        self.members: dict[str, Member] = {}
+        self._spokes: dict[str, Spoke] = {}
+        for first in plans.members:
+            host = first.saved.target
+            spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
+            spoke.hopeless = self._no_way_to(host.name)
+            self.members[host.name] = Member(
+                make, spoke, first, self._again(host), waking, observer, take_over=(taken or {}).get(host.name)
+            )
+
+    def conduct(self, search: Callable[[], Finished | None]) -> Finished | None:
+        """Carry ``search`` out; what is left of the members when this returns or raises is told."""
+        self._hub.start()
+        for spoke in self._spokes.values():
+            spoke.start()
+        for member in self.members.values():
+            member.start()
+        ended = False
+        try:
+            finished = search()
+            ended = True
+            return finished
+        finally:
+            self._end(in_order=ended)
+
+    # ------------------------------------------------------------------------------------------------- what happens
+    def _search_is_there(self, run_id: str) -> bool:
+        """It may have become another run since, which goes on with it."""
+        store = self.services.store
+        for later in store.active():
+            if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
+                self._hub.leads_to(later)
+                return False
+        return on_host(store, run_id)
+
+    def _again(self, host: Target) -> Callable[[float], Prepared]:
+        return lambda usd: plan_member(self.services, self._place, self._saved, self._source, host, usd)
+
+    def _said(self, line: str) -> None:
+        """The search, which is not trusted, has a word on one of the machines."""
+        self._notes.note(line)
+        name, _, text = line.removeprefix("host ").partition(": ")
+        if name in self.members and text.startswith("left out"):
+            self.members[name].left_out.set()
+
+    def _no_way(self, error: FcctlError) -> None:
+        self._notes.note(f"the search goes on on {self._saved.target.name} alone: {_in_words(error)}")
+        for member in self.members.values():
+            member.stop("the search cannot be reached")
+
+    def _no_way_to(self, name: str) -> Callable[[FcctlError], None]:
+        def hopeless(error: FcctlError) -> None:
+            self._notes.note(f"host {name}: of no use: {_in_words(error)}")
+            self.members[name].stop("no way leads from here to the search")
+
+        return hopeless
+
+    # ------------------------------------------------------------------------------------------------- the end
+    def _end(self, *, in_order: bool) -> None:
+        at_work = [m for m in self.members.values() if not m.join(0)]
+        for member in at_work:
+            member.over.set()
+        if in_order:
+            clock = self.services.clock
+            deadline = clock.monotonic() + GOODBYE_S
+            for member in at_work:
+                if self._spokes[member.name].is_up:
+                    member.join(max(0.0, deadline - clock.monotonic()))
+        try:
+            self._stop([m for m in at_work if not m.join(0)])
+        finally:
+            for way in (*self._spokes.values(), self._hub):
+                way.close()
+            for way in (*self._spokes.values(), self._hub):
+                way.join()
+
+    def _stop(self, members: Sequence[Member]) -> None:
+        if not members:
+            return
+        self.observer.phase("end", f"letting {', '.join(m.name for m in members)} go")
+        tellers = [
+            threading.Thread(target=m.stop, args=("the search is over",), name="fcctl-stop", daemon=True)
+            for m in members
+        ]
+        for teller in tellers:
+            teller.start()
+        try:
+            for member in members:
+                member.join()
+        except KeyboardInterrupt:
+            names = ", ".join(m.name for m in members if not m.join(0))
+            self._notes.note(f"left to their own limits: {names}; see to them with: fcctl ps, fcctl hosts audit")
+            raise
+
+
+class _Watching:
+    """The search's own observer, and an ear for what its log says of the machines."""
+
+    def __init__(self, inner: Observer, heard: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._heard = heard
+        self._step: str | None = None
+        self._seen = 0
+        self._rest = b""
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        if reply.log_step != self._step:
+            self._step, self._seen, self._rest = reply.log_step, 0, b""
+        fresh = log_tail if reply.log_offset >= self._seen else log_tail[self._seen - reply.log_offset :]
+        self._seen = max(self._seen, reply.log_offset + len(log_tail))
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        self._rest = self._rest[-1000:]
+        for line in lines:
+            if HOST_LINE.fullmatch(line.rstrip(b"\r")):
+                self._heard(line.decode(errors="replace"))
+        self._inner.progress(reply, log_tail)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._inner.phase(name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        self._inner.event(event)
+
+    def note(self, message: str) -> None:
+        self._inner.note(message)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return self._inner.aside()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _in_words(error: FcctlError) -> str:
+    return ". ".join(part for part in (error.message, error.cause, error.hint) if part)

@@ -1,0 +1,286 @@
+"""One further machine of a search: its run, and what is done when that does not go well."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.domain.fleet import PATIENCE_S
+from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.records import RunRecord
+from orchestrator.errors import FcctlError, HostError, MachineStopped, RunNotFound
+from orchestrator.ports import Clock, Observer, Services, Store
+from orchestrator.workflows.cancel import cancel
+from orchestrator.workflows.fleet_ways import Spoke
+from orchestrator.workflows.link import Link
+from orchestrator.workflows.resume import resumed
+from orchestrator.workflows.run import Detached, run
+
+if TYPE_CHECKING:
+    from orchestrator.workflows.prepare import Prepared
+    from orchestrator.workflows.waking import Waking
+
+#: How often a machine's part is started, all in all.
+MAX_STARTS = 3
+#: How soon after a run that was lost the next one is started, and how often one that is out of reach is tried: seconds.
+AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
+#: What may cost so much beside what is measured here: the cloud bills a minute at least, and is late with its own.
+LATE_S = 90.0
+_log = logging.getLogger("orchestrator.workflows")
+
+
+class Heard:
+    """What a member's run has to say, in the words of the search that it is for."""
+
+    def __init__(self, name: str, inner: Observer) -> None:
+        self._name = name
+        self._inner = inner
+
+    def phase(self, name: str, detail: str = "") -> None:
+        _log.info("host %s: %s %s", self._name, name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        if event.type == "queued":
+            self.note(f"waits for {event.data.get('behind') or 'another run'}, which has the machine to itself")
+        elif event.type == "warning":
+            self.note(str(event.data.get("message")))
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        """Of the search alone."""
+
+    def note(self, message: str) -> None:
+        self._inner.note(f"host {self._name}: {message}")
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        """The terminal is the search's."""
+
+
+class Impatient:
+    """A clock that ends waiting, as Ctrl-C would, once somebody said so; but nothing that is being put in order."""
+
+    def __init__(self, clock: Clock, may_end: Callable[[], bool]) -> None:
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+        self.elapsed = clock.elapsed
+        self.elapsed = clock.elapsed
+        self._clock = clock
+        self._may_end = may_end
+        self._told = threading.Event()
+
+    def stop(self) -> None:
+        self._told.set()
+
+    def sleep(self, seconds: float) -> None:
+        until = self._clock.monotonic() + seconds
+        while True:
+            if self._told.is_set() and self._may_end():
+                self._told.clear()
+                raise KeyboardInterrupt
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return
+            self._clock.sleep(min(left, 0.2))
+
+
+class Member:
+    """Carries out a machine's part in a search, in a thread of its own, and again if it is lost.
+
+    Args:
+        make: what a workflow may touch, for this thread alone; with this observer.
+        again: the plan of another start that may cost so many dollars. Raises FcctlError if there is none.
+        take_over: a run that an earlier fcctl left there.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Observer], Services],
+        spoke: Spoke,
+        first: Prepared,
+        again: Callable[[float], Prepared],
+        waking: Waking,
+        observer: Observer,
+        *,
+        take_over: str | None = None,
+    ) -> None:
+        self.name = first.saved.target.name
+        self.usd = 0.0
+        self.runs: list[str] = []
+        self.status = "not started"
+        #: The search does without it, and said why.
+        self.left_out = threading.Event()
+        self.over = threading.Event()
+        self._agreed_usd = first.saved.worst_case_usd
+        self._spoke = spoke
+        self._again = again
+        self._waking = waking
+        self._take_over = take_over
+        self._next: Prepared | None = first
+        self._heard = Heard(self.name, observer)
+        services = make(self._heard)
+        self._store = services.store
+        self._clock = Impatient(services.clock, self._is_under_way)
+        self._services = replace(services, clock=self._clock)
+        self._plain = services
+        self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
+
+    # ------------------------------------------------------------------------------------------- from other threads
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Whether it is over; asked again for ``seconds``, or until it is."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self, reason: str) -> None:
+        """Have it end now. What it turned on is let go by its own thread; a host that cannot be told is left to its
+        own limits."""
+        self.over.set()
+        run_id = self.runs[-1] if self.runs else None
+        if run_id is not None and on_host(self._store, run_id):
+            try:
+                cancel(self._plain, run_id, reason=reason)
+            except RunNotFound:
+                return  # it had just ended
+            except FcctlError as error:
+                _log.info("host %s is not told to end: %s", self.name, error.message)
+        self._clock.stop()
+
+    # ------------------------------------------------------------------------------------------- in its own
+    def _is_under_way(self) -> bool:
+        return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED
+
+    def _live(self) -> None:
+        try:
+            for start in range(1, MAX_STARTS + 1):
+                why = self._once()
+                if why is None or self.over.is_set():
+                    return
+                if start == MAX_STARTS:
+                    self._heard.note(f"{why} again; it was started {MAX_STARTS} times, the search goes on without it")
+                    return
+                if not self._prepare_again(why):
+                    return
+        except KeyboardInterrupt:
+            self.status = "cancelled"
+        except Exception as error:  # noqa: BLE001 - one machine's trouble is not the search's
+            _log.exception("host %s", self.name)
+            self.status = "error"
+            self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
+
+    def _prepare_again(self, why: str) -> bool:
+        if self.over.wait(AGAIN_S):
+            return False
+        try:
+            self._next = self._again(self._agreed_usd - self.usd)
+        except FcctlError as error:
+            self._heard.note(f"{why}, and not started again: {error.message}")
+            return False
+        self._heard.note(f"{why}, started again")
+        return True
+
+    def _once(self) -> str | None:
+        """One run to its end; why another one is needed, None if none is."""
+        taken, self._take_over = self._take_over, None
+        prepared = self._next
+        if prepared is None:
+            raise RuntimeError("a start has a plan")
+        self.runs.append(taken or prepared.saved.plan.run_id)
+        self._spoke.leads_to(self.runs[-1])
+        began, rate = self._plain.clock.monotonic(), prepared.saved.worst_rate
+        try:
+            record = self._come_back() if taken else self._launch(prepared)
+        except MachineStopped as stopped:
+            self.status = stopped.status
+            self.usd += rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
+            return stopped.status.replace("_", " ")
+        except FcctlError as error:
+            self.status = error.code
+            self._heard.note(_told(error))
+            return None
+        if record is None:
+            self.status = "out of reach"
+            return None
+        self.usd += record.cost.usd
+        self.status = record.status
+        return self._judged(record)
+
+    def _judged(self, record: RunRecord) -> str | None:
+        if self.over.is_set() or self.left_out.is_set() or record.status in ("cancelled", "over_budget"):
+            return None
+        if record.status in ("preempted", "lost"):
+            return record.status
+        if record.status == "passed":
+            return "gave up waiting for the search"
+        failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
+        why = (failed.message if failed else None) or record.message or record.status
+        hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
+        self._heard.note(f"of no use: {why.splitlines()[0]}. {hint}")
+        return None
+
+    def _launch(self, prepared: Prepared) -> RunRecord | None:
+        link = Link(self._services.hosts, prepared.saved.target, self._clock, self._heard)
+        try:
+            finished = run(self._services, link, prepared.saved, prepared.source, waking=self._waking)
+        except Detached:
+            return self._let_go()
+        except MachineStopped:
+            raise
+        except HostError as error:
+            if not on_host(self._store, self.runs[-1]):
+                raise
+            self._heard.note(f"out of reach: {error.cause or error.message}")
+            return self._come_back()
+        return finished.record if finished else None
+
+    def _come_back(self) -> RunRecord | None:
+        """Follow a run that is there, whenever its host can be reached; None if the search is over first."""
+        run_id = self.runs[-1]
+        while not self.over.is_set():
+            try:
+                with resumed(self._services, run_id) as driver:
+                    return driver.finish()
+            except KeyboardInterrupt:
+                break
+            except MachineStopped:
+                raise
+            except HostError as error:
+                _log.info("host %s: %s", self.name, error.message)
+            except RunNotFound:  # another fcctl has just brought it home
+                return self._store.get(run_id)
+            self.over.wait(REACH_AGAIN_S)
+        return self._let_go()
+
+    def _let_go(self) -> RunRecord | None:
+        """End a run that is there, and bring it home; None if its host cannot be reached."""
+        run_id = self.runs[-1]
+        try:
+            cancel(self._plain, run_id, reason="the search is over")
+        except RunNotFound:
+            pass  # it is home
+        except FcctlError as error:
+            self._heard.note(
+                f"out of reach: its part ends by itself within {PATIENCE_S / 60:.0f} minutes, bring it home with:"
+                f" fcctl pull-results {run_id} ({error.cause or error.message})"
+            )
+            return None
+        return self._store.get(run_id) if self._store.is_complete(run_id) else None
+
+
+def on_host(store: Store, run_id: str) -> bool:
+    """Whether the run's host has it, or had it, as far as its journal says."""
+    return fold(store.journal_of(run_id)).stage >= Stage.SUBMITTING
+
+
+def _told(error: FcctlError) -> str:
+    cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
+    hint = f". {error.hint}" if error.hint else ""
+    return f"not to be had: {error.message}{cause}{hint}"

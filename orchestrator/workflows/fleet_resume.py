@@ -1,0 +1,77 @@
+"""``fcctl tune --resume``: a search over several machines that lost its fcctl, or whose machine was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from orchestrator.domain.lifecycle import Move, decide, fold
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.errors import ConflictError, UsageError
+from orchestrator.ports import Services, Source
+from orchestrator.workflows.fleet import Place, Plans, left_behind, plan_member
+from orchestrator.workflows.prepare import Prepared
+from orchestrator.workflows.resume import resumed, saved_plan
+from orchestrator.workflows.run import Detached, Finished
+
+if TYPE_CHECKING:
+    from orchestrator.domain.target import Target
+
+
+def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict[str, str]]:
+    """The plans of the search ``run_id`` and of its members, and the runs of those that are still there, by target.
+
+    Raises:
+        UsageError: it is no search over several machines, or the source is another one by now.
+        ConflictError: it has ended.
+        BudgetError: what is to be started anew could cost more than it may.
+    """
+    if services.store.is_complete(run_id):
+        raise ConflictError(
+            f"run {run_id} had ended: {services.store.get(run_id).status}",
+            hint=f"fcctl results report {run_id}; if its machine was stopped under it: fcctl run --resume {run_id}",
+        )
+    saved = saved_plan(services, run_id)
+    if saved is None or saved.fleet is None:
+        raise UsageError(f"run {run_id} is no search over several machines", hint=f"fcctl attach {run_id}")
+    source = services.source.read(place.root)
+    if source.tree_sha256 != saved.source.tree_sha256:
+        raise UsageError(
+            f"the source is not what {run_id} searches on",
+            cause="files changed since it began, and machines with other files would give other times",
+            hint=f"put them back, or let the search end with the machine that it is on: fcctl attach {run_id}",
+        )
+    taken = left_behind(services, run_id)
+    members = [_member(services, place, saved, source, host, taken) for host in saved.fleet.members]
+    return Plans(Prepared(saved, source), members), {p.saved.target.name: p.saved.plan.run_id for p in members
+                                                     if p.saved.plan.run_id in taken.values()}  # fmt: skip
+
+
+def _member(
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, taken: dict[str, str]
+) -> Prepared:
+    """What is there goes on, as it was planned; what is not is planned anew."""
+    run_id = taken.get(host.name)
+    there = saved_plan(services, run_id) if run_id is not None else None
+    return Prepared(there, source) if there is not None else plan_member(services, place, search, source, host)
+
+
+def go_on_with(services: Services, run_id: str, agree: Callable[[SavedPlan], None]) -> Finished | None:
+    """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
+
+    Raises:
+        Detached: Ctrl-C; it goes on.
+        FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
+    """
+    if decide(fold(services.store.journal_of(run_id)), "resume") is Move.WAIT:
+        from orchestrator.workflows.go_on import go_on
+
+        return go_on(services, run_id, agree)
+    try:
+        with resumed(services, run_id) as driver:
+            record = driver.finish()
+            if record is None:
+                raise RuntimeError("a run that is waited for has an end")
+            return Finished(record, driver)
+    except KeyboardInterrupt:
+        raise Detached(run_id) from None

@@ -1,0 +1,156 @@
+"""The ways of a search's machines to each other, kept open: to the scheduler on one of them, and from there to all.
+
+Each machine has a connection of its own, beside those of the runs, in a thread of its own. One that breaks is made anew
+for as long as the search goes on. Nothing here decides what runs where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from orchestrator.domain.fleet import JOIN_FILE, MAX_FILE_BYTES, SCHEDULER_FILE, Scheduler
+from orchestrator.domain.target import Target
+from orchestrator.errors import FcctlError, HostFault, HostUnusable, LinkLost
+from orchestrator.ports import Passage, Stream, Tunnels
+from orchestrator.workflows.link import BACKOFF_S
+
+#: How often something that is about to happen is looked for, and whether what has happened still holds: seconds.
+SOON_S = 0.3
+STANDING_S = 3.0
+#: At the end, how long a way may take to be closed, seconds.
+CLOSE_S = 10.0
+_log = logging.getLogger("orchestrator.workflows")
+
+#: Whether a run's host has it by now.
+OnHost = Callable[[str], bool]
+
+
+class Way:
+    """Keeps a passage to one machine open from the moment that its run is there, until :meth:`close`."""
+
+    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost) -> None:
+        self.target = target
+        #: Called, in the way's thread, if there is no use in trying on.
+        self.hopeless: Callable[[FcctlError], None] = lambda _: None
+        self.passage: Passage | None = None
+        self._tunnels = tunnels
+        self._on_host = on_host
+        self._run_id: str | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"fcctl-way-{target.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leads_to(self, run_id: str) -> None:
+        """The machine's part in the search is this run, now."""
+        self._run_id = run_id
+
+    @property
+    def is_up(self) -> bool:
+        return self.passage is not None
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def join(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    def _keep(self) -> None:
+        attempt = 0
+        while not self._closed.is_set():
+            run_id = self._run_id
+            if run_id is None or not self._on_host(run_id):
+                self._closed.wait(SOON_S)
+                continue
+            try:
+                with contextlib.closing(self._tunnels.open(self.target)) as passage:
+                    attempt = 0
+                    try:
+                        self.passage = passage
+                        self._use(passage)
+                    finally:
+                        self.passage = None
+                        self._tidy(passage)
+            except (HostUnusable, HostFault) as error:
+                self.hopeless(error)
+                return
+            except FcctlError as error:
+                _log.info("the way to %s: %s (%s)", self.target.name, error.message, error.cause)
+            self._closed.wait(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            attempt += 1
+
+    def _use(self, passage: Passage) -> None:
+        """Until it is closed. Raises: FcctlError."""
+        raise NotImplementedError
+
+    def _tidy(self, passage: Passage) -> None:
+        """At its end, while it may still work: what no longer holds must not lie there, secrets least of all."""
+
+    def _remove(self, passage: Passage, name: str) -> None:
+        if self._closed.is_set() and self._run_id is not None:
+            with contextlib.suppress(FcctlError):
+                passage.remove(self._run_id, name)
+
+
+class Hub(Way):
+    """The way to the machine that the search's scheduler is on."""
+
+    scheduler: Scheduler | None = None
+
+    def reach(self) -> Stream:
+        """A connection to the scheduler; nothing else can be reached. Raises: FcctlError."""
+        passage, scheduler = self.passage, self.scheduler
+        if passage is None or scheduler is None:
+            raise LinkLost(f"the search on {self.target.name} is out of reach for the moment")
+        return passage.dial(scheduler.port)
+
+    def _use(self, passage: Passage) -> None:
+        seen: bytes | None = None
+        while not self._closed.is_set():
+            data = passage.read(self._run_id or "", SCHEDULER_FILE, MAX_FILE_BYTES)
+            if data is not None and data != seen:
+                scheduler = Scheduler.read(data, self.target.name)
+                if self._answers(passage, scheduler):
+                    seen, self.scheduler = data, scheduler
+            passage.check()
+            self._closed.wait(SOON_S if seen is None else STANDING_S)
+
+    @staticmethod
+    def _answers(passage: Passage, scheduler: Scheduler) -> bool:
+        """Raises HostUnusable, if the machine does not forward ports: then nobody will ever get there."""
+        try:
+            passage.dial(scheduler.port).close()
+        except HostFault:
+            return False  # another search's, which is over: this one's comes
+        return True
+
+    def _tidy(self, passage: Passage) -> None:
+        self._remove(passage, SCHEDULER_FILE)
+
+
+class Spoke(Way):
+    """The way to another machine, from whose loopback the scheduler is to be reached."""
+
+    def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, hub: Hub) -> None:
+        super().__init__(tunnels, target, on_host)
+        self._hub = hub
+
+    def _use(self, passage: Passage) -> None:
+        port = passage.listen(self._hub.reach)
+        told: tuple[str, Scheduler] | None = None
+        while not self._closed.is_set():
+            run_id, scheduler = self._run_id, self._hub.scheduler
+            if run_id is not None and scheduler is not None and told != (run_id, scheduler):
+                if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
+                    told = run_id, scheduler
+            else:
+                passage.check()
+            self._closed.wait(SOON_S if told is None else STANDING_S)
+
+    def _tidy(self, passage: Passage) -> None:
+        self._remove(passage, JOIN_FILE)
