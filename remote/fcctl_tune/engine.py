@@ -16,9 +16,10 @@ from fcctl_tune.cluster import Cluster, Host
 from fcctl_tune.effort import Effort
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
+from fcctl_tune.pace import Pace
 from fcctl_tune.records import Trial, TrialRecord, objective
 from fcctl_tune.slot import Timed, Timing
-from fcctl_tune.stations import DEFAULT, PROBE, Flight, Station, roomiest
+from fcctl_tune.stations import DEFAULT, PROBE, WARM, Flight, Station, roomiest
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
 
@@ -59,6 +60,7 @@ class Engine:
         self.study, self.cluster, self.recipe, self.halving = study, cluster, recipe, halving
         self.seed, self.told, self.gpu = seed, told, gpu
         self.effort = Effort()
+        self.pace = Pace(halving)
         self.default = self.candidate(Trial(0, study.space.default, "default"))
         self.lead = ""  # the host where the default is tried first, and the elites last
         self.seen: Dict[str, Host] = {}  # all that took part
@@ -129,6 +131,9 @@ class Engine:
         if self.lead not in self._stations:
             self.lead = station.host.name
         self._submit(station, Flight(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
+        if self.recipe.serve:
+            for _ in station.host.devices:
+                self._measure(station, Flight(Trial(-1, {}), self.default, WARM), slot.warm, self.seed, DEFAULT_FIRST)
 
     def _gone(self, station: Station) -> None:
         """What was under way there begins again elsewhere."""
@@ -197,7 +202,7 @@ class Engine:
 
     def _vanished(self, station: Station, flight: Flight, error: Exception) -> None:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
-        if self._stop is not None:
+        if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
             return
         if station.host.name != self.lead and not getattr(error, "killed", False):
             station.faults += 1
@@ -229,6 +234,7 @@ class Engine:
             self._default_built(station, built)
             return
         flight.took("build", built.seconds)
+        self.pace.built(time.monotonic())
         if built.state:
             self._tell(flight, built.state, built.reason)
         elif not station.is_ready:
@@ -274,17 +280,24 @@ class Engine:
     def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
-        repeats = self.halving.repeats[flight.rung]
-        timing = Timing(flight.candidate, self.default, repeats, self.seed, check=not flight.is_checked)
+        flight.repeats = self.halving.repeats[flight.rung] * self.pace.factor(self.effort.gpus)
+        timing = Timing(flight.candidate, self.default, flight.repeats, self.seed, check=not flight.is_checked)
         if priority is None:
             priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
         flight.is_timed = True
+        self._measure(station, flight, slot.measure, timing, priority)
+
+    def _measure(
+        self, station: Station, flight: Flight, function: Callable[..., Timed], argument: object, priority: int
+    ) -> None:
         call = self.cluster.submit(
-            slot.measure, self.recipe, timing, slot="gpu", host=station.host.name, priority=priority
+            function, self.recipe, argument, slot="gpu", host=station.host.name, priority=priority
         )
         station.flights[call], self._where[call] = flight, station
 
     def _timed(self, station: Station, flight: Flight, timed: Timed) -> None:
+        if flight.purpose == WARM:
+            return
         self.effort.timing_ended(timed.check_s + timed.bench_s)
         if flight.purpose == PROBE:
             self._probed(station, timed)
@@ -295,6 +308,8 @@ class Engine:
         if timed.state:
             self._failed(flight, timed)
             return
+        if flight.trial.number != 0:  # the first meets what is not ready yet
+            self.pace.timed(flight.repeats, timed.bench_s, timed.check_s or None)
         value = objective(timed.per_case, timed.base, self.study.spec.metric.direction)
         if self.halving.rises(flight.trial.number, flight.rung, value):
             flight.rung += 1

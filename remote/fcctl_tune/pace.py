@@ -12,9 +12,10 @@ from typing import Optional
 from fcctl_tune.halving import Halving
 
 #: Share of a GPU's time for a trial that may be planned with; the rest is for what comes in bursts.
-USED = 0.8
-#: More repeats than so many times those asked for say no more about a kernel.
-MOST = 64
+USED = 0.9
+#: Times as many repeats as asked for; few values, since the default is timed as often as what is compared with it. More
+#: say no more about a kernel.
+FACTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: The most a trial's timings may take because of it, seconds: what a search learns late it cannot act on.
 LONGEST_S = 1.0
 #: Weight of the newest figure in the running means.
@@ -44,11 +45,12 @@ class Pace:
             self._check = _mean(self._check, check_s)
 
     def factor(self, gpus: int) -> int:
-        """How many times as many repeats are worth taking now, at least 1."""
+        """How many times as many repeats are worth taking now, of :data:`FACTORS`."""
         if not self._interval or not self._repeat:
             return 1
         a_trial = min(USED * gpus * self._interval - (self._check or 0.0), LONGEST_S)
-        return max(1, min(MOST, int(a_trial / (self._repeat * self._repeats))))
+        fits = a_trial / (self._repeat * self._repeats)
+        return max((n for n in FACTORS if n <= fits), default=1)
 
     @property
     def _repeats(self) -> float:

@@ -51,6 +51,16 @@ class Timed:
     worker: str = ""
 
 
+def warm(recipe: Recipe, seed: int) -> Timed:
+    """Let what serves in this worker's slot meet the GPU, before there is something to time.
+
+    Raises:
+        TuneError: the spec's serve command does not come up.
+    """
+    Slot.here(recipe).warm(seed)
+    return Timed()
+
+
 def measure(recipe: Recipe, timing: Timing) -> Timed:
     """Check and time one candidate in this worker's slot.
 
@@ -103,6 +113,10 @@ class Slot:
         elif mine.recipe.cases != recipe.cases:
             mine.recipe, mine._base = recipe, {}
         return mine
+
+    def warm(self, seed: int) -> None:
+        if self._server is not None:
+            self._server.warm(self.recipe.timeouts.check, cases=list(self.recipe.cases), seed=seed)
 
     def renew(self) -> None:
         """The next request finds a process that did nothing before."""

@@ -11,8 +11,9 @@ from fcctl_tune.tasks import Candidate
 
 #: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
 AHEAD = 3
-#: What a flight is for: a trial, the default's build on a host, or whether the default works on one that came later.
-TRIAL, DEFAULT, PROBE = "trial", "default", "probe"
+#: What a flight is for: a trial, the default's build on a host, whether the default works on one that came later, or
+#: that a GPU is met before there is something to time.
+TRIAL, DEFAULT, PROBE, WARM = "trial", "default", "probe", "warm"
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Flight:
     candidate: Candidate
     purpose: str = TRIAL
     rung: int = 0
+    repeats: int = 0  # of the timing under way
     worker: str = ""
     is_timed: bool = False  # it is built, and checked or timed now
     is_checked: bool = False  # on this host

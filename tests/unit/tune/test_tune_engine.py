@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fcctl_tune.devices import Device
 from fcctl_tune.engine import Engine, Stopped
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
+from fcctl_tune.pace import FACTORS
 from fcctl_tune.records import TrialRecord
 from fcctl_tune.slot import Timed, Timing
 from fcctl_tune.spec import Spec
@@ -96,6 +98,9 @@ class Cluster:
         return found
 
     def outcome(self, where: str, argument: Any) -> Any:
+        if isinstance(argument, int):  # the seed that a GPU is warmed up with
+            self.asked.append(("warm", 0, 0))
+            return self.outcomes.get((where, "warm"), Timed())
         timing = argument if isinstance(argument, Timing) else None
         candidate = timing.candidate if timing else argument
         phase, p = "time" if timing else "build", int(candidate.values["P"])
@@ -144,6 +149,32 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[6].seconds == {"build": 1.0, "check": 0.2, "bench": 0.4}  # two rungs
     assert (found[3].gpu, found[3].worker) == ("card", "gpu-0")
     assert found[12].state == "pruned"
+
+
+@pytest.mark.parametrize("outcome", [Timed(), Undone("it does not come up at once")])
+def test_what_serves_meets_each_gpu_while_the_default_is_built(study: Study, outcome: Any) -> None:
+    cluster = Cluster(host("a", gpus=2), host("b", gpus=1))
+    cluster.outcomes = {("a", "warm"): outcome}
+    made = engine(study, cluster)
+    made.recipe = replace(made.recipe, serve="serves")
+    made.run()
+    assert [phase for phase, _, _ in cluster.asked].count("warm") == 3
+    assert [phase for phase, _, _ in cluster.asked[:4]].count("warm") == 2
+    assert {record.state for record in study.records()} <= {"complete", "pruned"}
+
+
+def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "TICK_S", 0.0)
+    made = engine(study, Cluster())
+    for build in range(9):
+        made.pace.built(float(build))  # one a second
+        made.pace.timed(3, 0.003, 0.01)
+    made.effort.have(1)
+    monkeypatch.setattr(made.pace, "built", lambda now: None)
+    made.run()
+    asked = [repeats for phase, _, repeats in made.cluster.asked if phase == "time"]  # type: ignore[attr-defined]
+    assert max(asked) > 9
+    assert set(asked) <= {n * repeats for n in FACTORS for repeats in (3, 9)}
 
 
 def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study) -> None:
