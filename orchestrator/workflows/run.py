@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.domain.lifecycle import Stage
@@ -36,8 +37,13 @@ def run(
     *,
     detach: bool = False,
     waking: Waking | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> Finished | None:
     """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
+
+    Args:
+        begun: called once the run is on this computer's disk, so that its id may be told: it is known from then on,
+            even if this process is killed at once.
 
     Raises:
         Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
@@ -48,6 +54,8 @@ def run(
     try:
         driver = Driver(services, link, active, "launch", source, waking)
         driver.begin()
+        if begun is not None:
+            begun()
     except BaseException:
         active.release()
         raise

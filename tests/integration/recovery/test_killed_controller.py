@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -60,6 +62,18 @@ def test_killed_at_every_line_of_a_local_run(when: str, line: int, tmp_path: Pat
     assert code == -signal.SIGKILL
     pick_up(workspace)
     check_whole(workspace, count)
+
+
+@pytest.mark.parametrize(("line", "told"), [(1, False), (2, True)])
+def test_an_id_that_was_told_is_known(line: int, told: bool, tmp_path: Path, private_home: Path) -> None:
+    """Killed before its first line is on disk, a run was not named to anybody either."""
+    workspace = Workspace(tmp_path / "w", private_home)
+    workspace.job("count", JOB)
+    argv = ("run", "count", "--on", "here", "--set", f"COUNT={tmp_path / 'count'}")
+    done = forked.run(argv, workspace.root, workspace.env(), more=workspace.imports, kill=("before", line))
+    assert done.returncode == -signal.SIGKILL
+    named = re.findall(r"^(?:note: )?run (\S+)$", done.stderr, re.MULTILINE)
+    assert named == (workspace.active() if told else [])
 
 
 @pytest.mark.parametrize("line", [2, 3, 4, 5])
