@@ -110,7 +110,7 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
-    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "READ_AHEAD": 2, "HEAD_DIM": 64,
+    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "READ_AHEAD": 4, "HEAD_DIM": 64,
 }  # fmt: skip
 
 
@@ -140,11 +140,21 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("PAIR_ROWS", (16, 32), 32, "query rows of a pair of warps"),
                 Parameter("MOST_REGISTERS", (0, 168), 0, "of a thread; 0: 120, or 128 from sm_90 on"),
                 Parameter("KEEP_REFERENCE", (0, 1), 0, "1: rows' references stay in registers"),
+                Parameter("IN_REGISTERS", (0, 1), 0, "1: weights stay in registers, and no warps share rows"),
+                Parameter("WARP_ROWS", (16, 32), 32, "with IN_REGISTERS: query rows of a warp"),
             ),
             constraints=(
                 Constraint(
+                    "with weights in registers there are no pairs: leave theirs alone; without, WARP_ROWS",
+                    lambda c: (
+                        (c["PAIR_ROWS"], c["MOST_REGISTERS"], c["KEEP_REFERENCE"]) == (32, 0, 0)
+                        if c["IN_REGISTERS"]
+                        else c["WARP_ROWS"] == 32
+                    ),
+                ),
+                Constraint(
                     "two row tiles of 32 keys a warp do not fit 120 registers: PAIR_ROWS=32 needs TILE_N=32",
-                    lambda c: c["PAIR_ROWS"] * c["TILE_N"] <= 1024 or c["MOST_REGISTERS"] > 0,
+                    lambda c: c["PAIR_ROWS"] * c["TILE_N"] <= 1024 or c["MOST_REGISTERS"] > 0 or c["IN_REGISTERS"],
                 ),
                 Constraint(
                     "kept references take MOST_REGISTERS=168, and no such tiles beside them",
@@ -252,7 +262,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: queries are read from shared memory in each step"),
-                Parameter("READ_AHEAD", (2, 4, 8), 2, "with SHARED_Q: steps of 16 dimensions read ahead"),
+                Parameter("READ_AHEAD", (2, 4, 8), 4, "with SHARED_Q: steps of 16 dimensions read ahead"),
                 Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
                 Parameter("SLACK", (0, 8), 0, "growth of a maximum, in powers of 2, that calls for no rescaling"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: chunks of a row in order, to see what bank conflicts cost"),
@@ -276,7 +286,7 @@ VARIANTS: dict[str, Variant] = {
                         _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
                 ),
-                Constraint("READ_AHEAD is for SHARED_Q", lambda c: c["READ_AHEAD"] == 2 or c["SHARED_Q"] == 1),
+                Constraint("READ_AHEAD is for SHARED_Q", lambda c: c["READ_AHEAD"] == 4 or c["SHARED_Q"] == 1),
                 Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
                 Constraint(

@@ -20,6 +20,10 @@
 // lie in the same place of fragments of halves and of floats: so it is on every architecture that this is built for, and
 // each check of the kernel would see it change.
 
+#if IN_REGISTERS  // another way, to be measured against this one
+#include "wmma_registers.cuh"
+#else
+
 #include <mma.h>
 
 #include "tiles.cuh"
@@ -467,3 +471,5 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const int64_t blocks = tiles_of(args->S_q, kTileRows) * args->B * args->H;
   return launch<flashcore_wmma>(*args, blocks, kThreads, kSharedBytes);
 }
+
+#endif

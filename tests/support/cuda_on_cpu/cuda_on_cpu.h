@@ -7,10 +7,11 @@
 // touching more than was asked for fails. What the hardware leaves open is drawn from CUDA_ON_CPU_SEED: the order in
 // which threads proceed, and whether a cp.async happens at once (even seeds) or as late as its wait allows (odd
 // seeds). A missing barrier or wait thus gives wrong results under some seeds. Fragments of WMMA are spread over lanes
-// unlike on any real GPU.
+// unlike on any real GPU, unless a test asks for what is there from sm_80 on.
 #pragma once
 #define CUDA_ON_CPU
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -72,16 +73,28 @@ struct Fiber {
   const unsigned *watched = nullptr;  // runs again once this counter is no longer `seen`
   unsigned seen = 0;
   std::vector<std::vector<Copy>> groups{1};  // of cp.async; the last one is open
-  ucontext_t context;
-  std::unique_ptr<char[]> stack{new char[kStack]};
+  ucontext_t start;
+  jmp_buf context;
+  bool started = false;
 };
 inline Fiber *now;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
+
+// Between fibers by longjmp, since swapcontext asks the kernel for the signals' mask, each time.
+inline void resume(Fiber *fiber) {
+  now = fiber;
+  if (_setjmp(scheduler) != 0) return;
+  if (fiber->started) _longjmp(fiber->context, 1);
+  fiber->started = true;
+  setcontext(&fiber->start);
+}
+inline void yield() {
+  if (_setjmp(now->context) == 0) _longjmp(scheduler, 1);
+}
 
 inline void fail(const char *what) {  // by a thread of the kernel: none of them goes on
   failure = what;
-  setcontext(&scheduler);
-  std::abort();
+  _longjmp(scheduler, 1);
 }
 
 struct Barrier {
@@ -101,7 +114,7 @@ inline unsigned draw() { return (chance = chance * 1664525u + 1013904223u) >> 8;
 
 inline void wait_past(const unsigned &counter, unsigned value) {
   now->watched = &counter, now->seen = value;
-  while (counter == value) swapcontext(&now->context, &scheduler);
+  while (counter == value) yield();
   now->watched = nullptr;
 }
 
@@ -130,9 +143,20 @@ inline bool meet_and_vote(int expected, bool mine) {  // at barrier 0
   return any;
 }
 
+// What the lanes of a warp gave, to be read before this lane's next exchange.
+template <typename T>
+struct Given {
+  const unsigned char (*box)[128];
+  T operator[](int lane) const {
+    T value;
+    std::memcpy(&value, box[lane], sizeof(T));
+    return value;
+  }
+};
+
 // Each lane gives a value and sees those of all 32.
 template <typename T>
-std::vector<T> exchange(const char *operation, const T &mine) {
+Given<T> exchange(const char *operation, const T &mine) {
   static_assert(sizeof(T) <= 128);
   Warp &warp = warps[now->warp];
   auto &box = warp.box[warp.meeting.round % 2];
@@ -140,13 +164,12 @@ std::vector<T> exchange(const char *operation, const T &mine) {
   if (std::strcmp(warp.operation, operation) != 0) fail("lanes of a warp are at different instructions");
   std::memcpy(box[now->lane], &mine, sizeof(T));
   meet(warp.meeting, 32);
-  std::vector<T> all(32);
-  for (int lane = 0; lane < 32; ++lane) std::memcpy(&all[lane], box[lane], sizeof(T));
-  return all;
+  return {box};
 }
 
 inline void run_block(const std::function<void()> &kernel) {
   static std::function<void()> body;
+  static std::vector<std::unique_ptr<char[]>> stacks;  // kept for the next block: fresh ones are dear
   body = kernel;
   const int threads = static_cast<int>(grid.threads.x);
   std::memset(shared_memory, 0xff, kShared);
@@ -157,10 +180,10 @@ inline void run_block(const std::function<void()> &kernel) {
   for (int i = 0; i < threads; ++i) {
     Fiber &fiber = fibers[i];
     fiber.index = dim3(i, 0, 0), fiber.lane = i % 32, fiber.warp = i / 32;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = &scheduler;
-    makecontext(&fiber.context, +[] { body(), now->done = true; }, 0);
+    if (stacks.size() <= static_cast<size_t>(i)) stacks.emplace_back(new char[kStack]);
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = stacks[i].get(), fiber.start.uc_stack.ss_size = kStack;
+    makecontext(&fiber.start, +[] { body(), now->done = true, _longjmp(scheduler, 1); }, 0);
     order.push_back(&fiber);
   }
   std::vector<unsigned> speed;  // warps that run at one pace would hide that they do not wait for each other
@@ -174,8 +197,7 @@ inline void run_block(const std::function<void()> &kernel) {
       if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) continue;
       progress = true;
       if (!runs[fiber->warp]) continue;
-      now = fiber;
-      swapcontext(&scheduler, &fiber->context);
+      resume(fiber);
       if (failure) return;
     }
   }
@@ -226,7 +248,9 @@ T __shfl_sync(unsigned, T x, int lane) {
 }
 inline int __any_sync(unsigned, int predicate) {
   const auto all = cuda_on_cpu::exchange("vote", predicate);
-  return std::any_of(all.begin(), all.end(), [](int p) { return p != 0; });
+  bool any = false;
+  for (int lane = 0; lane < 32; ++lane) any |= all[lane] != 0;
+  return any;
 }
 inline int __all_sync(unsigned mask, int predicate) { return !__any_sync(mask, !predicate); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return static_cast<unsigned>((static_cast<uint64_t>(x) * y) >> 32); }
@@ -270,12 +294,14 @@ enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorLaunchFailure = 719 
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 inline cudaError_t cudaGetLastError() { return cuda_on_cpu::failure ? cudaErrorLaunchFailure : cudaSuccess; }
 inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+#include "streams.h"
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, int, int) {
   return cudaSuccess;
 }
 inline const char *cudaGetErrorName(cudaError_t error) {
   if (error == cudaErrorLaunchFailure) return cuda_on_cpu::failure;
+  if (error == cudaErrorNotSupported) return "cudaErrorNotSupported";
   return error ? "cudaErrorInvalidValue" : "cudaSuccess";
 }
 enum cudaDeviceAttr {

@@ -69,7 +69,7 @@ inline bool mbarrier_over(uint32_t barrier, uint32_t parity) {
   } else if (++cuda_on_cpu::in_vain > 100000) {
     cuda_on_cpu::fail("deadlock: everybody waits for an mbarrier");
   }
-  swapcontext(&cuda_on_cpu::now->context, &cuda_on_cpu::scheduler);
+  cuda_on_cpu::yield();
   return false;
 }
 

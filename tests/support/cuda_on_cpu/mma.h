@@ -2,6 +2,8 @@
 #pragma once
 #include "cuda_on_cpu.h"
 
+#include <type_traits>
+
 namespace nvcuda::wmma {
 
 struct matrix_a {};
@@ -11,15 +13,26 @@ struct row_major {};
 struct col_major {};
 enum layout_t { mem_row_major, mem_col_major };
 
-// Element e of lane l is element 32 * e + (5 * l + 7) % 32 of the matrix: no real layout, so none can be relied on.
 template <typename Use, int M, int N, int K, typename T, typename Layout = void>
 struct fragment {
   static_assert(M == 16 && N == 16 && K == 16);
-  static constexpr int num_elements = 8;
+  static constexpr bool is_left = std::is_same_v<Use, matrix_a>;
+  static constexpr int num_elements = std::is_same_v<Use, accumulator> ? 8 : 16;  // of 16 the last 8 mean nothing
   T x[num_elements];
 };
 
-inline int position(int element) { return 32 * element + (5 * cuda_on_cpu::now->lane + 7) % 32; }
+// Where in the matrix, row by row, element e of a lane lies: as on sm_80 and later, or, for kernels that rely on no layout,
+// scattered as on no real GPU; or so in left operands only. build.py chooses.
+enum class Layout { kScattered, kAmpere, kApart };
+inline int position(int e, int lane, bool is_left) {
+  constexpr Layout layout = Layout::CUDA_ON_CPU_FRAGMENTS;
+  if (layout == Layout::kScattered || (layout == Layout::kApart && is_left)) return 32 * e + (5 * lane + 7) % 32;
+  return 16 * (lane / 4 + 8 * (e / 2 % 2)) + lane % 4 * 2 + e % 2 + 8 * (e / 4);
+}
+template <typename F>
+int position(const F &, int e, int lane = cuda_on_cpu::now->lane) {
+  return position(e, lane, F::is_left);
+}
 
 template <typename F, typename T>
 void fill_fragment(F &f, T value) {
@@ -36,8 +49,9 @@ template <typename F, typename T>
 void load(F &f, const T *from, unsigned stride, bool row_major) {
   cuda_on_cpu::exchange("wmma.load", from);
   check(from, stride);
-  for (int e = 0; e < f.num_elements; ++e) {
-    const int row = position(e) / 16, column = position(e) % 16;
+  for (auto &x : f.x) x = NAN;
+  for (int e = 0; e < 8; ++e) {
+    const int row = position(f, e) / 16, column = position(f, e) % 16;
     f.x[e] = from[row_major ? row * stride + column : column * stride + row];
   }
 }
@@ -59,8 +73,8 @@ template <int M, int N, int K, typename T>
 void store_matrix_sync(T *to, const fragment<accumulator, M, N, K, T> &f, unsigned stride, layout_t layout) {
   cuda_on_cpu::exchange("wmma.store", to);
   check(to, stride);
-  for (int e = 0; e < f.num_elements; ++e) {
-    const int row = position(e) / 16, column = position(e) % 16;
+  for (int e = 0; e < 8; ++e) {
+    const int row = position(f, e) / 16, column = position(f, e) % 16;
     to[layout == mem_row_major ? row * stride + column : column * stride + row] = f.x[e];
   }
   __syncwarp();
@@ -70,16 +84,21 @@ template <typename LayoutA, typename LayoutB>
 void mma_sync(fragment<accumulator, 16, 16, 16, float> &d, const fragment<matrix_a, 16, 16, 16, __half, LayoutA> &a,
               const fragment<matrix_b, 16, 16, 16, __half, LayoutB> &b,
               const fragment<accumulator, 16, 16, 16, float> &c) {
-  const auto as = cuda_on_cpu::exchange("wmma.mma a", a), bs = cuda_on_cpu::exchange("wmma.mma b", b);
+  struct Operands {
+    __half a[8], b[8];
+  } mine;
+  std::copy_n(a.x, 8, mine.a), std::copy_n(b.x, 8, mine.b);
+  const auto all = cuda_on_cpu::exchange("wmma.mma", mine);
   float left[256], right[256];
   for (int lane = 0; lane < 32; ++lane)
     for (int e = 0; e < 8; ++e) {
-      const int place = 32 * e + (5 * lane + 7) % 32;
-      left[place] = __half2float(as[lane].x[e]), right[place] = __half2float(bs[lane].x[e]);
+      left[position(a, e, lane)] = __half2float(all[lane].a[e]);
+      right[position(b, e, lane)] = __half2float(all[lane].b[e]);
     }
   for (int e = 0; e < 8; ++e) {
     float sum = c.x[e];
-    for (int k = 0; k < 16; ++k) sum += left[position(e) / 16 * 16 + k] * right[k * 16 + position(e) % 16];
+    const int row = position(c, e) / 16, column = position(c, e) % 16;
+    for (int k = 0; k < 16; ++k) sum += left[row * 16 + k] * right[k * 16 + column];
     d.x[e] = sum;
   }
 }

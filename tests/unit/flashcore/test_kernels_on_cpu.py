@@ -27,6 +27,8 @@ CONFIGURATIONS = [
     ("wmma", {}),
     ("wmma", {"WARPS": 8, "KEEP_REFERENCE": 1, "MOST_REGISTERS": 168}),
     ("wmma", {"TILE_N": 64, "WARPS": 2, "PAIR_ROWS": 16}),
+    ("wmma", {"IN_REGISTERS": 1, "TILE_N": 64}),
+    ("wmma", {"IN_REGISTERS": 1, "WARPS": 2, "WARP_ROWS": 16}),
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
     ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
@@ -81,7 +83,8 @@ def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
 @pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     name, overrides = request.param
-    return compile_on_cpu(VARIANTS[name], overrides, tmp_path_factory.mktemp(name))
+    fragments = "Ampere" if overrides.get("IN_REGISTERS") else "Scattered"
+    return compile_on_cpu(VARIANTS[name], overrides, tmp_path_factory.mktemp(name), fragments)
 
 
 def refusal(library: ctypes.CDLL, shape: Shape, seed: int, values: str, causal: bool, scale: float) -> str | None:
@@ -119,6 +122,18 @@ def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: P
     tile = {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": producers}
     library = compile_on_cpu(VARIANTS["stage5"], tile, tmp_path)
     assert refusal(library, Shape(1, 4, 70, 64, S_kv=20_000), 1, "plain", True, 0.125) is None
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_a_warp_takes_its_rows_by_turns_on_an_l4(causal: bool, tmp_path: Path) -> None:
+    library = compile_on_cpu(VARIANTS["wmma"], {"IN_REGISTERS": 1}, tmp_path, "Ampere", arch=890)
+    assert refusal(library, Shape(1, 2, 97, 64, S_kv=140), 1, "plain", causal, 0.125) is None
+
+
+@pytest.mark.parametrize("fragments", ["Scattered", "Apart"])
+def test_weights_in_registers_are_refused_where_fragments_lie_otherwise(fragments: str, tmp_path: Path) -> None:
+    library = compile_on_cpu(VARIANTS["wmma"], {"IN_REGISTERS": 1}, tmp_path, fragments)
+    assert refusal(library, Shape(1, 1, 17, 64), 1, "plain", False, 0.125) == "cudaErrorNotSupported"
 
 
 def test_keys_of_minus_infinity_have_no_weight(library: ctypes.CDLL) -> None:

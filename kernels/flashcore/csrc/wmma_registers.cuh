@@ -1,0 +1,387 @@
+// wmma, with weights in registers: both products on the tensor cores, through CUDA's own C++ interface, nvcuda::wmma.
+//
+// The idea: the weights of a tile are what one product gives and the left operand of the next. WMMA does not say which
+// lane holds which element of a fragment. But from sm_80 on, element e of an accumulator and element e of a left operand
+// are the same element of the matrix, in the same lane, so that weights need not leave their registers. A warp then works
+// on rows of its own, and meets the others only at the one barrier that copying a tile takes.
+//
+// That is not promised, so it is not taken on trust: before the first launch on a device, one warp looks where elements
+// lie, and sends numbers through a product by the way that weights go. Where they come out otherwise, this kernel is
+// refused (known_layout()).
+//
+// - Weights are 2^(score - reference), for a reference that a row has before the tile: no maximum is looked for. The
+//   reference must not be below the row's maximum, or weights overflow. So a warp votes whether any of its weights is
+//   above 1. If so, and only then, it looks at its rows, brings outputs and sums to new references, and weighs again.
+// - That would be nearly every tile, since of 32 rows some row finds a new maximum. So a reference is 2^k times above
+//   the maximum, as soon as the sum of the row's weights is 4 times 2^k: a key that passes the old maximum by less has
+//   less than about a quarter of the weight. A power of two keeps the largest weight as exact as 1 is; FP16's rounding
+//   of a weight that dominates its row would be seen in the output.
+// - Row sums are a product, too: the weights times ones.
+// - Each fragment of K and of V that is read feeds the products of two row tiles, where registers suffice for 32 rows.
+
+#include <mma.h>
+
+#include "copy.cuh"
+
+#ifndef TILE_N  // keys per tile
+#define TILE_N 64
+#endif
+#ifndef WARPS  // per block
+#define WARPS 4
+#endif
+#ifndef WARP_ROWS  // query rows per warp
+#define WARP_ROWS 32
+#endif
+
+namespace {
+
+using namespace flashcore;
+using namespace nvcuda;
+
+// What a card for inference and its like (sm_86, sm_89) are held to: 120 registers, for the sake of more warps. There a
+// warp takes its 32 rows by turns, 16 and 16: reading each fragment of K and V twice as often is nothing to a tensor core
+// that takes 16 cycles for a product. Elsewhere two or three blocks of 4 warps fill a multiprocessor's registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900
+constexpr int kWarpRows = 16, kMostRegisters = 120;
+#else
+constexpr int kWarpRows = WARP_ROWS, kMostRegisters = WARP_ROWS == 16 ? 120 : TILE_N == 32 ? 168 : 255;
+#endif
+#if defined(__maxnreg__)  // from CUDA 12.4 on
+#define REGISTERS __maxnreg__(kMostRegisters)
+#else
+#define REGISTERS __launch_bounds__(kThreads)
+#endif
+
+constexpr int kThreads = 32 * WARPS;
+constexpr int kTurns = WARP_ROWS / kWarpRows;
+constexpr int kBlockRows = WARPS * WARP_ROWS;
+constexpr int kTileRows = WARPS * kWarpRows;  // of a turn
+constexpr int kRowTiles = kWarpRows / 16;
+constexpr int kKeyTiles = TILE_N / 16;
+constexpr int kDepthTiles = kHeadDim / 16;  // of Q and K; for V and the output, tiles of columns
+static_assert(WARP_ROWS == 16 || WARP_ROWS == 32, "more have no place in registers");
+static_assert(TILE_N % (kThreads / kChunks) == 0, "every thread copies equally many rows");
+
+// Rows are 16 bytes longer than their contents: eight rows then start in eight different groups of four banks. (WMMA
+// takes a start and a stride, so the swizzle of tiles.cuh is not for it.)
+constexpr int kRow = kHeadDim + 8;  // halves
+constexpr uint32_t kTileBytes = TILE_N * kRow * 2;
+constexpr uint32_t kStageBytes = 2 * kTileBytes;  // K, then V
+constexpr uint32_t kQBytes = kTileRows * kRow * 2;
+constexpr uint32_t kSharedBytes = 2 * kStageBytes > kQBytes ? 2 * kStageBytes : kQBytes;
+static_assert(kTileBytes % 32 == 0, "WMMA wants 32-byte alignment");
+static_assert(kSharedBytes <= 64 * 1024, "the budget of this kernel");
+
+using Left = wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major>;
+using Keys = wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::col_major>;  // K's rows are B's columns
+using Values = wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::row_major>;
+using Sum = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+using Halves = wmma::fragment<wmma::accumulator, 16, 16, 16, __half>;
+
+// ------------------------------------------------------------------------------------------------ where elements lie
+// Of element e of an accumulator: a lane has two rows, 8 apart, and the quad that shares them has their other columns.
+constexpr int kElements = 8;
+__device__ __forceinline__ int half_of(int e) { return e / 2 % 2; }
+__device__ __forceinline__ int row_of(int e, int lane) { return lane / 4 + 8 * half_of(e); }
+__device__ __forceinline__ int column_of(int e, int lane) { return lane % 4 * 2 + e % 2 + e / 4 * 8; }
+
+// Elements e and e + 1 of an accumulator, as halves, to the left operand of the next product. Its second 8 elements
+// repeat the first where they mean anything; on sm_80 and later they are in no register.
+__device__ __forceinline__ void put(Left &left, int e, __half2 pair) {
+  left.x[e] = left.x[e + kElements] = pair.x;
+  left.x[e + 1] = left.x[e + kElements + 1] = pair.y;
+}
+
+constexpr size_t kLayoutBytes = 256 * (sizeof(float) + sizeof(__half));
+
+// One warp: *differs = 1 if elements lie otherwise. Numbers up to 255 are exact in halves, too.
+__global__ void flashcore_layout(int *differs) {
+  float *numbers = reinterpret_cast<float *>(dynamic_shared());
+  __half *identity = reinterpret_cast<__half *>(numbers + 256);
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 256; i += 32)
+    numbers[i] = static_cast<float>(i), identity[i] = __float2half_rn(i / 16 == i % 16 ? 1.f : 0.f);
+  __syncwarp();
+  Sum in, out;
+  Left left;
+  Values right;
+  wmma::load_matrix_sync(in, numbers, 16, wmma::mem_row_major);
+  wmma::load_matrix_sync(right, identity, 16);
+#pragma unroll
+  for (int e = 0; e < kElements; e += 2) put(left, e, __floats2half2_rn(in.x[e], in.x[e + 1]));
+  wmma::fill_fragment(out, 0.f);
+  wmma::mma_sync(out, left, right, out);
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    const float here = static_cast<float>(16 * row_of(e, lane) + column_of(e, lane));
+    if (in.x[e] != here || out.x[e] != here) *differs = 1;
+  }
+}
+
+int look_at_layout() {
+  int *differs = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaError_t error = cudaMallocHost(reinterpret_cast<void **>(&differs), sizeof *differs);
+  if (!error) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (!error) {
+    *differs = 0;
+    flashcore_layout<<<1, 32, kLayoutBytes, stream>>>(differs);
+    error = cudaGetLastError();
+  }
+  if (!error) error = cudaStreamSynchronize(stream);
+  if (!error && *differs) error = cudaErrorNotSupported;
+  if (stream) cudaStreamDestroy(stream);
+  if (differs) cudaFreeHost(differs);
+  return error;
+}
+
+// Whether elements lie so on the current device, looked at once: cudaErrorNotSupported if not.
+int known_layout() {
+  static std::atomic<uint64_t> known{0};
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if (known.load() & bit) return cudaSuccess;
+  // The caller's stream may be recording a graph. This is no part of it, hence a stream of its own; and a thread that
+  // records may wait for another stream in this mode only.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (const cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode)) return error;
+  const int error = look_at_layout();
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  if (!error) known.fetch_or(bit);
+  return error;
+}
+
+// ------------------------------------------------------------------------------------------------ a tile
+constexpr float kRoom = 4.f;       // a row's sum may be this many times the largest weight above its maximum
+constexpr float kMostRoom = 10.f;  // in powers of two: weights below 2^-14 lose digits
+
+// What a warp carries from tile to tile. Index [i][h]: this lane's row of half h of row tile i.
+struct State {
+  Left q[kRowTiles][kDepthTiles];
+  Sum out[kRowTiles][kDepthTiles];
+  Sum sum[kRowTiles];  // every column the same, which the compiler sees: 4 registers, and one product of two
+  float reference[kRowTiles][2];
+};
+
+using Scores = Sum[kRowTiles][kKeyTiles];
+using Weights = Left[kRowTiles][kKeyTiles];
+
+// S = Q K^T. The sum over the head dimension is the outer loop: every product in the inner ones adds to another
+// fragment, so that none waits for the one before.
+__device__ __forceinline__ void multiply_qk(Scores &s, const State &state, const __half *keys) {
+#pragma unroll
+  for (auto &row : s)
+#pragma unroll
+    for (Sum &tile : row) wmma::fill_fragment(tile, 0.f);
+#pragma unroll
+  for (int d = 0; d < kDepthTiles; ++d)
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      Keys k;
+      wmma::load_matrix_sync(k, keys + 16 * n * kRow + 16 * d, kRow);
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(s[i][n], state.q[i][d], k, s[i][n]);
+    }
+}
+
+// -inf for the scores of keys that do not exist or that a causal row must not see. `row` is the warp's first row, `key`
+// the tile's first key.
+__device__ __forceinline__ void mask(Scores &s, int row, int key, int keys, bool causal, int lane) {
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const int end = causal ? min(keys, row + 16 * i + row_of(e, lane) + 1) : keys;
+        if (key + 16 * n + column_of(e, lane) >= end) s[i][n].x[e] = -CUDART_INF_F;
+      }
+}
+
+// Weights of all scores under their rows' references; whether any is above 1.
+__device__ __forceinline__ bool weigh(Weights &p, const Scores &s, const State &state, float factor) {
+  __half2 largest = __floats2half2_rn(0.f, 0.f);
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < kElements; e += 2) {
+        const float reference = state.reference[i][half_of(e)];
+        const __half2 pair = __floats2half2_rn(exp2_approx(fmaf(s[i][n].x[e], factor, -reference)),
+                                               exp2_approx(fmaf(s[i][n].x[e + 1], factor, -reference)));
+        largest = __hmax2(largest, pair);
+        put(p[i][n], e, pair);
+      }
+  return __half2float(__hmax(largest.x, largest.y)) > 1.f;
+}
+
+// New references for the warp's rows; what was summed up so far is brought to them.
+__device__ __forceinline__ void raise_references(const Scores &s, State &state, float factor) {
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float found = -CUDART_INF_F;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < kElements; ++e)
+          if (half_of(e) == h) found = fmaxf(found, s[i][n].x[e]);
+      found = max_across<4>(found) * factor;
+      const float old = state.reference[i][h], least = fmaxf(old, found);
+      const float sum = state.sum[i].x[2 * h] * exp2_approx(old - least);  // of the weights, were it the reference
+      const float room = fminf(log2f(sum * (1.f / kRoom)), found + kMostRoom - least);
+      const float reference = least + fmaxf(floorf(room), 0.f);
+      const float correction = exp2_approx(old - reference);
+      state.reference[i][h] = reference;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (half_of(e) != h) continue;
+        state.sum[i].x[e] *= correction;
+#pragma unroll
+        for (Sum &tile : state.out[i]) tile.x[e] *= correction;
+      }
+    }
+}
+
+// O += P V, and the row sums.
+__device__ __forceinline__ void multiply_pv(State &state, const Weights &p, const __half *values) {
+  Values ones;
+  wmma::fill_fragment(ones, __float2half_rn(1.f));
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int d = 0; d < kDepthTiles; ++d) {
+      Values v;
+      wmma::load_matrix_sync(v, values + 16 * n * kRow + 16 * d, kRow);
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.out[i][d], p[i][n], v, state.out[i][d]);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.sum[i], p[i][n], ones, state.sum[i]);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ a turn
+// Q through shared memory into fragments.
+__device__ __forceinline__ void load_q(State &state, const flashcore_args &a, const Place &at, int first, uint32_t flip,
+                                       __half *rows) {
+  const __half *q = head_of(a.q, a.q_stride, at);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kTileRows * kChunks; i += kThreads) {
+    const int row = first + i / kChunks;
+    uint4 data = make_uint4(0, 0, 0, 0);
+    if (row < a.S_q) data = *reinterpret_cast<const uint4 *>(q + row * a.q_stride.row + i % kChunks * 8);
+    data = make_uint4(data.x ^ flip, data.y ^ flip, data.z ^ flip, data.w ^ flip);
+    *reinterpret_cast<uint4 *>(rows + i / kChunks * kRow + i % kChunks * 8) = data;
+  }
+  __syncthreads();
+  const __half *own = rows + threadIdx.x / 32 * kWarpRows * kRow;
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+    for (int d = 0; d < kDepthTiles; ++d)
+      wmma::load_matrix_sync(state.q[i][d], own + 16 * i * kRow + 16 * d, kRow);
+  __syncthreads();  // Q's place is free
+}
+
+// Divide by the sums, and write whole rows, through shared memory.
+__device__ __forceinline__ void store(const State &state, const flashcore_args &a, const Place &at, int first,
+                                      __half *rows) {
+  __half *own = rows + thread_again() / 32 * kWarpRows * kRow;
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+    const float by[2] = {1.f / state.sum[i].x[0], 1.f / state.sum[i].x[2]};
+#pragma unroll
+    for (int d = 0; d < kDepthTiles; ++d) {
+      Halves o;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) o.x[e] = __float2half_rn(state.out[i][d].x[e] * by[half_of(e)]);
+      wmma::store_matrix_sync(own + 16 * i * kRow + 16 * d, o, kRow, wmma::mem_row_major);
+    }
+  }
+  __syncthreads();
+  __half *o = head_of(a.o, a.o_stride, at);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kTileRows * kChunks; i += kThreads) {
+    const int row = first + i / kChunks;
+    if (row < a.S_q)
+      *reinterpret_cast<uint4 *>(o + row * a.o_stride.row + i % kChunks * 8) =
+          *reinterpret_cast<const uint4 *>(rows + i / kChunks * kRow + i % kChunks * 8);
+  }
+}
+
+// kTileRows rows of one head, from `first` on.
+__device__ __forceinline__ void attend(const flashcore_args &a, const Place &at, int first) {
+  unsigned char *memory = dynamic_shared();
+  __half *rows = reinterpret_cast<__half *>(memory);
+  const FoldedScale scale = fold(a.scale);
+  State state;
+  load_q(state, a, at, first, scale.flip, rows);
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (Sum &tile : state.out[i]) wmma::fill_fragment(tile, 0.f);
+    wmma::fill_fragment(state.sum[i], 0.f);
+    state.reference[i][0] = state.reference[i][1] = kLowest;
+  }
+
+  const int keys = a.causal ? min(a.S_kv, first + kTileRows) : a.S_kv;  // that any of these rows sees
+  const int warp_row = first + static_cast<int>(threadIdx.x / 32 * kWarpRows);
+  const int whole = a.causal ? min(keys, warp_row + 1) : keys;  // tiles up to here need no mask
+  const __half *k = head_of(a.k, a.k_stride, at), *v = head_of(a.v, a.v_stride, at);
+  const auto copy = [&](int key, uint32_t stage) {
+    const auto offset = [](int row, int chunk) { return row * kRow * 2 + chunk * 16; };
+    const uint32_t to = shared_address(memory) + stage;
+    const int thread = static_cast<int>(thread_again());
+    copy_rows<TILE_N, kThreads>(to, k, a.k_stride.row, key, keys, thread, offset);
+    copy_rows<TILE_N, kThreads>(to + kTileBytes, v, a.v_stride.row, key, keys, thread, offset);
+    cp_async_commit();
+  };
+  copy(0, 0);
+  uint32_t stage = 0;
+#pragma unroll 1
+  for (int key = 0; key < keys; key += TILE_N) {
+    cp_async_wait<0>();
+    __syncthreads();  // this tile is here, for all; and all have left the one before
+    const __half *tile = reinterpret_cast<const __half *>(memory + stage);
+    stage ^= kStageBytes;
+    if (key + TILE_N < keys) copy(key + TILE_N, stage);
+    if (a.causal && key >= whole + kWarpRows - 1) continue;  // beyond what this warp's last row sees
+    Scores s;
+    multiply_qk(s, state, tile);
+    if (key + TILE_N > whole) {
+      const int thread = static_cast<int>(thread_again());
+      mask(s, first + thread / 32 * kWarpRows, key, keys, a.causal, thread % 32);
+    }
+    Weights p;
+    if (__any_sync(kAllLanes, weigh(p, s, state, scale.factor))) {
+      raise_references(s, state, scale.factor);
+      weigh(p, s, state, scale.factor);
+    }
+    multiply_pv(state, p, tile + kTileBytes / 2);
+  }
+  __syncthreads();  // all have left the last tile
+  store(state, a, at, first, rows);
+}
+
+}  // namespace
+
+static __global__ void REGISTERS flashcore_wmma(const flashcore_args a) {
+  const int tiles = static_cast<int>(tiles_of(a.S_q, kBlockRows));
+  Place at = place(blockIdx.x, tiles, a.H);
+  if (a.causal) at.tile = tiles - 1 - at.tile;  // the longest first: the short ones fill the gaps at the end
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (turn > 0) __syncthreads();  // the output has left
+    attend(a, at, at.tile * kBlockRows + turn * kTileRows);
+  }
+}
+
+FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
+  if (const int error = known_layout()) return error;
+  const int64_t blocks = tiles_of(args->S_q, kBlockRows) * args->B * args->H;
+  return launch<flashcore_wmma>(*args, blocks, kThreads, kSharedBytes);
+}
