@@ -78,7 +78,7 @@ inline Prepared prepared[kDevices];
 // A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
 // would be compiled for each.)
 struct Candidate {
-  int rows, warp_rows, keys, groups, warps, shared_bytes;
+  int rows, warp_rows, keys, groups, warps, shared_bytes, least_shared;  // the last: of a device that may choose it
   Handle<Task>::Kernel kernel;
   Prepared *of_device;
 };
@@ -91,7 +91,7 @@ struct Candidates {
 template <typename C>
 constexpr Candidate candidate() {
   return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
-          flashcore_flagship<C>, prepared<C>};
+          static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared), flashcore_flagship<C>, prepared<C>};
 }
 
 template <size_t COUNT>
@@ -100,7 +100,7 @@ constexpr Candidates all_of(const Candidate (&candidates)[COUNT]) {
 }
 
 // What each part offers for a type. Each tiling is the fastest somewhere (docs/flagship-notes.md).
-// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums>
+// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums, shared queries>
 Candidates tilings_of_16_rows(Type type);
 Candidates tilings_of_32_rows(Type type);
 Candidates tilings_of_64_rows(Type type);
@@ -161,11 +161,13 @@ Candidates tilings_for_128(Type type) {
       candidate<Tiling<Type::kHalf, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
       candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
       candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 1, 2, true>>(),
+      candidate<Tiling<Type::kHalf, 128, 128, 32, 64, 1, 1, false, 0, false, false, true>>(),
   };
   static constexpr Candidate bfloat16[] = {
       candidate<Tiling<Type::kBfloat16, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
       candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
       candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 1, 2, true>>(),
+      candidate<Tiling<Type::kBfloat16, 128, 128, 32, 64, 1, 1, false, 0, false, false, true>>(),
   };
   return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
 }
@@ -319,7 +321,7 @@ int choose(const flashcore_args &args, Choice &last) {
     const Candidates &list = there.list[i];
     for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
       int resident = 0;
-      if (c->shared_bytes > device.shared_bytes) continue;
+      if (c->least_shared > device.shared_bytes) continue;
       if (const int error = prepare(*c, number, resident)) return error;
       const double time = cycles(*c, args, device, resident);
       if (time < least) least = time, best = c;

@@ -8,13 +8,19 @@
 #define SLACK 0
 #endif
 #ifndef READ_AHEAD  // with SHARED_Q: steps of 16 dimensions whose fragments the compiler may read before it needs them
-#define READ_AHEAD 2
+#define READ_AHEAD 4
 #endif
 #ifndef SWIZZLE  // 0, to see what bank conflicts cost
 #define SWIZZLE 1
 #endif
 
 namespace flashcore {
+
+#if defined(TILE_M) && TILE_M
+constexpr bool kOneTiling = true;  // whoever asks for one gets it wherever it can run
+#else
+constexpr bool kOneTiling = false;
+#endif
 
 // What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
 struct Task {
@@ -63,6 +69,9 @@ struct Tiling {
   static constexpr uint32_t kQBytes = kTileM * kRow;
   static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
   static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
+  // Of a device that may choose it among others. Queries read in each step keep fast tensor cores supplied (an mma in 8
+  // cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for nothing.
+  static constexpr uint32_t kLeastShared = kSharedQ && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
 
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
@@ -366,8 +375,8 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// The most shared memory a block can have on the architecture that is compiled for. A tiling beyond it is never chosen
-// there (flagship.cu asks the device), and its kernel is left out: a quarter of the time of a build for an L4.
+// The most shared memory a block can have on the architecture that is compiled for. A tiling that wants more is never
+// chosen there (flagship.cu asks the device), and its kernel is left out: a quarter of the time of a build for an L4.
 #if !defined(__CUDA_ARCH__)
 constexpr uint32_t kMostShared = UINT32_MAX;
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -380,7 +389,7 @@ constexpr uint32_t kMostShared = 227 * 1024;
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship(const Task task) {
-  if constexpr (C::kSharedBytes > kMostShared) {
+  if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
     __trap();
     return;
   }
