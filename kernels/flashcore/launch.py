@@ -213,6 +213,12 @@ class Kernel:
 
     def _failed(self, code: int) -> None:
         name = self._error(code).decode()
+        if name == "cudaErrorNotSupported":
+            raise LaunchFailed(
+                f"{self.variant.name} refuses this GPU",
+                cause=f"its library looked at what it relies on there, and it is not so ({name})",
+                hint="python -m flashcore list   shows the other variants",
+            )
         raise LaunchFailed(
             f"{self.variant.name} failed to launch: {name} ({code})",
             cause="an earlier kernel may have failed: CUDA reports errors late" if code != 1 else None,

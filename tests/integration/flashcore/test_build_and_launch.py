@@ -288,6 +288,12 @@ def test_a_return_code_is_an_error_with_its_name(small: registry.Variant) -> Non
         launch.Kernel(build(small))(*tensors())
 
 
+def test_a_library_that_refuses_the_gpu_says_so(small: registry.Variant) -> None:
+    small.source.write_text(SMALL.replace("made up", "cudaErrorNotSupported"))
+    with pytest.raises(launch.LaunchFailed, match="small refuses this GPU"):
+        launch.Kernel(build(small))(*tensors())
+
+
 def test_a_library_with_another_struct_is_refused(small: registry.Variant) -> None:
     with pytest.raises(Unavailable, match="another version of flashcore_args"):
         launch.Kernel(build(small, {"WRONG_SIZE": 8}))
