@@ -142,7 +142,7 @@ class Conductor:
         observer: Observer,
         taken: dict[str, str] | None = None,
     ) -> None:
-        self.observer = _Watching(observer, self._said)
+        self.observer = _Watching(observer, self._said, from_now=taken is not None)
         self.services = make(self.observer)
         saved = plans.search.saved
         self._notes = observer
@@ -191,7 +191,7 @@ class Conductor:
                 return False
         return on_host(store, run_id)
 
-    def _again(self, host: Target) -> Callable[[float], Prepared]:
+    def _again(self, host: Target) -> Callable[[float | None], Prepared]:
         return lambda usd: plan_member(self.services, self._place, self._saved, self._source, host, usd)
 
     def _said(self, line: str) -> None:
@@ -254,9 +254,11 @@ class Conductor:
 class _Watching:
     """The search's own observer, and an ear for what its log says of the machines."""
 
-    def __init__(self, inner: Observer, heard: Callable[[str], None]) -> None:
+    def __init__(self, inner: Observer, heard: Callable[[str], None], *, from_now: bool) -> None:
+        """``from_now``: what it said before is no news."""
         self._inner = inner
         self._heard = heard
+        self._deaf = from_now
         self._step: str | None = None
         self._seen = 0
         self._rest = b""
@@ -268,7 +270,8 @@ class _Watching:
         self._seen = max(self._seen, reply.log_offset + len(log_tail))
         *lines, self._rest = (self._rest + fresh).split(b"\n")
         self._rest = self._rest[-1000:]
-        for line in lines:
+        deaf, self._deaf = self._deaf, self._deaf and not log_tail
+        for line in [] if deaf else lines:
             if HOST_LINE.fullmatch(line.rstrip(b"\r")):
                 self._heard(line.decode(errors="replace"))
         self._inner.progress(reply, log_tail)

@@ -95,7 +95,7 @@ class Member:
 
     Args:
         make: what a workflow may touch, for this thread alone; with this observer.
-        again: the plan of another start that may cost so many dollars. Raises FcctlError if there is none.
+        again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
         take_over: a run that an earlier fcctl left there.
     """
 
@@ -104,7 +104,7 @@ class Member:
         make: Callable[[Observer], Services],
         spoke: Spoke,
         first: Prepared,
-        again: Callable[[float], Prepared],
+        again: Callable[[float | None], Prepared],
         waking: Waking,
         observer: Observer,
         *,
@@ -179,8 +179,12 @@ class Member:
     def _prepare_again(self, why: str) -> bool:
         if self.over.wait(AGAIN_S):
             return False
+        left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
+        if left is not None and left <= 0:
+            self._heard.note(f"{why}, and not started again: the ${self._agreed_usd:.2f} that it may cost are spent")
+            return False
         try:
-            self._next = self._again(self._agreed_usd - self.usd)
+            self._next = self._again(left)
         except FcctlError as error:
             self._heard.note(f"{why}, and not started again: {error.message}")
             return False

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from orchestrator.domain.fleet import JOIN_FILE, MAX_FILE_BYTES, SCHEDULER_FILE, Scheduler
 from orchestrator.domain.target import Target
@@ -22,6 +23,8 @@ SOON_S = 0.3
 STANDING_S = 3.0
 #: At the end, how long a way may take to be closed, seconds.
 CLOSE_S = 10.0
+#: A way that held for so long was sound: the next attempt comes at once again.
+SOUND_S = 30.0
 _log = logging.getLogger("orchestrator.workflows")
 
 #: Whether a run's host has it by now.
@@ -38,7 +41,7 @@ class Way:
         self.passage: Passage | None = None
         self._tunnels = tunnels
         self._on_host = on_host
-        self._run_id: str | None = None
+        self._runs: list[str] = []
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"fcctl-way-{target.name}", daemon=True)
 
@@ -47,7 +50,11 @@ class Way:
 
     def leads_to(self, run_id: str) -> None:
         """The machine's part in the search is this run, now."""
-        self._run_id = run_id
+        self._runs.append(run_id)
+
+    @property
+    def _run_id(self) -> str | None:
+        return self._runs[-1] if self._runs else None
 
     @property
     def is_up(self) -> bool:
@@ -67,34 +74,33 @@ class Way:
             if run_id is None or not self._on_host(run_id):
                 self._closed.wait(SOON_S)
                 continue
+            began = time.monotonic()
             try:
-                with contextlib.closing(self._tunnels.open(self.target)) as passage:
-                    attempt = 0
-                    try:
-                        self.passage = passage
-                        self._use(passage)
-                    finally:
-                        self.passage = None
-                        self._tidy(passage)
+                self._hold()
             except (HostUnusable, HostFault) as error:
                 self.hopeless(error)
                 return
             except FcctlError as error:
                 _log.info("the way to %s: %s (%s)", self.target.name, error.message, error.cause)
+            except Exception as error:  # noqa: BLE001 - it must not end without a word
+                _log.exception("the way to %s", self.target.name)
+                self.hopeless(FcctlError(f"unexpected {type(error).__name__}: {error}"))
+                return
+            attempt = 0 if time.monotonic() - began > SOUND_S else attempt
             self._closed.wait(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
             attempt += 1
+
+    def _hold(self) -> None:
+        with contextlib.closing(self._tunnels.open(self.target)) as passage:
+            self.passage = passage
+            try:
+                self._use(passage)
+            finally:
+                self.passage = None
 
     def _use(self, passage: Passage) -> None:
         """Until it is closed. Raises: FcctlError."""
         raise NotImplementedError
-
-    def _tidy(self, passage: Passage) -> None:
-        """At its end, while it may still work: what no longer holds must not lie there, secrets least of all."""
-
-    def _remove(self, passage: Passage, name: str) -> None:
-        if self._closed.is_set() and self._run_id is not None:
-            with contextlib.suppress(FcctlError):
-                passage.remove(self._run_id, name)
 
 
 class Hub(Way):
@@ -129,9 +135,6 @@ class Hub(Way):
             return False  # another search's, which is over: this one's comes
         return True
 
-    def _tidy(self, passage: Passage) -> None:
-        self._remove(passage, SCHEDULER_FILE)
-
 
 class Spoke(Way):
     """The way to another machine, from whose loopback the scheduler is to be reached."""
@@ -141,6 +144,7 @@ class Spoke(Way):
         self._hub = hub
 
     def _use(self, passage: Passage) -> None:
+        self._take_back(passage, self._runs[:-1])
         port = passage.listen(self._hub.reach)
         told: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
@@ -148,9 +152,13 @@ class Spoke(Way):
             if run_id is not None and scheduler is not None and told != (run_id, scheduler):
                 if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
                     told = run_id, scheduler
-            else:
+            elif told is not None:
                 passage.check()
             self._closed.wait(SOON_S if told is None else STANDING_S)
+        self._take_back(passage, self._runs)
 
-    def _tidy(self, passage: Passage) -> None:
-        self._remove(passage, JOIN_FILE)
+    @staticmethod
+    def _take_back(passage: Passage, runs: Sequence[str]) -> None:
+        """What these runs were told holds no more, and is a secret besides: it must not lie there."""
+        for run_id in runs:
+            passage.remove(run_id, JOIN_FILE)

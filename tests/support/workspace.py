@@ -45,13 +45,17 @@ class Workspace:
         self.home = home
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        lines = ['[project]\nname = "small"\n\n[targets.here]\nkind = "local"\n']
+        (folder / "fcctl.toml").write_text('[project]\nname = "small"\n\n[targets.here]\nkind = "local"\n')
         if server is not None:
-            values = server.target().model_dump(exclude={"name"}, exclude_none=True, exclude_defaults=True)
-            lines.append(_table("targets.box", {"kind": "ssh", **values, **box}))
-        (folder / "fcctl.toml").write_text("\n".join(lines))
+            self.add_ssh("box", server, **box)
         (folder / "jobs").mkdir(exist_ok=True)
         (folder / "main.cu").write_text("// nothing\n")
+
+    def add_ssh(self, name: str, server: LoopbackSshd, **values: Any) -> None:
+        """Another target, that server."""
+        found = server.target().model_dump(exclude={"name"}, exclude_none=True, exclude_defaults=True)
+        with (self.root / "fcctl.toml").open("a") as stream:
+            stream.write("\n" + _table(f"targets.{name}", {"kind": "ssh", **found, **values}))
 
     def job(self, name: str, text: str) -> None:
         (self.root / f"jobs/{name}.yaml").write_text(f"job: {name}\n{text}")
