@@ -1,0 +1,243 @@
+"""A search on several hosts, which are folders of this machine here: they come late, die, come back, or do not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna")
+pytest.importorskip("distributed")
+
+from tests.support.living import is_running
+from tests.support.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
+]
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 100
+SMI = '#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: $MODEL (UUID: GPU-$HOST_NAME)"\n'
+#: Until they may go on, host a builds the default alone, and host b that and three others.
+BUILD = """
+until [ $P = 1 -o -e "$MARKS/go" ] || [ $HOST_NAME = b -a $(grep -c ^b "$MARKS/built") -lt 4 ]; do sleep 0.1; done
+pwd > "$TUNE_OUT/where"
+echo $HOST_NAME $P >> "$MARKS/built"
+"""
+SPEC = {
+    "tune": "stranger",
+    "parameters": {"P": list(range(1, 11))},
+    "build": BUILD,
+    "check": '[ "$(cat "$TUNE_OUT/where")" = "$PWD" ]',
+    "bench": 'echo "{\\"us\\": $((20 - P)).5}" > $TUNE_OUT/b.json',
+    "metric": {"reader": "metrics", "file": "$TUNE_OUT/b.json", "value": "metrics.us"},
+    "timeouts": {"build": 200},
+    "trials": 10,
+    "elites": 1,
+}
+
+
+class Fleet:
+    """Folders that are hosts; all that was started ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.marks = folder, folder / "marks"
+        self.marks.mkdir()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "nvidia-smi").write_text(SMI)
+        (folder / "bin" / "nvidia-smi").chmod(0o755)
+        self.offer = folder / "fleet" / "fleet.json"
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, host: str, *arguments: str, model: str = "Card A") -> subprocess.Popen[bytes]:
+        place = self.folder / host
+        if not place.exists():
+            place.mkdir()
+            (place / "spec.json").write_text(json.dumps(SPEC))
+        env = {
+            **os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "MARKS": str(self.marks),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "remote"), os.environ.get("PYTHONPATH", "")]),
+            "HOST_NAME": host, "MODEL": model, "FCCTL_OUT": str(place),
+        }  # fmt: skip
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        with self.log(host).open("ab") as log:
+            made = subprocess.Popen(
+                [sys.executable, "-m", "fcctl_tune", *arguments],
+                cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self.started.append(made)
+        return made
+
+    def log(self, host: str) -> Path:
+        return self.folder / f"{host}.log"
+
+    def said(self, host: str) -> str:
+        path = self.log(host)
+        return path.read_text() if path.exists() else ""
+
+    def search(self, *more: str) -> subprocess.Popen[bytes]:
+        run = ("run", "spec.json", "--out", "out", "--strategy", "exhaustive")
+        return self.start("a", *run, *(more or ("--fleet", str(self.offer), "--host", "a")))
+
+    def member(self, host: str, model: str = "Card A") -> subprocess.Popen[bytes]:
+        return self.start(host, "member", "--host", host, "--join", str(self.folder / "join.json"), model=model)
+
+    def tell(self) -> None:
+        """What fcctl does, with the port of a tunnel instead."""
+        wait_for(self.offer.exists, PATIENCE_S)
+        offered = json.loads(self.offer.read_text())
+        assert self.offer.stat().st_mode & 0o077 == 0
+        entry = {**{key: offered[key] for key in ("schema", "tls", "token")}, "scheduler": offered["port"]}
+        (self.folder / "join.new").write_text(json.dumps({**entry, "patience_s": 120}))
+        (self.folder / "join.new").rename(self.folder / "join.json")
+
+    def until(self, host: str, line: str, times: int = 1) -> None:
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: self.said(host).count(line) >= times, PATIENCE_S)
+        assert self.said(host).count(line) >= times, self.everything()
+
+    def everything(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(self.folder.glob("*.log")))
+
+    def told(self) -> list[int]:
+        numbers = []
+        for line in (self.folder / "a" / "out" / "journal.log").read_text().splitlines():
+            record = json.loads(line).get("user_attr", {}).get("record")
+            numbers += [record["number"]] if record else []
+        return numbers
+
+    def rows(self) -> list[dict[str, str]]:
+        with (self.folder / "a" / "out" / "tune_log.csv").open(encoding="utf-8") as stream:
+            return list(csv.DictReader(stream))
+
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "a" / "tuning.json").read_text())
+        return found
+
+    def living(self, host: str | None = None) -> list[int]:
+        """Processes of a host, or of all."""
+        markers = {f"MARKS={self.marks}".encode()} | ({f"HOST_NAME={host}".encode()} if host else set())
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                mine = markers <= set(entry.read_bytes().split(b"\0"))
+            except OSError:
+                continue
+            if mine and is_running(int(entry.parent.name)):
+                found.append(int(entry.parent.name))
+        return found
+
+    def power_off(self, host: str | None = None) -> None:
+        """As a machine that is switched off: whatever runs there, and nothing of it says a word."""
+
+        def kill() -> bool:
+            left = self.living(host)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_for(kill, PATIENCE_S)
+        for one in self.started:
+            one.poll()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path)
+    try:
+        yield made
+    finally:
+        made.power_off()
+        for one in made.started:
+            one.wait(PATIENCE_S)
+
+
+def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) -> None:
+    fleet.search()
+    fleet.tell()
+    other = fleet.member("c", model="Card B")
+    fleet.member("b")
+    assert other.wait(PATIENCE_S) == 0, fleet.everything()
+    reason = "its GPU is Card B, the search's Card A: times do not compare"
+    assert f"the end: {reason}" in fleet.said("c")
+    assert f"host c: left out: {reason}" in fleet.said("a")
+    fleet.until("a", "host b: 1 x Card A, ")
+    wait_for(lambda: len(fleet.told()) == 4, PATIENCE_S)
+
+    fleet.power_off("b")
+    fleet.until("a", "host b: lost")
+    back = fleet.member("b")
+    fleet.until("a", "host b: 1 x Card A, ", times=2)
+    before = fleet.told()
+
+    # The machine that searches is switched off. It goes on there, with another port and another key.
+    fleet.power_off("a")
+    fleet.until("b", "the search does not answer")
+    fleet.offer.unlink()
+    again = fleet.search()
+    fleet.tell()
+    fleet.until("b", "joined the search", times=3)  # that member was not started anew
+    fleet.until("a", "host b: 1 x Card A, ", times=3)
+    (fleet.marks / "go").touch()
+    assert again.wait(PATIENCE_S) == 0, fleet.everything()
+    assert back.wait(PATIENCE_S) == 0, fleet.everything()
+    assert fleet.said("b").endswith("the end: the search is over\n")
+    assert not fleet.living()
+    assert not fleet.offer.exists()
+
+    assert sorted(fleet.told()) == list(range(10))  # none lost, none told twice
+    assert fleet.told()[: len(before)] == before
+    assert {row["state"] for row in fleet.rows()} <= {"complete", "pruned"}  # each was timed where it was built
+    assert {row["worker"] for row in fleet.rows()} == {"a/gpu-0", "b/gpu-0"}
+    assert {row["gpu"] for row in fleet.rows()} == {"Card A"}
+    built = (fleet.marks / "built").read_text().splitlines()
+    assert (built.count("a 1"), built.count("b 1")) == (1, 1)  # builds are kept
+    document = fleet.document()
+    assert document["complete"] is True
+    assert document["final"][0]["params"] == {"P": 10}
+    assert {host["name"] for host in document["machine"]["hosts"]} == {"a", "b"}
+    member = json.loads((fleet.folder / "b" / "member.json").read_text())
+    assert (member["kind"], member["metrics"]["joined"]) == ("metrics", 2)
+
+
+SCHEDULER = """
+import asyncio, sys
+from distributed import Scheduler
+async def main():
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as made:
+        print(made.address, flush=True)
+        await made.finished()
+asyncio.run(main())
+"""
+
+
+def test_hosts_of_a_scheduler_that_is_there_already_serve_a_search_and_end_after_the_scheduler(fleet: Fleet) -> None:
+    with subprocess.Popen([sys.executable, "-c", SCHEDULER], stdout=subprocess.PIPE, text=True) as scheduler:
+        try:
+            assert scheduler.stdout is not None
+            address = scheduler.stdout.readline().strip()
+            (fleet.marks / "go").touch()
+            member = fleet.start("b", "member", "--host", "b", "--scheduler", address, "--patience", "1")
+            search = fleet.search("--scheduler", address)
+            assert search.wait(PATIENCE_S) == 0, fleet.everything()
+            assert {row["worker"] for row in fleet.rows()} == {"b/gpu-0"}
+            assert len(fleet.told()) == 10
+            assert fleet.document()["gpu"] == {"name": "Card A", "sms": None}
+            assert member.poll() is None  # the next search may be its own, too
+        finally:
+            scheduler.kill()
+    assert member.wait(PATIENCE_S) == 0, fleet.everything()
+    assert "the end: the search has not answered for 1 s" in fleet.said("b")
+    assert not fleet.living()
