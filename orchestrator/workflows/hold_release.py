@@ -51,6 +51,9 @@ class LettingGo:
         if self._held.acquired().get("joins"):
             self._log("released", how="used", by="whoever turned it on")
             return
+        if self._was_of_no_use():
+            self._log("released", how="used", by="whoever turned it on")
+            return
         user = self._user_of_it()
         if user is not None:
             self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
@@ -93,6 +96,18 @@ class LettingGo:
 
         found = open_on(self._services, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None
+
+    def _was_of_no_use(self) -> bool:
+        """Whether somebody else turned it on, and this run got nowhere on it: whoever did may just be about to use it.
+
+        Not where it is known here that nobody will, because its run is home, or was left behind.
+        """
+        acquired = self._held.acquired()
+        submitted = any(entry.kind == "submit" for entry in self._held.entries())
+        if submitted or not acquired or acquired.get("turned_on") or self.left_behind():
+            return False
+        owed = [hold for debt in self._services.store.owed().values() for hold in debt.get("holds") or ()]
+        return not any(hold.get("instance_id") == acquired["instance_id"] for hold in owed)
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""

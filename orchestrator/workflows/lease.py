@@ -94,16 +94,30 @@ def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer)
         _check_fits(link.target.name, fence.not_after - now, worst_s, "the cloud")
         deadline = min(deadline, fence.not_after)
     present = link.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=fence.fresh)))
-    if present.armed and not present.dry and (present.deadline or 0.0) > now:
-        if (present.deadline or 0.0) >= deadline:
-            return Armed("", present.deadline or 0.0)
-        return _renew(link, fence, present, deadline, worst_s, observer)
+    if not (present.armed and not present.dry and (present.deadline or 0.0) > now):
+        armed = _arm_first(link, fence, deadline, plan.run_id)
+        if armed is not None:
+            return armed
+        present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))
+    if (present.deadline or 0.0) >= deadline:
+        return Armed("", present.deadline or 0.0)
+    return _renew(link, fence, present, deadline, worst_s, observer)
+
+
+def _arm_first(link: Link, fence: Fence, deadline: float, run_id: str) -> Armed | None:
+    """Set the timer where none is. None if another run was quicker, and its timer ends before ``deadline``.
+
+    Raises:
+        HostUnusable: the machine does not let us set a timer.
+    """
     request = wire.LeaseRequest(
-        "arm", deadline=deadline, not_after=fence.not_after, token=fence.token, dry=False, reason=f"run {plan.run_id}"
+        "arm", deadline=deadline, not_after=fence.not_after, token=fence.token, dry=False, reason=f"run {run_id}"
     )
     try:
         lease = link.call(lambda s: s.lease(request))
     except HostFault as e:
+        if e.fault == "conflict":
+            return None
         raise HostUnusable(
             f"{link.target.name} does not let fcctl set its shutdown timer",
             cause=e.message,

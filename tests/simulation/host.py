@@ -154,8 +154,9 @@ class Guest:
     # --------------------------------------------------------------------------------------------------------- lease
     def lease_call(self, request: wire.LeaseRequest) -> wire.Lease:
         if request.op == "arm":
-            if not self.lease.armed or (request.deadline or 0) < (self.lease.deadline or 0):
-                self._set(request)
+            if self.lease.armed and (request.deadline or 0) > (self.lease.deadline or 0):
+                raise HostFault("the lease ends before that, and is only moved later by renewing it", fault="conflict")
+            self._set(request)
         elif request.op in ("renew", "disarm"):
             if request.token != self.lease.token:
                 raise HostFault("not your lease", fault="denied")
