@@ -12,6 +12,7 @@
 //   units work at the same time within one warp.
 // - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
+// - VOTED: no maximum is looked for, unless a warp finds that a weight is above 1.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
@@ -50,6 +51,9 @@
 #endif
 #ifndef SHARED_Q
 #define SHARED_Q 0
+#endif
+#ifndef VOTED
+#define VOTED 0
 #endif
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
@@ -295,7 +299,8 @@ struct Lists {
 template <Type T>
 Candidates only() {
   static constexpr Candidate candidates[] = {candidate<Tiling<
-      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q>>()};
+      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q,
+      VOTED>>()};
   return all_of(candidates);
 }
 

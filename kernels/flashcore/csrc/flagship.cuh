@@ -51,12 +51,13 @@ __device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, 
 }
 
 template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
-          bool LATE_HALF = false, bool ONES = false, bool READ_Q = false>
+          bool LATE_HALF = false, bool ONES = false, bool READ_Q = false, bool VOTE = false>
 struct Tiling {
   static constexpr Type kType = TYPE;
   static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES, kSharedQ = READ_Q;
+  static constexpr bool kVoted = VOTE;
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
   static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
@@ -76,6 +77,9 @@ struct Tiling {
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
+  static_assert(!kVoted || (kTensorSums && !kPipelined), "a vote takes whole rows' sums, and a tile's weights at once");
+  // Where registers do not hold a tile's scores and its weights, the scores are computed again when they are needed.
+  static constexpr bool kScoresAgain = kVoted && kWarpRows * (kDim + kTileN + kTileN / 2) > 32 * 200;
   static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
   // Where its keys and values were, if it does not fit where its keys were.
   static constexpr bool kFitsKeys = kTileM * kDim * 4 <= kStages * kTileBytes;
@@ -146,6 +150,8 @@ struct State {
 
 template <typename C>
 using Tile = float[C::kRowTiles][C::kKeyTiles][4];
+template <typename C>
+using Weights = uint32_t[C::kRowTiles][C::kKeyTiles / 2][4];  // packed, as left operands
 
 constexpr float kSlack = SLACK;  // in powers of 2; FP16 weights stay below 2^SLACK, their sums are FP32
 
@@ -158,7 +164,8 @@ __device__ __forceinline__ void clear(State<C> &state) {
 #pragma unroll
     for (int n = 0; n < C::kOutTiles; ++n) zero(state.out[i][n]);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) state.maximum[i][h] = -CUDART_INF_F, state.base[i][h] = 0.f;
+    for (int h = 0; h < 2; ++h)
+      state.maximum[i][h] = -CUDART_INF_F, state.base[i][h] = C::kVoted ? kLowest : 0.f;
     zero(state.sum[i]);
   }
 }
@@ -261,21 +268,58 @@ __device__ __forceinline__ void follow(State<C> &state, const Tile<C> &s, float 
     }
 }
 
-// O += P V for key tiles n and n + 1: their scores become weights, packed as the left operand; V's rows are B's.
+// Voted: a row's base is set before its tile is looked at. So no maximum is looked for, unless the warp finds a weight
+// above 1: then, and only then, bases are raised, and the tile is weighed again. That would be nearly every tile, since of
+// 32 rows some row finds a new maximum. So a base is 2^k times above the maximum as soon as the sum of the row's weights
+// is 4 times 2^k: a key that passes the old maximum by less has less than about a quarter of the weight. A power of two
+// keeps the largest weight as exact as 1 is; the rounding of a weight that dominates its row would be seen in the output.
+constexpr float kRoom = 4.f, kMostRoom = 10.f;  // the latter in powers of two: FP16's weights below 2^-14 lose digits
+
 template <typename C>
-__device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_t v_tile, int n, float factor,
-                                      int lane) {
-  uint32_t a[C::kRowTiles][4];
+__device__ __forceinline__ void raise(State<C> &state, const Tile<C> &s, float factor) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int h = r % 2;
-      const float x = exp2_approx(s[i][n + r / 2][2 * h] * factor - state.base[i][h]);
-      const float y = exp2_approx(s[i][n + r / 2][2 * h + 1] * factor - state.base[i][h]);
-      if (!C::kTensorSums) state.sum[i][h] += x + y;
-      a[i][r] = pack<C::kType>(x, y);
+    for (int h = 0; h < 2; ++h) {
+      float m = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+      for (int n = 1; n < C::kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
+      m = max_across<4>(m) * factor;
+      const float old = state.base[i][h], least = fmaxf(old, m);
+      const float sum = state.sum[i][2 * h] * exp2_approx(old - least);  // of the weights, were it the base
+      const float room = fminf(log2f(sum * (1.f / kRoom)), m + kMostRoom - least);
+      const float base = least + fmaxf(floorf(room), 0.f);
+      const float keep = exp2_approx(old - base);
+      state.base[i][h] = base;
+      state.sum[i][2 * h] *= keep, state.sum[i][2 * h + 1] *= keep;
+#pragma unroll
+      for (int n = 0; n < C::kOutTiles; ++n) state.out[i][n][2 * h] *= keep, state.out[i][n][2 * h + 1] *= keep;
     }
+}
+
+// The weights of a whole tile; whether any is above 1.
+template <typename C>
+__device__ __forceinline__ bool weigh_all(Weights<C> &p, const Tile<C> &s, const State<C> &state, float factor) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float x = exp2_approx(s[i][n][2 * h] * factor - state.base[i][h]);
+        const float y = exp2_approx(s[i][n][2 * h + 1] * factor - state.base[i][h]);
+        uint32_t &pair = p[i][n / 2][n % 2 * 2 + h];
+        pair = pack<C::kType>(x, y);
+        largest = max_packed<C::kType>(largest, pair);
+      }
+  return above_one<C::kType>(largest);
+}
+
+// O += P V for the 16 keys from 8 * n on, and their part of the sums; V's rows are B's.
+template <typename C>
+__device__ __forceinline__ void add_up(State<C> &state, const uint32_t (&a)[C::kRowTiles][4], uint32_t v_tile, int n,
+                                       int lane) {
   if constexpr (C::kTensorSums) {
     constexpr uint32_t kOnes = C::kType == Type::kHalf ? 0x3c003c00u : 0x3f803f80u;
 #pragma unroll
@@ -291,6 +335,24 @@ __device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_
       mma<C::kType>(state.out[i][column + 1], a[i], b[2], b[3]);
     }
   }
+}
+
+// O += P V for key tiles n and n + 1: their scores become weights, packed as the left operand.
+template <typename C>
+__device__ __forceinline__ void weigh(State<C> &state, const Tile<C> &s, uint32_t v_tile, int n, float factor,
+                                      int lane) {
+  uint32_t a[C::kRowTiles][4];
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int h = r % 2;
+      const float x = exp2_approx(s[i][n + r / 2][2 * h] * factor - state.base[i][h]);
+      const float y = exp2_approx(s[i][n + r / 2][2 * h + 1] * factor - state.base[i][h]);
+      if (!C::kTensorSums) state.sum[i][h] += x + y;
+      a[i][r] = pack<C::kType>(x, y);
+    }
+  add_up(state, a, v_tile, n, lane);
 }
 
 // The sum of a row's weights, for all lanes that hold parts of the row.
@@ -331,7 +393,8 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
     for (int h = 0; h < 2; ++h) {
       const float sum = row_sum(state, i, h);
       if (lane % 4 == 0)
-        row_states[group * C::kTileM + warp_row + 16 * i + lane / 4 + 8 * h] = make_float2(state.maximum[i][h], sum);
+        row_states[group * C::kTileM + warp_row + 16 * i + lane / 4 + 8 * h] =
+            make_float2(C::kVoted ? state.base[i][h] : state.maximum[i][h], sum);
     }
 #pragma unroll
     for (int n = 0; n < C::kOutTiles; ++n) {
@@ -355,7 +418,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
       for (int g = 0; g < C::kGroups; ++g) maximum = fmaxf(maximum, states[g * C::kTileM].x);
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {  // the maximum is finite: some group has seen key 0
-        weight[g][h] = exp2_approx((states[g * C::kTileM].x - maximum) * factor);
+        weight[g][h] = exp2_approx((states[g * C::kTileM].x - maximum) * (C::kVoted ? 1.f : factor));
         sum += states[g * C::kTileM].y * weight[g][h];
       }
       scale[h] = reciprocal(sum);
@@ -500,7 +563,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
         cp_async_commit();
       }
       const bool needed = !(task.causal && key_of(step) > first_row + C::kWarpRows - 1);
-      if (needed) {
+      Weights<C> p;
+      if (needed && C::kVoted) {
+        bool above = false, again = false;
+        do {
+          if (!again || C::kScoresAgain) {
+            scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
+            masked(s, step);
+          }
+          if (again) raise(state, s, factor);
+          above = weigh_all(p, s, state, factor);
+          again = !again && __any_sync(kAllLanes, above);
+        } while (again);
+      } else if (needed) {
         scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
         masked(s, step);
         follow(state, s, factor, step == 0);
@@ -511,7 +586,18 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       cp_async_commit();
       if (needed) {
 #pragma unroll
-        for (int n = 0; n < C::kKeyTiles; n += 2) weigh(state, s, v_ring + slot(step), n, factor, lane);
+        for (int n = 0; n < C::kKeyTiles; n += 2) {
+          if constexpr (C::kVoted) {
+            uint32_t a[C::kRowTiles][4];
+#pragma unroll
+            for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+              for (int r = 0; r < 4; ++r) a[i][r] = p[i][n / 2][r];
+            add_up(state, a, v_ring + slot(step), n, lane);
+          } else {
+            weigh(state, s, v_ring + slot(step), n, factor, lane);
+          }
+        }
       }
     }
   } else {

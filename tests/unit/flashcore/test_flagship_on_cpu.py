@@ -23,6 +23,7 @@ CONFIGURATIONS = [
     {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGGERED": 1},
     {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "TENSOR_SUMS": 1, "SLACK": 8},
     {"TILE_M": 64, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 3, "PIPELINED": 1, "TENSOR_SUMS": 1},
+    {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "TENSOR_SUMS": 1, "VOTED": 1},
 ]
 
 #: S_q, S_kv
@@ -87,8 +88,9 @@ def test_right_on_awkward_lengths(
     [
         {},
         {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 8},
+        {"TILE_M": 64, "WARP_ROWS": 32, "HEAD_DIM": 128, "SHARED_Q": 1, "TENSOR_SUMS": 1, "VOTED": 1},
     ],
-    ids=["auto", "128"],
+    ids=["auto", "128", "128 voted"],
 )
 def test_both_types_and_head_dimensions_with_shared_heads_of_keys(
     configuration: dict[str, int], tmp_path: Path
