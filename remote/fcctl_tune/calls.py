@@ -25,6 +25,9 @@ from fcctl_tune.tasks import Built, Recipe
 
 #: States of a Dask future that give no result any more.
 OVER = ("error", "cancelled")
+#: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
+ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
+LAST_S = 1.0
 #: Results that are more than lists and mappings, by the name they travel under.
 KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
@@ -42,6 +45,8 @@ def carry_out(topic: str, call: str, function: Callable[..., Any], recipe: Recip
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine hears of it
         said = json.dumps({"error": "%s: %s" % (type(error).__name__, error)})
     site.account(place, function.__name__, time.monotonic() - started)
+    if place is not None and any(name in said for name in ENDED):
+        time.sleep(LAST_S)  # if that is the end of this machine, it is this worker's, too, and not the trial's fault
     get_worker().log_event(topic, {"call": call, "said": said})
 
 

@@ -14,12 +14,19 @@ from fcctl_tune.devices import Device
 @dataclass(frozen=True)
 class Host:
     """A machine that builds ``cpus`` trials at once, and times one on each of ``devices``. The name of a machine that
-    searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already."""
+    searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already; ``member`` is another for
+    each process that makes it one of a fleet."""
 
     name: str
     cpus: int
     devices: Tuple[Device, ...]
     sms: Optional[int] = None
+    member: str = ""
+
+    @property
+    def key(self) -> str:
+        """What calls are addressed to: whoever comes after it under its name has not what was built here."""
+        return f"{self.name}:{self.member}" if self.member else self.name
 
     @property
     def model(self) -> str:
@@ -49,8 +56,8 @@ class Cluster(Protocol):
         """Those there now, whose GPUs are of one model. What was under way on one that is gone gives nothing more."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
-        """Have ``function(*arguments)`` carried out in a slot of kind ``cpu`` or ``gpu`` of ``host``; the more
-        ``priority`` the sooner. The first argument is the search's Recipe."""
+        """Have ``function(*arguments)`` carried out in a slot of kind ``cpu`` or ``gpu`` of the host with the key
+        ``host``; the more ``priority`` the sooner. The first argument is the search's Recipe."""
 
     def cancel(self, call: str) -> None:
         """Nobody waits for it any more."""
@@ -66,11 +73,11 @@ class Cluster(Protocol):
         """Look after the workers, and who is there. Raises: TuneError, if no search is possible any more."""
 
     def leave_out(self, host: str, reason: str) -> None:
-        """Use it no more."""
+        """Use the one with this key no more."""
 
 
 def resource(slot: str, host: str) -> str:
-    """What Dask calls the slots of kind ``slot`` of ``host``."""
+    """What Dask calls the slots of kind ``slot`` of the host with the key ``host``."""
     return f"{slot}:{host}" if host else slot
 
 

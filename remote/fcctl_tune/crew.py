@@ -75,7 +75,7 @@ class Crew:
         argv = [
             sys.executable, "-S", "-m", "fcctl_tune.keeper", self.folder,
             sys.executable, "-m", "fcctl_tune.worker", "--name", name, *worker.slots,
-            "--host", self.host.name, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
+            "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
         ]  # fmt: skip
         env = {**os.environ, **self.env, **worker.env, "FCCTL_TUNE_WORKER": name}
         worker.keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, bufsize=0)

@@ -21,7 +21,8 @@ class Effort:
     timed_s: float = 0.0
     trials: int = 0
     ended: Optional[float] = None
-    _there_s: float = 0.0  # of all GPUs, from the first build until _since
+    _there_s: float = 0.0  # of all GPUs, from the first build to the last timing
+    _idle_s: float = 0.0  # of all GPUs, from then until _since
     _since: Optional[float] = None
 
     def have(self, gpus: int) -> None:
@@ -39,10 +40,11 @@ class Effort:
         self.timed_s += seconds
         self.last_timed = time.monotonic()
         self._until(self.last_timed)
+        self._there_s, self._idle_s = self._there_s + self._idle_s, 0.0
 
     def _until(self, now: float) -> None:
         if self._since is not None:
-            self._there_s += self.gpus * (now - self._since)
+            self._idle_s += self.gpus * (now - self._since)
             self._since = now
 
     def as_dict(self) -> Dict[str, Any]:

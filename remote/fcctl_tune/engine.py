@@ -62,8 +62,8 @@ class Engine:
         self.effort = Effort()
         self.pace = Pace(halving)
         self.default = self.candidate(Trial(0, study.space.default, "default"))
-        self.lead = ""  # the host where the default is tried first, and the elites last
-        self.seen: Dict[str, Host] = {}  # all that took part
+        self.lead = ""  # key of the host where the default is tried first, and the elites last
+        self.seen: Dict[str, Host] = {}  # all that took part, by name
         self._stations: Dict[str, Station] = {}
         self._where: Dict[str, Station] = {}  # by the call that is under way
         self._waiting: List[Flight] = []  # for a host
@@ -113,12 +113,12 @@ class Engine:
 
     def _look_round(self) -> None:
         """Hosts that went, and hosts that came."""
-        here = {host.name: host for host in self.cluster.hosts}
-        for name in [name for name in self._stations if name not in here]:
-            self._gone(self._stations.pop(name))
-        for name, host in here.items():
-            if name in self._stations:
-                self._stations[name].host = self.seen[name] = host
+        here = {host.key: host for host in self.cluster.hosts}
+        for key in [key for key in self._stations if key not in here]:
+            self._gone(self._stations.pop(key))
+        for key, host in here.items():
+            if key in self._stations:
+                self._stations[key].host = self.seen[host.name] = host
             else:
                 self._arrived(Station(host))
         self.effort.have(sum(len(host.devices) for host in here.values()))
@@ -126,10 +126,10 @@ class Engine:
     def _arrived(self, station: Station) -> None:
         """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,
         is this build."""
-        self._stations[station.host.name] = station
+        self._stations[station.host.key] = station
         self.seen[station.host.name] = station.host
         if self.lead not in self._stations:
-            self.lead = station.host.name
+            self.lead = station.host.key
         self._submit(station, Flight(Trial(-1, self.study.space.default), self.default, DEFAULT), DEFAULT_FIRST)
         if self.recipe.serve:
             for _ in station.host.devices:
@@ -142,8 +142,8 @@ class Engine:
             self._where.pop(call)
         for flight in station.trials:
             self._begin_again(flight, "its hosts were lost")
-        if station.host.name == self.lead:
-            self.lead = next((name for name, one in self._stations.items() if one.is_ready), "")
+        if station.host.key == self.lead:
+            self.lead = next((key for key, one in self._stations.items() if one.is_ready), "")
             self.lead = self.lead or next(iter(self._stations), "")
 
     def _begin_again(self, flight: Flight, reason: str) -> None:
@@ -180,7 +180,7 @@ class Engine:
         """Build it there."""
         flight.is_timed = False
         call = self.cluster.submit(
-            tasks.build, self.recipe, flight.candidate, slot="cpu", host=station.host.name, priority=priority
+            tasks.build, self.recipe, flight.candidate, slot="cpu", host=station.host.key, priority=priority
         )
         station.flights[call], self._where[call] = flight, station
 
@@ -204,7 +204,7 @@ class Engine:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
         if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
             return
-        if station.host.name != self.lead and not getattr(error, "killed", False):
+        if station.host.key != self.lead and not getattr(error, "killed", False):
             station.faults += 1
             if flight.is_trial:
                 self._begin_again(flight, str(error))
@@ -223,7 +223,7 @@ class Engine:
 
     def _leave_out(self, station: Station, reason: str) -> None:
         """Its trials go elsewhere with the next look round."""
-        self.cluster.leave_out(station.host.name, reason)
+        self.cluster.leave_out(station.host.key, reason)
 
     # -------------------------------------------------------------------------------------------- a trial's way
     def _built(self, station: Station, flight: Flight, built: Built) -> None:
@@ -244,7 +244,7 @@ class Engine:
 
     def _default_built(self, station: Station, built: Built) -> None:
         works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
-        if station.host.name != self.lead:
+        if station.host.key != self.lead:
             if works:
                 self._time(station, Flight(Trial(-1, self.study.space.default), self.default, PROBE), DEFAULT_FIRST)
             else:
@@ -291,7 +291,7 @@ class Engine:
         self, station: Station, flight: Flight, function: Callable[..., Timed], argument: object, priority: int
     ) -> None:
         call = self.cluster.submit(
-            function, self.recipe, argument, slot="gpu", host=station.host.name, priority=priority
+            function, self.recipe, argument, slot="gpu", host=station.host.key, priority=priority
         )
         station.flights[call], self._where[call] = flight, station
 

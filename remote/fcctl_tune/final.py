@@ -91,8 +91,8 @@ class Final:
         host: str = "",
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``bench_s`` is how long one bench takes about; ``host`` the one to do it on, while it is there; ``stopped``
-        tells whether to leave off."""
+        """``bench_s`` is how long one bench takes about; ``host`` the key of the one to do it on, while it is there;
+        ``stopped`` tells whether to leave off."""
         self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
         self.default = Finalist(default.number, default)
         self.finalists = [Finalist(one.number, one) for one in elites]
@@ -127,9 +127,9 @@ class Final:
     def _choose_host(self) -> None:
         """The one that was named, else any. Raises: TuneError, if none comes."""
         while not self.stopped():
-            names = [host.name for host in self.cluster.hosts]
-            if names:
-                self.host = self.host if self.host in names else names[0]
+            keys = [host.key for host in self.cluster.hosts]
+            if keys:
+                self.host = self.host if self.host in keys else keys[0]
                 return
             self.cluster.heard(TICK_S)
             self.cluster.mend()
@@ -184,7 +184,7 @@ class Final:
                 if call in calls:
                     found[call] = ("lost", str(outcome)) if isinstance(outcome, Undone) else outcome
             self.cluster.mend()
-            if self.host not in [host.name for host in self.cluster.hosts]:
+            if self.host not in [host.key for host in self.cluster.hosts]:
                 for call in calls:
                     self.cluster.cancel(call)
                 raise HostLost

@@ -19,7 +19,7 @@ from fcctl_tune.errors import Lacking, TuneError
 from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.roster import Roster
 
-#: The topic of what hosts are told: ``{"to": HOST or "", "say": reason}``, after which they end.
+#: The topic of what hosts are told: ``{"to": a host's key or "", "say": reason}``, after which they end.
 CONTROL = "fcctl-tune-control"
 #: How often the scheduler is asked who is there, seconds.
 LOOK_S = 0.5
@@ -84,7 +84,7 @@ class Fleet(LocalCluster):
             self._roster.look(self.workers(), time.monotonic())
 
     def leave_out(self, host: str, reason: str) -> None:
-        if self._roster is None or host == self.host.name:
+        if self._roster is None or host == self.host.key:
             super().leave_out(host, reason)
         else:
             self._roster.leave_out(host, reason)

@@ -87,7 +87,7 @@ class DaskCluster(abc.ABC):
         Raises:
             TuneError: it gives nothing.
         """
-        call = self.submit(function, *arguments, slot="cpu", host=self.hosts[0].name)
+        call = self.submit(function, *arguments, slot="cpu", host=self.hosts[0].key)
         while True:
             for ended, outcome in self.heard(0.25):
                 if ended == call and isinstance(outcome, TuneError):

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -88,7 +89,8 @@ class Member:
 
     def _facts(self) -> Any:
         host = this_machine(self.options.host, say)
-        return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
+        sms = devices.multiprocessors(host.devices[0])
+        return dataclasses.replace(host, sms=sms, member=secrets.token_hex(4))
 
     def _site(self) -> site.Site:
         cwd = os.getcwd()

@@ -30,23 +30,32 @@ def facts(host: Host, version: str) -> Dict[str, Any]:
     gpus = [{"worker": d.worker, "model": d.model, "uuid": d.uuid} for d in host.devices]
     return {
         "protocol": PROTOCOL, "distributed": version, "host": host.name, "cpus": host.cpus, "gpus": gpus,
-        "sms": host.sms,
+        "sms": host.sms, "member": host.member,
     }  # fmt: skip
 
 
 def parsed(said: Any) -> Host:
     """The host that :func:`facts` tell of. Raises: ValueError, if that makes no sense."""
     try:
-        name, cpus, gpus, sms = said["host"], said["cpus"], said["gpus"], said.get("sms")
+        name, cpus, gpus, sms = (said[key] for key in ("host", "cpus", "gpus", "sms"))
         devices = tuple(Device("gpu-%d" % n, _text(g["model"]), _text(g["uuid"])) for n, g in enumerate(gpus))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it says of itself what makes no sense: %s" % error) from None
     counts = isinstance(cpus, int) and 1 <= cpus <= MOST_CPUS and 1 <= len(devices) <= MOST_GPUS
-    if not isinstance(name, str) or not is_name(name) or not counts or not isinstance(sms, (int, type(None))):
+    numbers = counts and isinstance(sms, (int, type(None)))
+    if not isinstance(name, str) or not is_name(name) or not numbers:
         raise ValueError("it says of itself what makes no sense")
     if len({d.model for d in devices}) != 1:
         raise ValueError("it has several GPU models")
-    return Host(name, cpus, devices, sms)
+    return Host(name, cpus, devices, sms, _member_of(said))
+
+
+def _key(said: Mapping[str, Any]) -> str:
+    return Host(str(said.get("host")), 1, (), member=str(said.get("member", ""))[:LONGEST]).key
+
+
+def _member_of(said: Mapping[str, Any]) -> str:
+    return _text(said.get("member", ""))
 
 
 def _text(said: Any) -> str:
@@ -77,9 +86,11 @@ class Roster:
         """``own`` is a host that is no guest."""
         self.version, self.model, self.own = version, model, own
         self.deaths: List[str] = []  # names of workers, one for each death on a host that stayed
-        self.dismissed: Dict[str, str] = {}  # reasons
+        self.dismissed: Dict[str, str] = {}  # reasons, by key
         self._notice, self._dismiss = notice, dismiss
-        self._guests: Dict[str, Guest] = {}
+        self._guests: Dict[str, Guest] = {}  # by name, as what follows
+        self._known: Set[str] = set()  # were complete once
+        self._past: Set[str] = set()  # keys of members in whose place others came
         self._workers: Dict[str, Set[str]] = {}  # addresses, by host
 
     @property
@@ -106,24 +117,28 @@ class Roster:
         name = said.get("host") if isinstance(said, dict) else None
         if not isinstance(said, dict) or not isinstance(name, str) or not is_name(name):
             return None  # somebody else's worker
-        if name == self.own or name in self.dismissed:
+        if name == self.own or _key(said) in self.dismissed or _key(said) in self._past:
             return None
         try:
             host = parsed(said)
         except ValueError as error:
-            self.leave_out(name, str(error))
+            self.leave_out(_key(said), str(error))
             return None
         found = (said.get("protocol"), said.get("distributed"))
         if found != (PROTOCOL, self.version):
-            self.leave_out(name, "it speaks %s of Dask %s, the search %s of %s" % (*found, PROTOCOL, self.version))
+            self.leave_out(host.key, "it speaks %s of Dask %s, the search %s of %s" % (*found, PROTOCOL, self.version))
             return None
         if self.model and host.model != self.model:
-            self.leave_out(name, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
+            self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
             return None
         return host
 
     def _seen(self, host: Host, now: float) -> None:
         guest = self._guests.get(host.name)
+        if guest is not None and guest.host.key != host.key:
+            self._forget(host.name)  # another member took its place
+            self._past.add(guest.host.key)
+            guest = None
         if guest is None:
             if len(self._guests) >= MOST_HOSTS:
                 return
@@ -143,7 +158,9 @@ class Roster:
         names = {worker_name(host.name, own) for own in ("cpu", *(d.worker for d in host.devices))}
         if not guest.is_complete and names <= set(there):
             guest.is_complete = True
-            self._notice("host %s: %s" % (host.name, host.outline()))
+            back = "back, " if host.name in self._known else ""
+            self._known.add(host.name)
+            self._notice("host %s: %s%s" % (host.name, back, host.outline()))
 
     def _forget(self, name: str) -> None:
         guest = self._guests.pop(name)
@@ -151,12 +168,14 @@ class Roster:
         if guest.is_complete:
             self._notice("host %s: lost" % name)
 
-    def leave_out(self, name: str, reason: str) -> None:
-        """For good."""
-        self.dismissed[name] = reason
+    def leave_out(self, key: str, reason: str) -> None:
+        """For good; another member on that host may come in its place."""
+        name = key.partition(":")[0]
+        self.dismissed[key] = reason
         self._guests.pop(name, None)
+        self._workers.pop(name, None)
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
-        self._dismiss(name, reason)
+        self._dismiss(key, reason)
 
     def choose(self) -> None:
         """From now on only hosts with the GPU model that there is most of."""
@@ -165,7 +184,7 @@ class Roster:
             count[host.model] = count.get(host.model, 0) + len(host.devices)
         self.model = max(count, key=lambda model: count[model])
         for host in self._others():
-            self.leave_out(host.name, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
+            self.leave_out(host.key, "its GPU is %s, the search's %s: times do not compare" % (host.model, self.model))
 
     def _others(self) -> Iterable[Host]:
         return [guest.host for guest in self._guests.values() if guest.host.model != self.model]

@@ -46,6 +46,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         process.kept_by(os.getppid())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
+    if (
+        HOST in os.environ
+    ):  # the engine is elsewhere, and must not hear what becomes of commands that SIGTERM ended, too
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(LOST))
     with dask_settings.applied():
         if options.address is None:  # told late, so that imports need not wait for the scheduler
             options.address = sys.stdin.readline().strip()

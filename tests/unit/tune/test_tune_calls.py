@@ -1,0 +1,145 @@
+"""How results travel, and what becomes of calls that give none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fcctl_tune import calls
+from fcctl_tune.calls import Calls, decode, encode
+from fcctl_tune.cluster import Undone
+from fcctl_tune.errors import TuneError
+from fcctl_tune.slot import Timed
+from fcctl_tune.tasks import Built
+
+
+class Future:
+    def __init__(self, key: str) -> None:
+        self.key, self.status = key, "pending"
+        self.over: Callable[[Any], None] = lambda _: None
+
+    def add_done_callback(self, over: Callable[[Any], None]) -> None:
+        self.over = over
+
+    def ends(self, status: str) -> None:
+        self.status = status
+        self.over(self)
+
+    def cancel(self, force: bool) -> None:
+        self.status = "cancelled"
+
+
+class Client:
+    """A Dask client as far as calls go."""
+
+    def __init__(self) -> None:
+        self.handler: Callable[[Any], None] = lambda _: None
+        self.futures: list[Future] = []
+        self.asked: list[Any] = []
+
+    def subscribe_topic(self, _topic: str, handler: Callable[[Any], None]) -> None:
+        self.handler = handler
+
+    def submit(self, *what: Any, key: str, **how: Any) -> Future:
+        self.asked.append((what, how))
+        self.futures.append(Future(key))
+        return self.futures[-1]
+
+    def says(self, call: str, result: Any) -> None:
+        self.handler((1.0, {"call": call, "said": encode(result)}))
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+def task(recipe: Any, what: Any) -> None:
+    """Is never called here."""
+
+
+def submitted(made: Calls) -> str:
+    return made.submit(task, "recipe", "what", resource="gpu:b", priority=3)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [Built("gate_failed", "spills", 2.5), Timed("", "", {"a": 1.5}, {"a": 3.0}, 0.1, 0.2, "b/gpu-0"), ["wrong", "off"]],
+)
+def test_a_result_arrives_as_it_was(result: Any) -> None:
+    assert decode(encode(result)) == result
+
+
+@pytest.mark.parametrize("said", ["", "[]", "{}", '{"kind": "Path", "result": {}}', '{"kind": "Built", "result": 1}'])
+def test_what_is_no_result_is_none(said: str) -> None:
+    assert isinstance(decode(said), Undone)
+
+
+def test_errors_of_a_task_arrive_as_such() -> None:
+    error = decode('{"tune_error": ["serve does not come up", "run it by hand"]}')
+    assert isinstance(error, TuneError)
+    assert (error.message, error.hint) == ("serve does not come up", "run it by hand")
+    assert str(decode('{"error": "OSError: no space"}')) == "OSError: no space"
+
+
+def test_each_result_is_heard_once(client: Client) -> None:
+    made = Calls(client)
+    call = submitted(made)
+    assert client.asked[0][1]["resources"] == {"gpu:b": 1}
+    assert made.heard(0) == []
+    client.says(call, Built(""))
+    client.futures[0].ends("finished")  # Dask tells that, too
+    client.says(call, Built(""))  # carried out twice: its first worker was lost after it had told
+    assert made.heard(0) == [(call, Built(""))]
+    assert made.heard(0) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "killed", "reason"),
+    [
+        ("error", True, "its workers died"),
+        ("cancelled", False, "it was cancelled"),
+        ("finished", False, "its result did not come"),
+    ],
+)
+def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed: bool, reason: str) -> None:
+    made = Calls(client)
+    call = submitted(made)
+    client.futures[0].ends(status)
+    ((heard, outcome),) = made.heard(0)
+    assert (heard, str(outcome), outcome.killed) == (call, reason, killed)
+
+
+def test_of_a_call_that_nobody_waits_for_nothing_is_heard(client: Client) -> None:
+    made = Calls(client)
+    call = submitted(made)
+    made.cancel(call)
+    made.cancel(call)
+    client.says(call, Built(""))
+    assert client.futures[0].status == "cancelled"
+    assert made.heard(0) == []
+
+
+def test_events_of_others_do_no_harm(client: Client) -> None:
+    made = Calls(client)
+    for event in ((1.0, {}), (1.0, 7), (1.0, {"call": "x", "said": "{}"})):
+        client.handler(event)
+    assert made.heard(0) == []
+
+
+def test_waking_it_ends_the_wait(client: Client) -> None:
+    made = Calls(client)
+    made.wake()
+    assert made.heard(60) == []
+
+
+def test_two_searches_on_one_scheduler_are_told_apart() -> None:
+    clients = Client(), Client()
+    for one in clients:
+        submitted(Calls(one))
+    topics = {one.asked[0][0][1] for one in clients}
+    assert len(topics) == 2
+    assert len({one.futures[0].key for one in clients}) == 2
+    assert calls.carry_out in {one.asked[0][0][0] for one in clients}

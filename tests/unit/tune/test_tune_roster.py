@@ -1,0 +1,221 @@
+"""Who is in a fleet, from what workers say of their hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_tune import effort as efforts
+from fcctl_tune import site
+from fcctl_tune.cluster import Host
+from fcctl_tune.devices import Device
+from fcctl_tune.effort import Effort
+from fcctl_tune.join import Join, offer
+from fcctl_tune.roster import FACTS, GONE_S, Roster, facts, is_name, parsed
+from fcctl_tune.site import Site
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Recipe
+
+VERSION = "2026.8.0"
+
+
+def host(name: str, gpus: int = 1, model: str = "NVIDIA L4", member: str = "m1") -> Host:
+    devices = tuple(Device(f"gpu-{n}", model, f"GPU-{name}-{n}") for n in range(gpus))
+    return Host(name, 3, devices, 58, member)
+
+
+def workers(one: Host, version: str = VERSION, start: str = "1", **changes: Any) -> dict[str, dict[str, Any]]:
+    """As the scheduler lists them; ``start`` is another after they were started anew."""
+    said = {**json.loads(json.dumps(facts(one, version))), **changes}
+    names = ["cpu", *(d.worker for d in one.devices)]
+    return {f"tls://{one.name}-{start}-{own}": {"name": f"{one.name}/{own}", FACTS: said} for own in names}
+
+
+class Seen:
+    def __init__(self, model: str = "NVIDIA L4", own: str = "") -> None:
+        self.said: list[str] = []
+        self.told: list[tuple[str, str]] = []
+        self.roster = Roster(VERSION, self.said.append, lambda *told: self.told.append(told), model, own)
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.roster.hosts]
+
+
+def test_a_host_counts_once_all_its_workers_are_there() -> None:
+    seen = Seen()
+    b = host("b", gpus=2)
+    there = workers(b)
+    seen.roster.look(dict(list(there.items())[:2]), 0.0)
+    assert seen.names() == []
+    seen.roster.look(there, 1.0)
+    assert seen.roster.hosts == (b,)
+    assert seen.said == ["host b: 2 x NVIDIA L4, 3 builds at once"]
+
+
+def test_one_that_is_missed_for_long_is_lost_and_may_come_back() -> None:
+    seen = Seen()
+    seen.roster.look(workers(host("b")), 0.0)
+    seen.roster.look({}, GONE_S - 1)
+    assert seen.names() == ["b"]
+    seen.roster.look({}, GONE_S + 1)
+    assert seen.names() == []
+    seen.roster.look(workers(host("b"), start="2"), 100.0)
+    assert seen.names() == ["b"]
+    outline = "1 x NVIDIA L4, 3 builds at once"
+    assert seen.said == [f"host b: {outline}", "host b: lost", f"host b: back, {outline}"]
+    assert seen.roster.deaths == []  # a host that was lost is no worker that died
+
+
+def test_a_worker_that_is_replaced_was_a_death_and_the_host_stays() -> None:
+    seen = Seen()
+    first, second = workers(host("b")), workers(host("b"), start="2")
+    seen.roster.look(first, 0.0)
+    left = {address: worker for address, worker in first.items() if not address.endswith("gpu-0")}
+    seen.roster.look(left, 1.0)
+    seen.roster.look({**left, **{a: w for a, w in second.items() if a.endswith("gpu-0")}}, GONE_S + 5)
+    assert seen.names() == ["b"]
+    assert seen.roster.deaths == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [
+        (workers(host("b", model="NVIDIA T4")), "its GPU is NVIDIA T4, the search's NVIDIA L4: times do not compare"),
+        (workers(host("b"), version="2024.4.0"), "it speaks 1 of Dask 2024.4.0, the search 1 of 2026.8.0"),
+        (workers(host("b"), protocol=2), "it speaks 2 of Dask 2026.8.0, the search 1 of 2026.8.0"),
+        (workers(host("b"), cpus=0), "it says of itself what makes no sense"),
+        (workers(host("b"), cpus="many"), "it says of itself what makes no sense"),
+        (workers(host("b"), gpus=[]), "it says of itself what makes no sense"),
+        (workers(host("b"), gpus=[{"model": "x" * 200, "uuid": ""}]), "it says of itself what makes no sense"),
+        (workers(host("b"), gpus=[{"model": m, "uuid": ""} for m in "xy"]), "it has several GPU models"),
+    ],
+)
+def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: str) -> None:
+    seen = Seen()
+    for now in (0.0, 1.0):
+        seen.roster.look(there, now)
+    assert seen.names() == []
+    assert seen.told == [("b:m1", reason)]
+    assert seen.said == [f"host b: left out: {reason}"]
+
+
+def test_another_member_in_its_place_is_another_host_and_gets_another_try() -> None:
+    seen = Seen()
+    old, new = host("b"), host("b", member="m2")
+    seen.roster.look(workers(old), 0.0)
+    seen.roster.look({**workers(old), **workers(new)}, 1.0)
+    assert seen.roster.hosts == (new,)
+    seen.roster.look({**workers(old), **workers(new)}, 2.0)  # the old one's connection is still to break
+    assert seen.roster.hosts == (new,)
+    assert [line.partition(",")[0] for line in seen.said] == ["host b: 1 x NVIDIA L4", "host b: lost", "host b: back"]
+    seen.roster.leave_out("b:m2", "no nvcc there")
+    seen.roster.look(workers(new), 3.0)
+    assert seen.names() == []
+    seen.roster.look({**workers(new), **workers(host("b", member="m3"))}, 4.0)
+    assert [one.key for one in seen.roster.hosts] == ["b:m3"]
+
+
+def test_workers_of_others_are_none_of_ours() -> None:
+    seen = Seen(own="a")
+    strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
+    seen.roster.look({**strangers, **workers(host("../x")), **workers(host("a"))}, 0.0)
+    assert (seen.names(), seen.told, seen.said) == ([], [], [])
+
+
+def test_where_no_model_is_given_the_one_with_most_gpus_is_chosen() -> None:
+    seen = Seen(model="")
+    there = {**workers(host("b", 1, "NVIDIA T4")), **workers(host("c", 2)), **workers(host("d", 2, "NVIDIA T4"))}
+    seen.roster.look(there, 0.0)
+    seen.roster.choose()
+    assert seen.names() == ["b", "d"]
+    assert [key for key, _ in seen.told] == ["c:m1"]
+    seen.roster.look({**there, **workers(host("e"))}, 1.0)
+    assert seen.names() == ["b", "d"]
+
+
+def test_what_a_host_says_is_what_is_heard() -> None:
+    assert parsed(json.loads(json.dumps(facts(host("b", 2), VERSION)))) == host("b", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"), [("l4-2", True), ("a.b_c", True), ("", False), ("-x", False), ("a/b", False)]
+)
+def test_names_of_hosts(name: str, right: bool) -> None:
+    assert is_name(name) is right
+
+
+# ------------------------------------------------------------------------------------------------ join
+def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "fleet" / "fleet.json"
+    offer(str(path), 4711, "KEY", "t")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    offered = json.loads(path.read_text())
+    assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}, "token": "t"}
+    path.write_text(json.dumps({**offered, "scheduler": 12, "patience_s": 60}))
+    assert Join.read(str(path)) == Join("tls://127.0.0.1:12", "KEY", "t", 60)
+    assert Join.from_dict({"schema": 1, "scheduler": 12, "tls": None}).address == "tcp://127.0.0.1:12"
+    assert Join.from_dict({"schema": 1, "address": "tcp://10.0.0.1:8786"}).address == "tcp://10.0.0.1:8786"
+    assert Join.read(str(tmp_path / "nothing")) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1}, {"schema": 1, "scheduler": 0},
+        {"schema": 1, "scheduler": 1, "tls": {}}, {"schema": 1, "scheduler": 1, "tls": {"pem": "x" * 30_000}},
+        {"schema": 1, "scheduler": 1, "patience_s": "long"}, {"schema": 1, "scheduler": 1, "token": 7},
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> None:
+    (tmp_path / "join.json").write_text(json.dumps(entry))
+    with pytest.raises(ValueError):
+        Join.read(str(tmp_path / "join.json"))
+
+
+def test_a_port_that_nobody_listens_on_does_not_answer() -> None:
+    assert not Join("tcp://127.0.0.1:1").answers(None)
+
+
+# ------------------------------------------------------------------------------------------------ site and effort
+def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
+    spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
+    recipe = Recipe.of(spec, "/there", "/there/work", "their source")
+    place = Site("/here", "/here/work", "our source")
+    assert site.at_home(recipe, None) is recipe
+    at_home = site.at_home(recipe, place)
+    assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/work", "our source")
+    assert at_home.out({"P": "1"}).startswith("/here/work/builds/")
+
+
+def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Site("/here", str(tmp_path), "s")
+    monkeypatch.setenv(site.VARIABLE, place.to_json())
+    assert site.here() == place
+    for name, seconds in [("build", 2.0), ("measure", 0.5), ("measure", 0.25)]:
+        site.account(site.here(), name, seconds)
+    assert site.accounted(place.ledger) == {"builds": 1, "timings": 2, "busy_s": 2.75}
+    assert site.accounted(str(tmp_path / "nothing"))["builds"] == 0
+
+
+def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(efforts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    effort = Effort(began=0.0)
+    effort.have(1)
+    now[0] = 10.0
+    effort.build_ended()
+    now[0] = 20.0
+    effort.timing_ended(5.0)  # half of ten seconds
+    effort.have(3)
+    now[0] = 30.0
+    effort.timing_ended(15.0)  # half of three times ten
+    now[0] = 50.0
+    effort.have(1)  # since the last timing nobody waited for a GPU
+    effort.ended = 50.0
+    assert effort.as_dict()["gpu_timed_share"] == 0.5
+    assert effort.as_dict()["wall_s"] == 50.0
