@@ -14,7 +14,8 @@ EAGER_S = 0.3
 SETTLE_S = 1.0
 MAX_WAIT_S = 60.0
 MAX_EVENT_BYTES = 512 * 1024
-TAIL_BYTES = 4096
+TAIL_BYTES = 32 * 1024
+TAIL_EVERY_S = 0.2  # a log that grows all the time is told of so often where it is for a progress line
 MAX_LOG_BYTES = 1024 * 1024  # of one answer: little memory, and fast enough for any link
 CURRENT = "@current"
 
@@ -45,7 +46,7 @@ class Watch:
             finished = runs.is_finished(self.run)  # asked first: what is read below is then complete
             step = self._log_step()
             now = time.monotonic()
-            if finished or now >= deadline or self._has_news(step):
+            if finished or now >= deadline or self._has_news(step, now - started):
                 return self._reply(step)
             if now - settled > SETTLE_S:
                 settled = now
@@ -55,9 +56,11 @@ class Watch:
             if pause(min(wanted, max(0.0, deadline - now))):
                 return self._reply(step)
 
-    def _has_news(self, step: Optional[str]) -> bool:
+    def _has_news(self, step: Optional[str], waited_s: float) -> bool:
         if files.size_of(self.run.events) > self._events_offset:
             return True
+        if self.request.tail and waited_s < TAIL_EVERY_S:
+            return False
         return step is not None and files.size_of(self._log(step)) > self._start_of(step)
 
     def _log(self, step: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote import tree, wire
+from fcctl_remote import tree, watch, wire
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
 
 
@@ -45,10 +45,10 @@ def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None
     agent.wait_for(run_id, "step_started")
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     began = time.monotonic()
-    watch = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=30)))
+    poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=30)))
     time.sleep(0.2)
     cancel = agent.send("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
-    assert [agent.receive()[0]["id"] for _ in range(2)] == [watch, cancel]
+    assert [agent.receive()[0]["id"] for _ in range(2)] == [poll, cancel]
     assert time.monotonic() - began < 25, "not the thirty seconds that it asked for"
 
 
@@ -62,16 +62,31 @@ def test_news_arrives_at_once(agent: Agent) -> None:
 
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
-    run_id = agent.submit(step("one", "seq 10000"), step("two", "echo second; sleep 30"))
+    run_id = agent.submit(step("one", "seq 20000"), step("two", "echo second; sleep 30"))
     deadline = time.monotonic() + 10
     request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
     reply, blob = agent.call_blob("watch", wire.encode(request))
     while reply["log_step"] != "two" or not blob:
         assert time.monotonic() < deadline
-        assert len(blob) <= 4096
+        assert len(blob) <= watch.TAIL_BYTES
         request.log_offset = reply["log_offset"] + len(blob)
         reply, blob = agent.call_blob("watch", wire.encode(request))
     assert blob == b"second\n"
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+
+
+def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
+    """Where it is for a progress line: a host that measures has something else to do than to answer."""
+    run_id = agent.submit(step("talk", "while sleep 0.005; do echo talk; done"))
+    agent.wait_for(run_id, "step_started")
+    size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
+    request = wire.WatchRequest(run_id, size, "@current", 0, tail=True, wait_s=10)
+    began = time.monotonic()
+    for _ in range(3):
+        reply, blob = agent.call_blob("watch", wire.encode(request))
+        assert blob
+        request.log_offset = reply["log_offset"] + len(blob)
+    assert time.monotonic() - began >= 3 * watch.TAIL_EVERY_S
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
