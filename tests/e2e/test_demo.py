@@ -20,6 +20,8 @@ from tests.support.workspace import FCCTL, REPOSITORY, Workspace
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 Said = subprocess.CompletedProcess[str]
 SHAPES = ("mission", "s64", "s128", "s256", "batch2")
+#: PyTorch's threads spin while they wait for each other: beside other tests on two processors, most of the time.
+ONE_THREAD = '[targets.sandbox]\nenv = {OMP_NUM_THREADS = "1"}\n'
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the kernels are compared with PyTorch"),
@@ -36,6 +38,9 @@ def demo() -> Iterator[tuple[Workspace, Said]]:
     shutil.copytree(REPOSITORY / "kernels", root / "kernels", ignore=shutil.ignore_patterns("__pycache__", "build"))
     workspace = Workspace(root, base / "home")
     shutil.copy(REPOSITORY / "fcctl.toml", root)
+    user = base / "home/.config/fcctl/config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text(ONE_THREAD)
     done = workspace.fcctl(
         "run",
         "phase0",
