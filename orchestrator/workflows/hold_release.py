@@ -6,6 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
+from orchestrator.domain import run_id as run_ids
+from orchestrator.domain.cloud import RUN_LABEL
 from orchestrator.domain.machine_spec import woken_by_hand
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.workflows import release as releasing
@@ -121,7 +123,26 @@ class LettingGo:
             found = self._link.session().status(None)
         except HostError:
             return None
-        return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+        there = next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+        return there or self._who_is_coming({own, *(r.run_id for r in found)})
+
+    def _who_is_coming(self, known: set[str]) -> str | None:
+        """A run of another workspace, or another computer, that has found the machine on and has not come to it yet.
+
+        It has put its label on the machine, which had this run's since it was turned on for it.
+        """
+        acquired = self._held.acquired()
+        if not acquired.get("turned_on"):
+            return None
+        try:
+            cloud = self._services.clouds.open(self._target)
+            machine = cloud.machine(str(acquired["zone"]), self._target.instance)
+        except FcctlError:
+            return None
+        if machine is None or machine.id != acquired["instance_id"]:
+            return None
+        label = machine.labels.get(RUN_LABEL, "")
+        return label if run_ids.is_valid(label) and label not in known else None
 
     def _keep(self, minutes: float) -> bool:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
