@@ -32,6 +32,16 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
         const int64_t plain = ((b * a->H + h) * rows + row) * 64, strided = b * s.batch + h * s.head + row * s.row;
         return const_cast<half *>(static_cast<const half *>(base)) + (bug == kNoStrides ? plain : strided);
       };
+      // Wide once a head: a conversion for each use would be most of the time.
+      const auto widened = [&](const void *base, const flashcore_strides &s) {
+        std::vector<float> all(a->S_kv * 64);
+        for (int64_t j = 0; j < a->S_kv; ++j) {
+          const half *row = at(base, s, a->S_kv, j);
+          for (int d = 0; d < 64; ++d) all[j * 64 + d] = static_cast<float>(row[d]);
+        }
+        return all;
+      };
+      const std::vector<float> keys_of_head = widened(a->k, a->k_stride), values_of_head = widened(a->v, a->v_stride);
       for (int64_t i = 0; i < a->S_q - (bug == kPartial ? 1 : 0); ++i) {
         int64_t keys = a->causal && bug != kNoMask ? std::min<int64_t>(a->S_kv, i + 1) : a->S_kv;
         if (bug == kOddKeys && keys > 1) keys -= keys % 2;
@@ -40,10 +50,10 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
         float maximum = -INFINITY, sum = 0, out[64] = {}, wide[64];
         for (int d = 0; d < 64; ++d) wide[d] = static_cast<float>(q[d]) * scale;
         for (int64_t j = 0; j < keys; ++j) {
-          const half *k = at(a->k, a->k_stride, a->S_kv, j);
+          const float *k = &keys_of_head[j * 64];
           float part[16] = {};
           for (int d = 0; d < 64; d += 16)
-            for (int l = 0; l < 16; ++l) part[l] += wide[d + l] * static_cast<float>(k[d + l]);
+            for (int l = 0; l < 16; ++l) part[l] += wide[d + l] * k[d + l];
           float s = 0;
           for (float x : part) s += x;
           p[j] = s;
@@ -51,13 +61,12 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *a) {
         }
         if (bug == kNoMaximum) maximum = 0;
         for (int64_t j = 0; j < keys; ++j) {
-          const half *v = at(a->v, a->v_stride, a->S_kv, j);
+          const float *v = &values_of_head[j * 64];
           const float w = std::exp(p[j] - maximum);
           sum += w;
-          for (int d = 0; d < 64; ++d) {
-            out[d] += w * static_cast<float>(v[d]);
-            if (bug == kHalfSums) out[d] = static_cast<float>(static_cast<half>(out[d]));
-          }
+          for (int d = 0; d < 64; ++d) out[d] += w * v[d];
+          if (bug == kHalfSums)
+            for (float &x : out) x = static_cast<float>(static_cast<half>(x));
         }
         half *o = at(a->o, a->o_stride, a->S_q, i);
         for (int d = 0; d < 64; ++d) o[d] = static_cast<half>(out[d] / sum);
