@@ -80,12 +80,10 @@ class Member:
         self._lock = workplace.claim(self.work)
         self.host = self._facts()
         self.site = self._site()
-        folder = tempfile.mkdtemp(prefix="fcctl-tune-")
         try:
-            return self._in(folder)
+            return self._work()
         finally:
             self._account()
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _facts(self) -> Any:
         host = this_machine(self.options.host, say)
@@ -105,13 +103,12 @@ class Member:
         self._stop = True
 
     # -------------------------------------------------------------------------------------------- the search
-    def _in(self, folder: str) -> int:
+    def _work(self) -> int:
         say("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         while not self._stop:
             join = self._join()
-            tls = _key(join, folder) if join is not None else None
-            if join is not None and join.answers(tls):
-                reason = self._work_for(join, folder, tls)
+            if join is not None and _answers(join):
+                reason = self._work_for(join)
                 if reason is not None:
                     say("the end: %s" % reason)
                     return 0
@@ -153,8 +150,10 @@ class Member:
             )
         return False
 
-    def _work_for(self, join: Join, folder: str, tls: Optional[str]) -> Optional[str]:
+    def _work_for(self, join: Join) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""
+        folder = tempfile.mkdtemp(prefix="fcctl-tune-")  # of this crew: its keepers remove it
+        tls = _key(join, folder)
         env = {HOST: json.dumps(roster.facts(self.host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
         crew = Crew(self.host, folder, tls, env)
         self.joined += 1
@@ -175,6 +174,7 @@ class Member:
             return None
         finally:
             crew.end()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _nap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -202,6 +202,11 @@ def _key(join: Join, folder: str) -> Optional[str]:
     path = os.path.join(folder, "tls.pem")
     files.write_atomic(path, join.pem.encode(), durable=False, mode=0o600)
     return path
+
+
+def _answers(join: Join) -> bool:
+    with tempfile.TemporaryDirectory(prefix="fcctl-tune-") as folder:
+        return join.answers(_key(join, folder))
 
 
 def _said(folder: str) -> str:

@@ -54,7 +54,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder, self.marks = folder, folder / "marks"
         self.marks.mkdir()
-        (folder / "bin").mkdir()
+        for name in ("bin", "tmp"):
+            (folder / name).mkdir()
         (folder / "bin" / "nvidia-smi").write_text(SMI)
         (folder / "bin" / "nvidia-smi").chmod(0o755)
         self.offer = folder / "fleet" / "fleet.json"
@@ -69,6 +70,7 @@ class Fleet:
             **os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "MARKS": str(self.marks),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "remote"), os.environ.get("PYTHONPATH", "")]),
             "HOST_NAME": host, "MODEL": model, "FCCTL_OUT": str(place),
+            "TMPDIR": str(self.folder / "tmp"),
         }  # fmt: skip
         env.pop("CUDA_VISIBLE_DEVICES", None)
         with self.log(host).open("ab") as log:

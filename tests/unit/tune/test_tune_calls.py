@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fcctl_tune import calls
+from fcctl_tune import calls, site
 from fcctl_tune.calls import Calls, decode, encode
 from fcctl_tune.cluster import Undone
 from fcctl_tune.errors import TuneError
+from fcctl_tune.site import Site
 from fcctl_tune.slot import Timed
-from fcctl_tune.tasks import Built
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Built, Recipe
+
+RECIPE = Recipe.of(Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w")
 
 
 class Future:
@@ -75,6 +81,24 @@ def test_a_result_arrives_as_it_was(result: Any) -> None:
 @pytest.mark.parametrize("said", ["", "[]", "{}", '{"kind": "Path", "result": {}}', '{"kind": "Built", "result": 1}'])
 def test_what_is_no_result_is_none(said: str) -> None:
     assert isinstance(decode(said), Undone)
+
+
+@pytest.mark.parametrize(
+    ("state", "elsewhere", "waits"), [("SIGTERM", True, 1), ("SIGTERM", False, 0), ("SIGSEGV", True, 0)]
+)
+def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
+    state: str, elsewhere: bool, waits: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[Any] = []
+    naps: list[float] = []
+    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
+    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=naps.append))
+    if elsewhere:
+        monkeypatch.setenv(site.VARIABLE, Site("/here", str(tmp_path), "s").to_json())
+    calls.carry_out("topic", "build-1", lambda _: Built("build_failed", state), RECIPE)
+    assert len(naps) == waits
+    ((topic, event),) = told
+    assert (topic, event["call"], decode(event["said"])) == ("topic", "build-1", Built("build_failed", state))
 
 
 def test_errors_of_a_task_arrive_as_such() -> None:
