@@ -20,11 +20,9 @@ PHASES = ("build", "check", "bench")
 
 #: What a trial can come to. Only ``complete`` was timed in full; ``pruned`` was timed briefly and left behind.
 STATES = (
-    "complete", "pruned", "duplicate", "build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed",
-    "lost",
+    "complete", "pruned", "build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed", "lost",
 )  # fmt: skip
-#: States that say something about the configuration. A lost trial says something about its machine, and a duplicate
-#: (another configuration that built to the same binary) repeats what is known.
+#: States that say something about the configuration. A lost trial says something about its machine.
 TIMED = ("complete", "pruned")
 INVALID = ("build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed")
 

@@ -59,7 +59,7 @@ def test_every_state_is_kept_and_optuna_can_read_it(tmp_path: Path) -> None:
 
     path = str(tmp_path / "deep" / "journal.log")
     with Study(path, SPEC, "random") as study:
-        before = [told(study, state) for state in ("complete", "pruned", "wrong", "lost", "duplicate")]
+        before = [told(study, state) for state in ("complete", "pruned", "wrong", "lost", "hung")]
         assert study.records() == before
     with Study(path, SPEC, "random") as study:
         assert study.records() == before
