@@ -36,8 +36,19 @@ def in_one_worker(settings: dict[str, int]) -> Any:
     return pytest.param(settings, marks=pytest.mark.xdist_group(f"flagship-{name}"), id=name)
 
 
+@pytest.fixture(scope="module")
+def auto(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The one with all tilings in it, by far the longest to compile."""
+    return compile_on_cpu(VARIANTS["flagship"], {}, tmp_path_factory.mktemp("flagship"))
+
+
+with_auto = pytest.mark.xdist_group("flagship-auto")
+
+
 @pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if not request.param:
+        return request.getfixturevalue("auto")
     return compile_on_cpu(VARIANTS["flagship"], request.param, tmp_path_factory.mktemp("flagship"))
 
 
@@ -83,22 +94,22 @@ def test_right_on_awkward_lengths(
         assert excess(library, (1, 2, lengths[0], 64), (2, lengths[1]), causal=causal, seed=seed) < 3
 
 
-@pytest.mark.parametrize(
-    "configuration",
-    [
-        {},
-        {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 8},
-        {"TILE_M": 64, "WARP_ROWS": 32, "HEAD_DIM": 128, "SHARED_Q": 1, "TENSOR_SUMS": 1, "VOTED": 1},
-    ],
-    ids=["auto", "128", "128 voted"],
-)
-def test_both_types_and_head_dimensions_with_shared_heads_of_keys(
-    configuration: dict[str, int], tmp_path: Path
-) -> None:
-    library = compile_on_cpu(VARIANTS["flagship"], configuration, tmp_path)
-    for D in (64, 128) if not configuration else (128,):
-        for dtype in DTYPES:
-            assert excess(library, (2, 6, 33, D), (2, 70), dtype=dtype, causal=True) < 3, (D, dtype)
+def right_with_shared_heads_of_keys(library: ctypes.CDLL, D: int) -> None:
+    for dtype in DTYPES:
+        assert excess(library, (2, 6, 33, D), (2, 70), dtype=dtype, causal=True) < 3, (D, dtype)
+
+
+@with_auto
+@pytest.mark.parametrize("D", [64, 128])
+def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.CDLL, D: int) -> None:
+    right_with_shared_heads_of_keys(auto, D)
+
+
+def test_a_tiling_for_large_heads_with_shared_heads_of_keys(tmp_path: Path) -> None:
+    tile = {
+        "TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 8,
+    }  # fmt: skip
+    right_with_shared_heads_of_keys(compile_on_cpu(VARIANTS["flagship"], tile, tmp_path), 128)
 
 
 def test_a_negative_scale_and_large_scores(library: ctypes.CDLL) -> None:
@@ -113,14 +124,15 @@ def test_no_heads_of_keys_that_do_not_divide_the_queries(tmp_path: Path) -> None
     assert library.flashcore_forward(args) == 1
 
 
-def test_on_an_l4_only_tilings_that_fit_it_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_auto
+def test_on_an_l4_only_tilings_that_fit_it_are_chosen(
+    auto: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A choice that an L4 has no shared memory for would fail to launch."""
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
-    library = compile_on_cpu(VARIANTS["flagship"], {}, tmp_path)
     for D, lengths in ((64, (64, 256)), (128, (64,))):
         for S in lengths:
-            assert excess(library, (1, 1, S, D), (1, S)) < 3, (D, S)
-    (tmp_path / "large").mkdir()
-    refused = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 32, "TILE_N": 128, "WARPS_KV": 4}, tmp_path / "large")
+            assert excess(auto, (1, 1, S, D), (1, S)) < 3, (D, S)
+    refused = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 32, "TILE_N": 128, "WARPS_KV": 4}, tmp_path)
     args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0)
     assert refused.flashcore_forward(args) == 1  # 133 KB
