@@ -38,6 +38,8 @@ class Instance:
     boots: int = 0
     #: (from RUNNING, to TERMINATED), epoch seconds.
     billed: list[tuple[float, float | None]] = field(default_factory=list)
+    #: Whose fcctl made it.
+    made_on: str = ""
     on_power: Callable[[bool], None] = lambda on: None
 
     def cost(self, usd_per_hour: float, now: float) -> float:
@@ -182,6 +184,12 @@ class SimulatedCloud:
             if instance.view.status == "RUNNING":
                 action(instance)
 
+    def older(self, instance: Instance) -> Instance | None:
+        """One that is on, has the name of ``instance``, and was made before it."""
+        own, on = instance.view, ("STAGING", "RUNNING")
+        same = [i for i in self.instances.values() if i.view.name == own.name and i.view.status in on]
+        return next((i for i in same if (i.view.created or 0.0) < (own.created or 0.0)), None)
+
     def running(self) -> list[Instance]:
         return [i for i in self.instances.values() if i.view.billed]
 
@@ -236,7 +244,8 @@ class CloudPort:
             return truth.refused("insert", zone, spec.name, "RESOURCE_ALREADY_EXISTS", Remedy.LOOK_AGAIN)
         if world.now < world.no_stock_until:
             return truth.refused("insert", zone, spec.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE)
-        if any(name == spec.name for _, name in truth.instances):
+        # Two computers cannot know of each other; they find out once both machines are there.
+        if any(n == spec.name and i.made_on in ("", self._actor.computer) for (_, n), i in truth.instances.items()):
             raise Violation(f"a second {spec.name} is being created, in {zone}")
         view = Machine(
             "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.machine_type,
@@ -244,7 +253,7 @@ class CloudPort:
             max_run_s=spec.max_run_s, termination_action="STOP",
             disks=(Disk(spec.name, "d", True, spec.disk_gb, True),),
         )  # fmt: skip
-        instance = truth.instances[zone, spec.name] = Instance(view)
+        instance = truth.instances[zone, spec.name] = Instance(view, made_on=self._actor.computer)
         world.on["made"]()
         return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"), view.id)
 

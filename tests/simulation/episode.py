@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +42,7 @@ from orchestrator.workflows.session_plan import plan_session
 from orchestrator.workflows.wake import fetch, waking_usd
 from orchestrator.workflows.witness import Witness
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
+from tests.simulation.company import Company
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
 
@@ -50,6 +51,10 @@ SESSION_USD = 0.8
 #: More than all commands of a schedule together may cost, so that only what happens elsewhere spends it.
 PROJECT_USD = 50.0
 ELSEWHERE = "elsewhere"
+#: The workspace whose books have it when :meth:`Episode._bill` happens.
+BILLED = "sim"
+#: Whoever comes in between; the schedule's faults are not its own.
+OTHER = "other"
 ZONES = ["us-west1-c", "us-west1-a", "us-central1-a"]
 #: A command that ended leaves nothing on; how long it may still take for what it asked for to come true.
 SETTLED_S = 30.0
@@ -113,7 +118,7 @@ def draw(seed: int) -> Schedule:
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_money(made)
+    return _with_company(_with_money(made))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -134,6 +139,19 @@ def _with_money(schedule: Schedule) -> Schedule:
         bill = Fault(rng.randint(40, 220), "bill")
         schedule = replace(schedule, project_cap=PROJECT_USD, faults=tuple(sorted((*schedule.faults, bill))))
     return schedule
+
+
+def _with_company(schedule: Schedule) -> Schedule:
+    """In every eighth schedule another fcctl goes on beside the first; in half of those there is no machine yet."""
+    rng = random.Random(f"company {schedule.seed}")
+    if rng.random() >= 0.125:
+        return schedule
+    kind: Kind = rng.choice(("beside", "abroad"))
+    faults = [*schedule.faults, Fault(rng.randint(1, 40) if rng.random() < 0.8 else rng.randint(40, 220), kind)]
+    if rng.random() < 0.3:
+        faults.append(Fault(rng.randint(1, 10), "stockout", round(rng.uniform(20, 400))))
+    exists = schedule.exists and rng.random() < 0.4
+    return replace(schedule, faults=tuple(sorted(faults)), exists=exists)
 
 
 class VirtualClock:
@@ -224,8 +242,8 @@ class CountedStore(FileStore):
 class CountedSessions(SessionFiles):
     """The real book of sessions; a controller may be killed at each line that it writes there."""
 
-    def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
-        super().__init__(root, clock)
+    def __init__(self, root: Path, clock: Any, world: World, actor: Actor, computer: str) -> None:
+        super().__init__(root, clock, lambda: root.parent.parent / f"sessions-{computer}")
         self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
 
     def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
@@ -279,6 +297,25 @@ def no_threads() -> Iterator[None]:
             module.threading = own
 
 
+@dataclass(frozen=True)
+class Office:
+    """A workspace on a computer."""
+
+    root: Path
+    computer: str
+    key: Path
+    pages: dict[tuple[str, str], Endpoint]
+    locks: dict[tuple[str, str], Actor]
+    target: GcpTarget
+
+    def beside(self, name: str, **changes: Any) -> Office:
+        """Another one, where people think of the zones the other way round."""
+        root = self.root.parent / name
+        root.mkdir(exist_ok=True)
+        target = self.target.model_copy(update={"zones": self.target.zones[::-1]})
+        return replace(self, root=root, target=target, **changes)
+
+
 @dataclass
 class Episode:
     """The stage, and the people on it."""
@@ -288,8 +325,8 @@ class Episode:
     world: World = field(init=False)
     cloud: SimulatedCloud = field(init=False)
     guests: dict[str, Guest] = field(default_factory=dict)
-    pages: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
-    locks: dict[tuple[str, str], Actor] = field(default_factory=dict)
+    offices: list[Office] = field(default_factory=list)
+    company: Company = field(init=False)
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
     runs: list[str] = field(default_factory=list)
@@ -304,14 +341,20 @@ class Episode:
         self.world.on["made"] = self._furnish
         self.world.on["crash"] = self._crash
         self.world.on["other"] = self._other
+        self.world.on["beside"] = self._beside
+        self.world.on["abroad"] = self._abroad
         self.world.on["bill"] = self._bill
+        self.company = Company(self.world)
         self.budget = Budget(project_usd=self.schedule.project_cap)
-        self.target = GcpTarget(
+        target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=self.schedule.release,
             usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
         )  # fmt: skip
-        self.key = self.root / "key"
-        self.key.write_text("a key\n")
+        key, root = self.root / "key", self.root / BILLED
+        key.write_text("a key\n")
+        root.mkdir()
+        self.here = Office(root, "here", key, {}, {}, target)
+        self.offices.append(self.here)
         if self.schedule.exists:
             self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
         self._furnish()
@@ -326,26 +369,29 @@ class Episode:
             self.cloud.crash(instance)
 
     # --------------------------------------------------------------------------------------------------- one command
-    def services(self, actor: Actor) -> Services:
+    def services(self, actor: Actor, office: Office | None = None) -> Services:
+        office = office or self.here
         clock = VirtualClock(self.world, actor)
-        book = Book(self.world, actor, self.pages, self.locks)
-        store = CountedStore(self.root / "results", clock, self.world, actor)
-        sightings = SightingFile(self.root / "results")
-        clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
+        book = Book(self.world, actor, office.pages, office.locks)
+        results = office.root / "results"
+        store = CountedStore(results, clock, self.world, actor)
+        sightings = SightingFile(results)
+        clouds = CloudsPort(self.cloud, actor, Login("me", office.key, "ssh-ed25519 AAAA"))
         witness = Witness(sightings, clock, Budget())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(clouds, lambda: witness),
-            book=book, notifier=Nobody(), sightings=sightings,
-            sessions=CountedSessions(self.root / "results", clock, self.world, actor), bundles=TuneBundles(self.root),
+            book=book, notifier=Nobody(), sightings=sightings, bundles=TuneBundles(self.root),
+            sessions=CountedSessions(results, clock, self.world, actor, office.computer),
         )  # fmt: skip
 
-    def command(self, what: str, name: str) -> str:
+    def command(self, what: str, name: str, office: Office | None = None) -> str:
         """One command of one process, from its start to its end, however it ends; how that was."""
-        actor = Actor(name)
-        services = self.services(actor)
+        office = office or self.here
+        actor = Actor(name, computer=office.computer)
+        services = self.services(actor, office)
         try:
-            self._carry_out(what, services)
+            self._carry_out(what, services, office)
         except Killed:
             ending = "killed"
         except (Detached, KeyboardInterrupt):
@@ -361,12 +407,14 @@ class Episode:
             for active in [*services.store.held, *services.sessions.held]:  # type: ignore[attr-defined]
                 active.release()
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {name}: {what} {ending}")
+        if name != OTHER:
+            self.company.finish()
         self.check(services)
         return ending
 
-    def _carry_out(self, what: str, services: Services) -> None:
+    def _carry_out(self, what: str, services: Services, office: Office) -> None:
         if what == "run":
-            self._run(services)
+            self._run(services, office)
             return
         if what == "session":
             self._session(services)
@@ -391,7 +439,7 @@ class Episode:
 
     def _session(self, services: Services) -> None:
         self.world.advance(0.01)
-        saved = plan_session(services, self.budget, self.target, SESSION_USD, None, 10.0, "sim")
+        saved = plan_session(services, self.budget, self.here.target, SESSION_USD, None, 10.0, "sim")
         self.allowed += saved.worst_case_usd
         sessions.start(services, saved)
 
@@ -403,19 +451,19 @@ class Episode:
     def _agree(self, saved: SavedPlan) -> None:
         self.allowed += saved.worst_case_usd
 
-    def _run(self, services: Services) -> None:
-        prepared = self._prepared(services)
-        if prepared.saved.session is None:  # else it is the session's money
+    def _run(self, services: Services, office: Office) -> None:
+        prepared = self._prepared(services, office)
+        if prepared.saved.session is None or prepared.saved.session_abroad:  # else it is the session's money
             self.allowed += prepared.saved.worst_case_usd
             if self.schedule.stop_at is not None and prepared.saved.worst_case_usd > self.schedule.stop_at:
                 raise Violation(f"a run that stops at ${self.schedule.stop_at} is let cost more")
         self.runs.append(prepared.saved.plan.run_id)
-        link = new_link(services, self.target)
+        link = new_link(services, office.target)
         if services.book.known("sim-project", "vm") is not None:
             link.open_soon()
         run(services, link, prepared.saved, prepared.source)
 
-    def _prepared(self, services: Services) -> Prepared:
+    def _prepared(self, services: Services, office: Office) -> Prepared:
         steps = [
             Step(id="build", run="x", timeout="3m", activity="build"),
             Step(id="test", run="x", timeout="4m"),
@@ -423,10 +471,10 @@ class Episode:
         ]
         job = Job(job="bench", steps=steps)
         self.world.advance(0.01)  # an attempt is known by the moment it was planned
-        return prepare(services, self.root, "sim", self.budget, self._wanted(job))
+        return prepare(services, office.root, office.root.name, self.budget, self._wanted(job, office))
 
-    def _wanted(self, job: Job) -> Wanted:
-        return Wanted(job, self.target, {}, None, self.schedule.stop_at, self.schedule.stop_at is not None)
+    def _wanted(self, job: Job, office: Office) -> Wanted:
+        return Wanted(job, office.target, {}, None, self.schedule.stop_at, self.schedule.stop_at is not None)
 
     def _other(self) -> None:
         """Another fcctl on this laptop, while the first is in the middle of something."""
@@ -434,7 +482,35 @@ class Episode:
             return
         self._depth += 1
         try:
-            self.command(self.world.rng.choice(("ps", "run", "cancel")), "other")
+            self.command(self.world.rng.choice(("ps", "run", "cancel")), OTHER)
+        finally:
+            self._depth -= 1
+
+    def _beside(self) -> None:
+        """Another fcctl on this laptop goes on beside the first, in its workspace or in another one."""
+        if self.world.rng.random() < 0.5:
+            self._join(self.here, ("ps", "run", "cancel"))
+        else:
+            self._join(self.here.beside("beside"), ("run",))
+
+    def _abroad(self) -> None:
+        """Another fcctl, which has nothing in common with the first but its target's name."""
+        key = self.root / "key-abroad"
+        key.write_text("another key\n")
+        self._join(self.here.beside("abroad", computer="abroad", key=key, pages={}, locks={}), ("run",))
+
+    def _join(self, office: Office, commands: tuple[str, ...]) -> None:
+        if self._depth:
+            return
+        self._depth += 1
+        if office.root not in [known.root for known in self.offices]:
+            self.offices.append(office)
+        what = self.world.rng.choice(commands)
+        self.company.join(lambda: self._live_beside(what, office))
+
+    def _live_beside(self, what: str, office: Office) -> None:
+        try:
+            self.command(what, OTHER, office)
         finally:
             self._depth -= 1
 
@@ -445,7 +521,7 @@ class Episode:
             project="sim-project", zone=ZONES[0], name=ELSEWHERE, instance_id="0", target=ELSEWHERE,
             usd_per_hour=PROJECT_USD, started=now - 3600.0, stopped=now, seen=now,
         )  # fmt: skip
-        SightingFile(self.root / "results").note(word)
+        SightingFile(self.here.root / "results").note(word)
         # What a run in a session may cost was reserved when the session began.
         capped = self.schedule.project_cap is not None and "session" not in self.schedule.commands
         if capped and self.world.cap_spent_at is None:
@@ -455,7 +531,7 @@ class Episode:
     def play(self) -> None:
         """The commands, with time in between, then a long time; every invariant is looked at on the way."""
         rng = self.world.rng
-        with no_threads():
+        with no_threads(), closing(self.company):
             for number, what in enumerate(self.schedule.commands):
                 if what == "never":
                     break
@@ -469,7 +545,8 @@ class Episode:
             else:
                 for number in range(2):
                     self.world.advance(3 * 3600)
-                    self.command("ps", f"last-{number}")
+                    for office in self.offices:
+                        self.command("ps", f"last-{number}", office)
             self.converged()
 
     # -------------------------------------------------------------------------------------------------- what must hold
@@ -491,7 +568,7 @@ class Episode:
 
     def _results(self, services: Services, guest: Guest, run_id: str, ended: bool) -> None:
         """A step that finished has its result here, or still there and a run here that will ask for it."""
-        store = services.store
+        store = self._store_of(services, run_id)
         there = guest.files(guest.runs[run_id])
         if not store.is_complete(run_id):
             if run_id not in store.active():
@@ -507,6 +584,11 @@ class Episode:
         if not ended:
             raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")
 
+    def _store_of(self, services: Services, run_id: str) -> Any:
+        """Where the run is known; if nowhere, where somebody looks for it."""
+        stores = [services.store, *(self.services(Actor("judge"), office).store for office in self.offices)]
+        return next((s for s in stores if s.is_complete(run_id) or run_id in s.active()), services.store)
+
     def _after(self, ending: str) -> None:
         """A run that was seen to its end, or refused, leaves no machine on behind it."""
         if self.schedule.release == "keep" or not ending.startswith(("ended", "refused")) or self._live():
@@ -517,13 +599,15 @@ class Episode:
                 raise Violation(f"{instance.view.name} is {instance.view.status} after a command that {ending}")
 
     def _live(self) -> bool:
-        sessions_open = [p for p in (self.root / "results/sessions").glob("2*") if not (p / "end.json").exists()]
-        return bool(sessions_open) or any((self.root / "results" / "active").glob("2*"))
+        results = [office.root / "results" for office in self.offices]
+        sessions_open = [p for r in results for p in (r / "sessions").glob("2*") if not (p / "end.json").exists()]
+        return bool(sessions_open) or any(True for r in results for _ in (r / "active").glob("2*"))
 
     def _excused(self, instance: Instance) -> bool:
         """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
-        owed = self.services(Actor("judge")).store.owed()
-        return self.cloud.starts[-1:] == ["console"] or bool(owed)
+        debts = [d for office in self.offices for d in self.services(Actor("judge"), office).store.owed().values()]
+        owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
+        return self.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
 
     def _books(self, services: Services) -> None:
         """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
@@ -533,9 +617,9 @@ class Episode:
         shows the difference; here it is left alone.
         """
         kinds = {fault.kind for fault in self.schedule.faults}
-        if kinds & {"skew", "cloud_down", "lost_reply", "other"}:
+        if kinds & {"skew", "cloud_down", "lost_reply", "other", "beside", "abroad"}:
             return
-        audit(services, {"l4": self.target}, Budget(), workspace="sim")
+        audit(services, {"l4": self.here.target}, Budget(), workspace="sim")
         lines = [line for line in ledger_lines(services) if line.what is None]
         known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
         true = sum(max(60.0, (end or self.world.now) - start) for start, end in self.cloud.billed())
@@ -551,8 +635,10 @@ class Episode:
         services = self.services(Actor("judge"))
         self.check(services)
         self._books(services)
-        if "never" in self.schedule.commands:
-            return
+        for office in self.offices if "never" not in self.schedule.commands else ():
+            self._all_done(self.services(Actor("judge"), office))
+
+    def _all_done(self, services: Services) -> None:
         if services.store.owed():
             raise Violation(f"still to be stopped, hours later: {services.store.owed()}")
         if services.sessions.open():

@@ -62,6 +62,8 @@ class Guest:
     def submit(self, plan: wire.RunPlan) -> str:
         if plan.run_id in self.runs:
             return "exists"
+        if (first := self.cloud.older(self.instance)) is not None:
+            raise Violation(f"a run begins on a second {first.view.name}, in {self.instance.view.zone}")
         if self.world.now < self.world.disk_full_until:
             raise HostFault("the disk is full", fault="disk_full")
         before = self.runs.get(plan.resume_from or "")
@@ -133,7 +135,7 @@ class Guest:
     def followed(self, run: Run, by: Actor) -> None:
         """Somebody who follows a run past a cap that is spent ends it soon; one who was away a while starts anew."""
         spent_at, now = self.world.cap_spent_at, self.world.now
-        if spent_at is None or run.ended:
+        if spent_at is None or run.ended or run.plan.workspace != "sim":  # another workspace has books of its own
             return
         who, since, last = self._polls.get(run.plan.run_id, ("", now, now))
         if who != by.name or now - last > AWAY_S:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from orchestrator.workflows import drive, guard, hold, hold_release, prepare, se
 from orchestrator.workflows.collect import Collection
 from orchestrator.workflows.machines import Changes
 from orchestrator.workflows.release import Released
-from tests.simulation import episode
+from tests.simulation import cloud, episode
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,16 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(reconcile, what, lambda *_: [])
 
 
+def no_lock(patch: pytest.MonkeyPatch) -> None:
+    """Two fcctls of one computer turn a machine on side by side."""
+    patch.setattr(cloud.Book, "turning_on", lambda *_: nullcontext(True))
+
+
+def no_second_look(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether another computer made a machine at the same moment."""
+    patch.setattr(decision, "_withdraw", lambda *_: None)
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$", seed=8),
@@ -137,4 +148,6 @@ MUTANTS = [
     Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
     Mutant("the guard asleep", guard_asleep, "the project's cap is spent", seed=10),
     Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
+    Mutant("no lock", no_lock, "a second vm is being created"),
+    Mutant("no second look", no_second_look, "vm is RUNNING after"),
 ]

@@ -34,6 +34,8 @@ Kind = Literal[
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
     "other",  # another fcctl does its whole work in between
+    "beside",  # another fcctl of this computer begins, and both go on
+    "abroad",  # the same of another computer
     "bill",  # a machine elsewhere was on for nobody, and the project's cap is spent
 ]
 
@@ -66,6 +68,7 @@ class Actor:
 
     name: str
     alive: bool = True
+    computer: str = "here"
 
 
 @dataclass
@@ -166,5 +169,5 @@ class World:
             case "cut" | "cloud_down" | "stockout" | "full":
                 name = {"cut": "link_down", "cloud_down": "cloud_down", "stockout": "no_stock", "full": "disk_full"}
                 setattr(self, f"{name[fault.kind]}_until", until)
-            case "preempt" | "crash" | "console" | "other" | "bill":
+            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill":
                 self.on[fault.kind]()
