@@ -315,6 +315,7 @@ class Engine:
             flight.rung += 1
             self._time(station, flight)
             return
+        self.pace.ended(flight.rung)
         state = "complete" if flight.rung == self.halving.top else "pruned"
         self._tell(flight, state, value=value, per_case=timed.per_case)
 

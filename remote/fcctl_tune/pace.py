@@ -1,7 +1,7 @@
 """How long a timing may take: a GPU that would wait for the next build measures the present one better instead.
 
 Builds come in at some rate; that times the number of GPUs is the time a GPU has for each trial. What its check leaves
-of that goes into repeats, evenly over the rungs. Where timing is slower than building, nothing is added.
+of that goes into repeats, of each rung in proportion. Where timing is slower than building, nothing is added.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Pace:
     _built_at: Optional[float] = None
     _check: Optional[float] = None
     _repeat: Optional[float] = None  # of all cases together, once
+    _repeats: Optional[float] = None  # of a trial, as halving has them
 
     def built(self, now: float) -> None:
         """A build came in at ``now`` (of one monotonic clock)."""
@@ -44,18 +45,17 @@ class Pace:
         if check_s is not None:
             self._check = _mean(self._check, check_s)
 
+    def ended(self, rung: int) -> None:
+        """A trial came as far as ``rung``."""
+        self._repeats = _mean(self._repeats, float(sum(self.halving.repeats[: rung + 1])))
+
     def factor(self, gpus: int) -> int:
         """How many times as many repeats are worth taking now, of :data:`FACTORS`."""
-        if not self._interval or not self._repeat:
+        if not self._interval or not self._repeat or not self._repeats:
             return 1
         a_trial = min(USED * gpus * self._interval - (self._check or 0.0), LONGEST_S)
         fits = a_trial / (self._repeat * self._repeats)
         return max((n for n in FACTORS if n <= fits), default=1)
-
-    @property
-    def _repeats(self) -> float:
-        """Of a trial in the mean: of every ``keep`` at a rung one rises."""
-        return sum(n / self.halving.keep**rung for rung, n in enumerate(self.halving.repeats))
 
 
 def _mean(mean: Optional[float], new: float) -> float:

@@ -169,6 +169,7 @@ def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch
     for build in range(9):
         made.pace.built(float(build))  # one a second
         made.pace.timed(3, 0.003, 0.01)
+        made.pace.ended(0)
     made.effort.have(1)
     monkeypatch.setattr(made.pace, "built", lambda now: None)
     made.run()
