@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,50 @@ def test_the_pinned_keys_as_openssh_reads_them(book: FileMachineBook) -> None:
     path = book.known_hosts(KNOWN)
     assert path.read_text() == f"compute.123 {KEYS[0]}\n"
     assert book.known_hosts(replace(KNOWN, host_keys=())).read_text() == ""
+
+
+def _hold_for_ever(folder: Path, ready: Connection) -> None:
+    with FileMachineBook(folder).turning_on("proj-one", "vm") as alone:
+        ready.send(alone)
+        time.sleep(600)
+
+
+def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: FileMachineBook) -> None:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_hold_for_ever, args=(book.folder, theirs))
+    other.start()
+    try:
+        assert ours.recv()
+        with book.turning_on("proj-one", "vm") as alone, book.turning_on("proj-one", "vm-2") as elsewhere:
+            assert (alone, elsewhere) == (False, True)
+        other.kill()
+        other.join(30)
+        with book.turning_on("proj-one", "vm") as alone:
+            assert alone
+    finally:
+        other.kill()
+        other.join(30)
+        other.close()
+        ours.close()
+        theirs.close()
+
+
+def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineBook) -> None:
+    with pytest.raises(KeyboardInterrupt), book.turning_on("proj-one", "vm"):
+        raise KeyboardInterrupt
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone
+        assert book.known("proj-one", "vm") is None
+        book.remember(KNOWN)
+    assert book.known("proj-one", "vm") == KNOWN
+    book.forget("proj-one", "vm")
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone
+
+
+def test_a_lock_that_cannot_be_had_is_told_before_anything_is_spent(book: FileMachineBook) -> None:
+    book.folder.write_text("x")
+    with pytest.raises(FcctlError, match="lock a machine"), book.turning_on("proj-one", "vm"):
+        raise AssertionError("nothing is turned on")
+    with pytest.raises(ValueError, match=r"\.\./vm"), book.turning_on("proj-one", "../vm"):
+        raise AssertionError("nothing is turned on")

@@ -182,6 +182,66 @@ def test_of_two_of_one_name_the_newest_disk_counts() -> None:
     assert move([old, new], history(tried("start", NO_STOCK, ZONES[1]))) == m.Start(old)
 
 
+# ------------------------------------------------------------------------------------- made by two computers at once
+def made(zone: str, created: float | None, label: str = "ours", status: str = "RUNNING", **changes: Any) -> Machine:
+    labels = {"fcctl": "yes", "fcctl-run": label}
+    return machine(status, zone, created=created, labels=labels, deadline=NOW + 3600, **changes)
+
+
+def both(ours: Machine, theirs: Machine, *more: m.Attempt) -> m.Move:
+    return move([ours, theirs], history(tried("create", zone=ours.zone), *more), label="ours")
+
+
+def test_of_two_made_at_once_the_younger_is_taken_back() -> None:
+    ours, theirs = made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs")
+    assert both(ours, theirs) == m.Withdraw(ours, theirs)
+    assert both(ours, replace(theirs, status="STAGING")) == m.Withdraw(ours, replace(theirs, status="STAGING"))
+    assert move([theirs], history(tried("create"), tried("delete")), label="ours") == m.Use(theirs)
+    assert both(replace(ours, status="STOPPING"), theirs, tried("delete")) == m.Use(theirs)
+
+
+def test_the_older_one_is_kept_and_all_agree_which_that_is() -> None:
+    ours, theirs = made(ZONES[1], NOW + 1), made(ZONES[0], NOW + 2, "theirs")
+    assert both(ours, theirs) == m.Use(ours)
+    for one, other in ((NOW, NOW), (None, None), (NOW, None)):
+        a_sees = move([made(ZONES[0], one, "a"), made(ZONES[1], other, "b")], history(tried("create")), label="a")
+        b_has = history(tried("create", zone=ZONES[1]))
+        b_sees = move([made(ZONES[1], other, "b"), made(ZONES[0], one, "a")], b_has, label="b")
+        assert {type(a_sees), type(b_sees)} == {m.Use, m.Withdraw}
+
+
+@pytest.mark.parametrize(
+    ("ours", "past"),
+    [
+        (made(ZONES[0], NOW + 2, "somebody who found it"), tried("create")),
+        (made(ZONES[0], NOW + 2), tried("start")),
+        (made(ZONES[0], NOW + 2), tried("create", NO_STOCK)),
+        (replace(made(ZONES[0], NOW + 2), labels={"fcctl-run": "ours"}), tried("create")),
+    ],
+    ids=["it is used by another run", "it was not made here", "the creation was refused", "it is not fcctl's"],
+)
+def test_nothing_is_taken_back_that_is_not_ours(ours: Machine, past: m.Attempt) -> None:
+    theirs = made(ZONES[1], NOW + 1, "theirs")
+    assert move([ours, theirs], history(past), label="ours") == m.Use(theirs)
+
+
+def test_a_machine_that_is_off_is_no_reason_to_take_one_back() -> None:
+    copy, original = made(ZONES[1], NOW), machine(created=NOW - 9000)
+    past = history(tried("start", NO_STOCK), tried("snapshot"), tried("create", zone=ZONES[1]))
+    assert move([original, copy], past, label="ours", on_stockout="rebuild") == m.Use(copy)
+
+
+def test_what_cannot_be_taken_back_ends_it() -> None:
+    """Then what was turned on is let go as after any failure."""
+    end = both(made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs"), tried("delete", FATAL))
+    assert isinstance(end, m.GiveUp)
+    assert (end.problem, "second vm" in end.message) == ("denied", True)
+
+
+def test_once_it_is_taken_back_and_the_other_is_gone_one_is_made_again() -> None:
+    assert isinstance(move([], history(tried("create"), tried("delete")), label="ours"), m.Create)
+
+
 @pytest.mark.parametrize("action", ["fence", "start"])
 def test_a_refusal_that_nothing_cures(action: m.Action) -> None:
     seen = machine(max_run_s=1 if action == "fence" else 3600)
