@@ -22,6 +22,7 @@ from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError
 from fcctl_tune.final import Final
 from fcctl_tune.fleet import Fleet, Scheduled
 from fcctl_tune.halving import Halving
+from fcctl_tune.join import is_address
 from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.records import Trial
 from fcctl_tune.roster import is_name
@@ -39,6 +40,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     options = parser.parse_args(argv)
     if (options.fleet or options.host) and not (options.fleet and is_name(options.host)):
         parser.error("--fleet FILE goes with --host NAME, of letters, digits and ._-")
+    if options.scheduler and not is_address(options.scheduler):
+        parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
     try:
         return Run(options).carry_out()
     except (SpecError, StudyMismatch) as error:

@@ -122,14 +122,13 @@ class Scheduled(DaskCluster):
         Raises:
             TuneError: Dask is missing; nobody is there.
         """
-        self.ending.enter_context(dask_settings.required())
-        try:
-            self.connect(self.address, dask_settings.security(self.tls))
-        except (OSError, ValueError) as error:
+        if not join.Join(self.address).answers(self.tls):
             raise TuneError(
-                "no scheduler answers at %s: %s" % (self.address, error),
-                "is it running, reachable from here, and does it want a key (--tls)?",
-            ) from None
+                "no scheduler answers at %s" % self.address,
+                "is it running, reachable from here, and is --tls the file with its key and certificate?",
+            )
+        self.ending.enter_context(dask_settings.required())
+        self.connect(self.address, dask_settings.security(self.tls))
         self._roster = Roster(dask_settings.version(), self.notice, lambda *_: None)
         self._roster.deaths = self.deaths
         self._here = time.monotonic()

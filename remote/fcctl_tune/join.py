@@ -7,6 +7,7 @@ anything.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ SCHEMA = 1
 MOST_PEM = 20_000
 #: How long a scheduler may take to answer, seconds.
 ANSWER_S = 10.0
+
+
+#: Of a scheduler, as Dask writes it.
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+def is_address(text: str) -> bool:
+    """Whether a scheduler may be there."""
+    return _ADDRESS.fullmatch(text) is not None
 
 
 def offer(path: str, port: int, pem: Optional[str], token: str) -> None:
@@ -67,15 +77,19 @@ class Join:
         is_number = isinstance(patience, (int, float)) and not isinstance(patience, bool)
         if not (isinstance(address, str) and isinstance(token, str) and (patience is None or is_number)):
             raise ValueError("scheduler is a port, token a text, patience_s a number")
+        if not is_address(address):
+            raise ValueError("%r is no address such as tls://HOST:8786" % address)
         return cls(address, pem, token, patience)
 
     def answers(self, tls: Optional[str]) -> bool:
         """Whether a scheduler is there, and not only a tunnel that leads nowhere; ``tls``: a file with :attr:`pem`."""
         host, _, port = self.address.rpartition("://")[2].rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), ANSWER_S) as plain:
-                if tls is None:
+            with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as plain:
+                if not self.address.startswith("tls"):
                     return bool(plain.recv(1))
+                if tls is None:
+                    return False
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.check_hostname = False
                 context.load_verify_locations(tls)

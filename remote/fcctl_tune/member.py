@@ -24,7 +24,7 @@ from fcctl_remote.text import one_line
 from fcctl_tune import dask_settings, devices, roster, site, tasks, workplace
 from fcctl_tune.crew import Crew, this_machine
 from fcctl_tune.errors import Lacking, TuneError
-from fcctl_tune.join import Join
+from fcctl_tune.join import Join, is_address
 from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, LOST
 
 UNAVAILABLE, STOPPED = 69, 143
@@ -50,6 +50,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     options = parser.parse_args(argv)
     if not roster.is_name(options.host):
         parser.error("--host: a name of letters, digits and ._-, 63 at most")
+    if options.scheduler and not is_address(options.scheduler):
+        parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
     try:
         return Member(options).carry_out()
     except Lacking as error:

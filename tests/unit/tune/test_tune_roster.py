@@ -168,6 +168,7 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
     [
         None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1}, {"schema": 1, "scheduler": 0},
         {"schema": 1, "scheduler": 1, "tls": {}}, {"schema": 1, "scheduler": 1, "tls": {"pem": "x" * 30_000}},
+        {"schema": 1, "address": "nowhere"}, {"schema": 1, "address": "tcp://a b:1"},
         {"schema": 1, "scheduler": 1, "patience_s": "long"}, {"schema": 1, "scheduler": 1, "token": 7},
     ],
 )  # fmt: skip
