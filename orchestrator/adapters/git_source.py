@@ -20,7 +20,7 @@ from orchestrator.ports import Source
 #: What the controller itself writes in a workspace, whatever its .gitignore says.
 OWN = (
     ".fcctl", "results/runs", "results/active", "results/schedules", "results/sessions", "results/machines.jsonl",
-    "results/index.sqlite", "results/tags.toml",
+    "results/index.sqlite", "results/index.sqlite.lock", "results/tags.toml",
 )  # fmt: skip
 #: Left out where no git is installed to read .gitignore.
 WITHOUT_GIT = frozenset(

@@ -23,11 +23,13 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
     """Stop RUNs and bring home what they have. The step that runs gets SIGTERM, then SIGKILL."""
     from orchestrator.app import opened
     from orchestrator.errors import FcctlError, UsageError
+    from orchestrator.workflows.cancel import with_members
 
     if not runs and not everything:
         raise UsageError("no run named", hint="fcctl ps lists the active ones; --all cancels every one")
     with opened(cli, quiet=True) as services:
-        ids = services.store.active() if everything else [services.store.resolve(name) for name in runs]
+        named = services.store.active() if everything else [services.store.resolve(name) for name in runs]
+        ids = with_members(services.store, named)
         results: list[dict[str, Any]] = []
         failed: list[FcctlError] = []
         for run_id in ids:

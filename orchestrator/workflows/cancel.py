@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import ConflictError, HostFault, HostUnreachable, RunNotFound
-from orchestrator.ports import Services
+from orchestrator.ports import Services, Store
 from orchestrator.workflows.resume import new_link, resumed, saved_plan
+
+
+def with_members(store: Store, run_ids: Sequence[str]) -> list[str]:
+    """``run_ids``, and the runs that do nothing but help one of these."""
+    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in run_ids]
+    return list(dict.fromkeys([*run_ids, *helping]))
 
 
 def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:

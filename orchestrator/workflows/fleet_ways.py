@@ -144,7 +144,6 @@ class Spoke(Way):
         self._hub = hub
 
     def _use(self, passage: Passage) -> None:
-        self._take_back(passage, self._runs[:-1])
         port = passage.listen(self._hub.reach)
         told: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
@@ -152,6 +151,7 @@ class Spoke(Way):
             if run_id is not None and scheduler is not None and told != (run_id, scheduler):
                 if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
                     told = run_id, scheduler
+                self._take_back(passage, [r for r in self._runs if r != run_id])
             elif told is not None:
                 passage.check()
             self._closed.wait(SOON_S if told is None else STANDING_S)
