@@ -156,7 +156,7 @@ class _Acquisition:
         return self._changes.cloud_ahead_s or 0.0
 
     def _mark(self, machine: Machine, labels: Mapping[str, str]) -> None:
-        """Say on the machine who uses it; for people and for the audit, so nothing depends on it."""
+        """Say on the machine who uses it: for people, for the audit, and for who is about to turn it off."""
         operation = self._changes.make(
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )

@@ -9,16 +9,13 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fcctl_remote import wire
 from orchestrator.adapters.gcp.watched import WatchedClouds
 from orchestrator.adapters.sightings import SightingFile
-from orchestrator.adapters.store import FileStore
-from orchestrator.adapters.store.sessions import FileHeldSession, SessionFiles
 from orchestrator.adapters.tune_bundle import TuneBundles
 from orchestrator.domain.budget import Budget
 from orchestrator.domain.cloud import Endpoint
@@ -27,9 +24,7 @@ from orchestrator.domain.ledger import Sighting
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import FcctlError, LinkLost
-from orchestrator.ports import ActiveRun, Login, Services, Source
-from orchestrator.workflows import debts, machines
-from orchestrator.workflows import link as links
+from orchestrator.ports import Login, Services
 from orchestrator.workflows import session as sessions
 from orchestrator.workflows.audit import audit
 from orchestrator.workflows.cancel import cancel
@@ -44,12 +39,12 @@ from orchestrator.workflows.witness import Witness
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.company import Company
 from tests.simulation.host import Guest, Hosts
-from tests.simulation.world import EPOCH, Actor, Fault, Killed, Kind, Violation, World
+from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
+from tests.simulation.schedule import PROJECT_USD, Schedule
+from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
 
 RATE = 0.72
 SESSION_USD = 0.8
-#: More than all commands of a schedule together may cost, so that only what happens elsewhere spends it.
-PROJECT_USD = 50.0
 ELSEWHERE = "elsewhere"
 #: The workspace whose books have it when :meth:`Episode._bill` happens.
 BILLED = "sim"
@@ -58,243 +53,6 @@ OTHER = "other"
 ZONES = ["us-west1-c", "us-west1-a", "us-central1-a"]
 #: A command that ended leaves nothing on; how long it may still take for what it asked for to come true.
 SETTLED_S = 30.0
-
-KINDS: tuple[Kind, ...] = (
-    "kill", "kill", "kill_after", "kill_after", "interrupt", "sleep", "cut", "lost_reply", "lost_reply", "cloud_down",
-    "stockout", "preempt", "preempt", "crash", "console", "slow_stop", "skew", "full", "other",
-)  # fmt: skip
-AMOUNTS: dict[str, tuple[float, float]] = {
-    "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
-    "slow_stop": (60, 500), "skew": (-1800, 1800), "full": (60, 3000),
-}  # fmt: skip
-
-
-Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never"]
-COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """All that makes an episode what it is: replayed, it happens again."""
-
-    seed: int
-    faults: tuple[Fault, ...]
-    #: What the user types, one after another; ``never`` ends it: nobody comes back.
-    commands: tuple[Command, ...]
-    release: Literal["stop", "keep", "delete"] = "stop"
-    exists: bool = True
-    #: ``--budget``, with ``--stop-at-budget``, of every run.
-    stop_at: float | None = None
-    #: ``[budget] project_usd``.
-    project_cap: float | None = None
-
-    def __str__(self) -> str:
-        faults = " ".join(map(str, self.faults)) or "-"
-        money = f" stop_at={self.stop_at}" if self.stop_at is not None else ""
-        money += f" project_cap={self.project_cap}" if self.project_cap is not None else ""
-        return (
-            f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists}{money}"
-            f" faults: {faults}"
-        )
-
-
-def draw(seed: int) -> Schedule:
-    """A random schedule; the same for the same seed."""
-    rng = random.Random(seed)
-    count = rng.choice((1, 1, 2, 2, 3, 4, 6))
-    faults = []
-    for _ in range(count):
-        kind = rng.choice(KINDS)
-        low, high = AMOUNTS.get(kind, (0.0, 0.0))
-        amount = round(rng.uniform(low, high)) if kind in AMOUNTS else 0.0
-        # Waking takes some 40 effects, a whole run some 200.
-        at = rng.randint(1, 50) if rng.random() < 0.5 else rng.randint(40, 220)
-        if kind in ("preempt", "crash", "console"):
-            at = rng.randint(30, 200)
-        faults.append(Fault(at, kind, amount))
-    commands: list[Command] = ["run"]
-    for _ in range(rng.randint(0, 3)):
-        commands.append(rng.choice(COMMANDS))
-    commands.append(rng.choice(("ps", "ps", "never")))
-    release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
-    made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_company(_with_money(made))
-
-
-def _with_money(schedule: Schedule) -> Schedule:
-    """Every fourth schedule has a session in it, every fourth a budget to stop at, every fifth a cap of the project
-    that something else spends; several of them, now and then."""
-    rng = random.Random(f"money {schedule.seed}")
-    if rng.random() < 0.25:
-        first, *rest = schedule.commands
-        session: list[Command] = ["session", first, *rest]
-        if rng.random() < 0.6:
-            session.insert(rng.randint(1, len(session) - 1), "session stop")
-        if rng.random() < 0.3:
-            session.insert(rng.randint(1, len(session) - 1), "run")
-        schedule = replace(schedule, commands=tuple(session))
-    if rng.random() < 0.25:
-        schedule = replace(schedule, stop_at=round(rng.uniform(0.05, 0.35), 3))
-    if rng.random() < 0.2:
-        bill = Fault(rng.randint(40, 220), "bill")
-        schedule = replace(schedule, project_cap=PROJECT_USD, faults=tuple(sorted((*schedule.faults, bill))))
-    return schedule
-
-
-def _with_company(schedule: Schedule) -> Schedule:
-    """In every eighth schedule another fcctl goes on beside the first; in half of those there is no machine yet."""
-    rng = random.Random(f"company {schedule.seed}")
-    if rng.random() >= 0.125:
-        return schedule
-    kind: Kind = rng.choice(("beside", "abroad"))
-    faults = [*schedule.faults, Fault(rng.randint(1, 40) if rng.random() < 0.8 else rng.randint(40, 220), kind)]
-    if rng.random() < 0.3:
-        faults.append(Fault(rng.randint(1, 10), "stockout", round(rng.uniform(20, 400))))
-    exists = schedule.exists and rng.random() < 0.4
-    return replace(schedule, faults=tuple(sorted(faults)), exists=exists)
-
-
-class VirtualClock:
-    """The laptop's clock: the world's, give or take its skew."""
-
-    def __init__(self, world: World, actor: Actor) -> None:
-        self._world, self._actor = world, actor
-
-    def now(self) -> float:
-        return self._world.now + self._world.skew
-
-    def monotonic(self) -> float:
-        return self._world.now
-
-    def elapsed(self) -> float:
-        return self._world.now
-
-    def sleep(self, seconds: float) -> None:
-        if not self._actor.alive:
-            raise Killed
-        self._world.advance(max(0.0, seconds))
-
-
-class Silent:
-    """An observer that hears everything and shows nothing."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def phase(self, name: str, detail: str = "") -> None: ...
-
-    def event(self, event: wire.Event) -> None: ...
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def close(self) -> None: ...
-
-
-class Files:
-    """A source of one file."""
-
-    def read(self, root: Path) -> Source:
-        entry = wire.TreeEntry("a.cu", "0" * 64, 10)
-        return Source(root, (entry,), "1" * 64, None, False)
-
-
-class Nobody:
-    """A notifier that nobody listens to."""
-
-    def send(self, notice: object) -> list[str]:
-        return []
-
-
-class CountedStore(FileStore):
-    """The real store; what it writes are effects, at which a controller may be killed, and its runs die with it."""
-
-    def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
-        super().__init__(root, clock)
-        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
-
-    def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
-        made = super().begin
-        return self._world.effect(self._actor, "store.begin", lambda: self._counted(made(run_id, plan)), via="disk")
-
-    def claim(self, run_id: str) -> ActiveRun | None:
-        claimed = super().claim(run_id)
-        return self._counted(claimed) if claimed is not None else None
-
-    def _counted(self, active: ActiveRun) -> ActiveRun:
-        self.held.append(active)
-        world, actor = self._world, self._actor
-        append, complete = active.journal.append, active.complete
-
-        def counted_append(kind: str, **data: Any) -> None:
-            world.effect(actor, f"journal {kind}", lambda: append(kind, **data), via="disk")
-
-        def counted_complete(record: Any) -> Path:
-            return world.effect(actor, f"complete {record.status}", lambda: complete(record), via="disk")
-
-        active.journal.append = counted_append  # type: ignore[method-assign]
-        active.complete = counted_complete  # type: ignore[method-assign]
-        return active
-
-
-class CountedSessions(SessionFiles):
-    """The real book of sessions; a controller may be killed at each line that it writes there."""
-
-    def __init__(self, root: Path, clock: Any, world: World, actor: Actor, computer: str) -> None:
-        super().__init__(root, clock, lambda: root.parent.parent / f"sessions-{computer}")
-        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
-
-    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
-        made = super().begin
-        return self._world.effect(self._actor, "session", lambda: self._counted(made(session_id, plan)), via="disk")
-
-    def claim(self, session_id: str) -> FileHeldSession | None:
-        claimed = super().claim(session_id)
-        return self._counted(claimed) if claimed is not None else None
-
-    def _counted(self, held: FileHeldSession) -> FileHeldSession:
-        self.held.append(held)
-        append, end = held.journal.append, held.end
-
-        def counted_append(kind: str, **data: Any) -> None:
-            self._world.effect(self._actor, f"session {kind}", lambda: append(kind, **data), via="disk")
-
-        def counted_end(record: Any) -> None:
-            self._world.effect(self._actor, f"session ended: {record.how}", lambda: end(record), via="disk")
-
-        held.journal.append = counted_append  # type: ignore[method-assign]
-        held.end = counted_end  # type: ignore[method-assign]
-        return held
-
-
-class Inline:
-    """A thread that does its work when it is started: one world, one order of events."""
-
-    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
-        self._target, self._args = target, args
-
-    def start(self) -> None:
-        self._target(*self._args)
-
-
-@contextmanager
-def no_threads() -> Iterator[None]:
-    """The workflows' background threads, made part of the one order of events."""
-
-    class Threading:
-        Thread = Inline
-
-    modules: list[Any] = [links, machines, debts]
-    before = [module.threading for module in modules]
-    for module in modules:
-        module.threading = Threading
-    try:
-        yield
-    finally:
-        for module, own in zip(modules, before, strict=True):
-            module.threading = own
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.simulation.episode import Schedule, draw, play
+from tests.simulation.episode import play
+from tests.simulation.schedule import Schedule, draw
 
 
 def outcome(schedule: Schedule) -> str | None:

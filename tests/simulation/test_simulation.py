@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.episode import Episode, Schedule, draw, play, shrink
+from tests.simulation.episode import Episode, play, shrink
 from tests.simulation.judge import outcome
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.schedule import Schedule, draw
 from tests.simulation.world import Fault
 
 #: In CI; `make simulate` plays ten times as many, or as many as you like.

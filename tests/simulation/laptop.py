@@ -1,0 +1,159 @@
+"""A virtual laptop: its clock, its disk (the real store, whose every line is an effect), and nobody to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fcctl_remote import wire
+from orchestrator.adapters.store import FileStore
+from orchestrator.adapters.store.sessions import FileHeldSession, SessionFiles
+from orchestrator.ports import ActiveRun, Source
+from orchestrator.workflows import debts, machines
+from orchestrator.workflows import link as links
+from tests.simulation.world import Actor, Killed, World
+
+
+class VirtualClock:
+    """The laptop's clock: the world's, give or take its skew."""
+
+    def __init__(self, world: World, actor: Actor) -> None:
+        self._world, self._actor = world, actor
+
+    def now(self) -> float:
+        return self._world.now + self._world.skew
+
+    def monotonic(self) -> float:
+        return self._world.now
+
+    def elapsed(self) -> float:
+        return self._world.now
+
+    def sleep(self, seconds: float) -> None:
+        if not self._actor.alive:
+            raise Killed
+        self._world.advance(max(0.0, seconds))
+
+
+class Silent:
+    """An observer that hears everything and shows nothing."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+
+    def event(self, event: wire.Event) -> None: ...
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+    def close(self) -> None: ...
+
+
+class Files:
+    """A source of one file."""
+
+    def read(self, root: Path) -> Source:
+        entry = wire.TreeEntry("a.cu", "0" * 64, 10)
+        return Source(root, (entry,), "1" * 64, None, False)
+
+
+class Nobody:
+    """A notifier that nobody listens to."""
+
+    def send(self, notice: object) -> list[str]:
+        return []
+
+
+class CountedStore(FileStore):
+    """The real store; what it writes are effects, at which a controller may be killed, and its runs die with it."""
+
+    def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
+        super().__init__(root, clock)
+        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+
+    def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
+        made = super().begin
+        return self._world.effect(self._actor, "store.begin", lambda: self._counted(made(run_id, plan)), via="disk")
+
+    def claim(self, run_id: str) -> ActiveRun | None:
+        claimed = super().claim(run_id)
+        return self._counted(claimed) if claimed is not None else None
+
+    def _counted(self, active: ActiveRun) -> ActiveRun:
+        self.held.append(active)
+        world, actor = self._world, self._actor
+        append, complete = active.journal.append, active.complete
+
+        def counted_append(kind: str, **data: Any) -> None:
+            world.effect(actor, f"journal {kind}", lambda: append(kind, **data), via="disk")
+
+        def counted_complete(record: Any) -> Path:
+            return world.effect(actor, f"complete {record.status}", lambda: complete(record), via="disk")
+
+        active.journal.append = counted_append  # type: ignore[method-assign]
+        active.complete = counted_complete  # type: ignore[method-assign]
+        return active
+
+
+class CountedSessions(SessionFiles):
+    """The real book of sessions; a controller may be killed at each line that it writes there."""
+
+    def __init__(self, root: Path, clock: Any, world: World, actor: Actor, computer: str) -> None:
+        super().__init__(root, clock, lambda: root.parent.parent / f"sessions-{computer}")
+        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+
+    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
+        made = super().begin
+        return self._world.effect(self._actor, "session", lambda: self._counted(made(session_id, plan)), via="disk")
+
+    def claim(self, session_id: str) -> FileHeldSession | None:
+        claimed = super().claim(session_id)
+        return self._counted(claimed) if claimed is not None else None
+
+    def _counted(self, held: FileHeldSession) -> FileHeldSession:
+        self.held.append(held)
+        append, end = held.journal.append, held.end
+
+        def counted_append(kind: str, **data: Any) -> None:
+            self._world.effect(self._actor, f"session {kind}", lambda: append(kind, **data), via="disk")
+
+        def counted_end(record: Any) -> None:
+            self._world.effect(self._actor, f"session ended: {record.how}", lambda: end(record), via="disk")
+
+        held.journal.append = counted_append  # type: ignore[method-assign]
+        held.end = counted_end  # type: ignore[method-assign]
+        return held
+
+
+class Inline:
+    """A thread that does its work when it is started: one world, one order of events."""
+
+    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
+        self._target, self._args = target, args
+
+    def start(self) -> None:
+        self._target(*self._args)
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """The workflows' background threads, made part of the one order of events."""
+
+    class Threading:
+        Thread = Inline
+
+    modules: list[Any] = [links, machines, debts]
+    before = [module.threading for module in modules]
+    for module in modules:
+        module.threading = Threading
+    try:
+        yield
+    finally:
+        for module, own in zip(modules, before, strict=True):
+            module.threading = own

@@ -1,0 +1,105 @@
+"""What happens in an episode: what the user types, and what goes wrong when. Drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tests.simulation.world import Fault, Kind
+
+#: More than all commands of a schedule together may cost, so that only what happens elsewhere spends it.
+PROJECT_USD = 50.0
+KINDS: tuple[Kind, ...] = (
+    "kill", "kill", "kill_after", "kill_after", "interrupt", "sleep", "cut", "lost_reply", "lost_reply", "cloud_down",
+    "stockout", "preempt", "preempt", "crash", "console", "slow_stop", "skew", "full", "other",
+)  # fmt: skip
+AMOUNTS: dict[str, tuple[float, float]] = {
+    "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
+    "slow_stop": (60, 500), "skew": (-1800, 1800), "full": (60, 3000),
+}  # fmt: skip
+
+
+Command = Literal["run", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never"]
+COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that makes an episode what it is: replayed, it happens again."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    #: What the user types, one after another; ``never`` ends it: nobody comes back.
+    commands: tuple[Command, ...]
+    release: Literal["stop", "keep", "delete"] = "stop"
+    exists: bool = True
+    #: ``--budget``, with ``--stop-at-budget``, of every run.
+    stop_at: float | None = None
+    #: ``[budget] project_usd``.
+    project_cap: float | None = None
+
+    def __str__(self) -> str:
+        faults = " ".join(map(str, self.faults)) or "-"
+        money = f" stop_at={self.stop_at}" if self.stop_at is not None else ""
+        money += f" project_cap={self.project_cap}" if self.project_cap is not None else ""
+        return (
+            f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists}{money}"
+            f" faults: {faults}"
+        )
+
+
+def draw(seed: int) -> Schedule:
+    """A random schedule; the same for the same seed."""
+    rng = random.Random(seed)
+    count = rng.choice((1, 1, 2, 2, 3, 4, 6))
+    faults = []
+    for _ in range(count):
+        kind = rng.choice(KINDS)
+        low, high = AMOUNTS.get(kind, (0.0, 0.0))
+        amount = round(rng.uniform(low, high)) if kind in AMOUNTS else 0.0
+        # Waking takes some 40 effects, a whole run some 200.
+        at = rng.randint(1, 50) if rng.random() < 0.5 else rng.randint(40, 220)
+        if kind in ("preempt", "crash", "console"):
+            at = rng.randint(30, 200)
+        faults.append(Fault(at, kind, amount))
+    commands: list[Command] = ["run"]
+    for _ in range(rng.randint(0, 3)):
+        commands.append(rng.choice(COMMANDS))
+    commands.append(rng.choice(("ps", "ps", "never")))
+    release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
+    made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
+    return _with_company(_with_money(made))
+
+
+def _with_money(schedule: Schedule) -> Schedule:
+    """Every fourth schedule has a session in it, every fourth a budget to stop at, every fifth a cap of the project
+    that something else spends; several of them, now and then."""
+    rng = random.Random(f"money {schedule.seed}")
+    if rng.random() < 0.25:
+        first, *rest = schedule.commands
+        session: list[Command] = ["session", first, *rest]
+        if rng.random() < 0.6:
+            session.insert(rng.randint(1, len(session) - 1), "session stop")
+        if rng.random() < 0.3:
+            session.insert(rng.randint(1, len(session) - 1), "run")
+        schedule = replace(schedule, commands=tuple(session))
+    if rng.random() < 0.25:
+        schedule = replace(schedule, stop_at=round(rng.uniform(0.05, 0.35), 3))
+    if rng.random() < 0.2:
+        bill = Fault(rng.randint(40, 220), "bill")
+        schedule = replace(schedule, project_cap=PROJECT_USD, faults=tuple(sorted((*schedule.faults, bill))))
+    return schedule
+
+
+def _with_company(schedule: Schedule) -> Schedule:
+    """In every eighth schedule another fcctl goes on beside the first; in half of those there is no machine yet."""
+    rng = random.Random(f"company {schedule.seed}")
+    if rng.random() >= 0.125:
+        return schedule
+    kind: Kind = rng.choice(("beside", "abroad"))
+    faults = [*schedule.faults, Fault(rng.randint(1, 40) if rng.random() < 0.8 else rng.randint(40, 220), kind)]
+    if rng.random() < 0.3:
+        faults.append(Fault(rng.randint(1, 10), "stockout", round(rng.uniform(20, 400))))
+    exists = schedule.exists and rng.random() < 0.4
+    return replace(schedule, faults=tuple(sorted(faults)), exists=exists)
