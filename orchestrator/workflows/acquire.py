@@ -79,7 +79,8 @@ class _Acquisition:
         self._policy = policy(target, wish, purpose.labels()[RUN_LABEL])
         self._purpose = purpose
         self._changes = Changes(self._cloud, services.clock, log, target.instance)
-        self._history = History(services.clock.now())
+        self._began = services.clock.now(), services.clock.elapsed()
+        self._history = History(self._began[0])
         self._name = (target.project, target.instance)
         #: Whether no other fcctl on this computer changes the machine meanwhile.
         self._alone = False
@@ -120,7 +121,14 @@ class _Acquisition:
         """What to do about what the cloud shows now."""
         # One that was just made is no proof that there is none elsewhere: see decision.Withdraw.
         seen = look(self._cloud, self._target, everywhere=bool(self._history.of("create")))
-        return next_move(seen, self._policy, self._history, self._clock.now(), self._cloud_ahead(seen))
+        ahead, now = self._cloud_ahead(seen), self._now()
+        # The cloud's clock was compared with the one that people set.
+        return next_move(seen, self._policy, self._history, now, ahead + self._clock.now() - now)
+
+    def _now(self) -> float:
+        """The time of day, as if nobody had set this computer's clock since it began: waits are to last as long."""
+        time_of_day, elapsed = self._began
+        return time_of_day + self._clock.elapsed() - elapsed
 
     def _wait_for_the_other(self) -> None:
         """Until it has the machine on, or gives up; within this one's own time.
@@ -128,7 +136,7 @@ class _Acquisition:
         Raises:
             ConflictError: that is over.
         """
-        waited = self._clock.now() - self._history.began
+        waited = self._now() - self._history.began
         if waited + POLL_S >= self._policy.limit_s:
             raise ConflictError(
                 f"another fcctl on this computer has been turning {self._target.instance} on for {waited:.0f} s",
@@ -204,11 +212,11 @@ class _Acquisition:
         operation = self._changes.make(action, zone, change, limit_s)
         if operation.refusal is not None:
             self._say(f"{action} in {zone}: {operation.refusal.code}")
-        return Attempt(action, zone, self._clock.now(), spot, operation.refusal, operation.done)
+        return Attempt(action, zone, self._now(), spot, operation.refusal, operation.done)
 
     def _snapshot(self, machine: Machine, name: str) -> Attempt:
         if self._cloud.has_snapshot(name):
-            return Attempt("snapshot", machine.zone, self._clock.now())
+            return Attempt("snapshot", machine.zone, self._now())
         self._say(f"no stock in {machine.zone}: a snapshot of {machine.name}'s disk, for another zone")
         return self._attempt("snapshot", machine.zone, STOP_LIMIT_S,
                              lambda r: self._cloud.snapshot(machine, name, r))  # fmt: skip

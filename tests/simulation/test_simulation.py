@@ -41,6 +41,14 @@ def test_what_was_found_once_stays_mended(schedule: Schedule) -> None:
     assert outcome(schedule) is None
 
 
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_a_clock_that_is_set_while_a_machine_is_had_ends_nothing(jump: float, tmp_path: Path) -> None:
+    schedule = Schedule(1, (Fault(20, "skew", jump), Fault(3, "stockout", 300.0)), ("run", "ps"), exists=False)
+    played = Episode(schedule, tmp_path)
+    played.play()
+    assert [line.split()[1:] for line in played.world.trace if " run " in line] == [["fcctl-0:", "run", "ended"]]
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
