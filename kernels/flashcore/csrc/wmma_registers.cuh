@@ -17,11 +17,13 @@
 //   less than about a quarter of the weight. A power of two keeps the largest weight as exact as 1 is; FP16's rounding
 //   of a weight that dominates its row would be seen in the output.
 // - Row sums are a product, too: the weights times ones.
+// - P V is a tile behind: the last tile's products are issued between this tile's exponentials, so that both units work
+//   at the same time within one warp.
 // - Each fragment of K and of V that is read feeds the products of two row tiles, where registers suffice for 32 rows.
 
 #include <mma.h>
 
-#include "copy.cuh"
+#include "tiles.cuh"
 
 #ifndef TILE_N  // keys per tile
 #define TILE_N 64
@@ -44,7 +46,7 @@ using namespace nvcuda;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900
 constexpr int kWarpRows = 16, kMostRegisters = 120;
 #else
-constexpr int kWarpRows = WARP_ROWS, kMostRegisters = WARP_ROWS == 16 ? 120 : TILE_N == 32 ? 168 : 255;
+constexpr int kWarpRows = WARP_ROWS, kMostRegisters = WARP_ROWS == 16 ? 128 : 255;
 #endif
 #if defined(__maxnreg__)  // from CUDA 12.4 on
 #define REGISTERS __maxnreg__(kMostRegisters)
@@ -199,22 +201,19 @@ __device__ __forceinline__ void mask(Scores &s, int row, int key, int keys, bool
       }
 }
 
-// Weights of all scores under their rows' references; whether any is above 1.
-__device__ __forceinline__ bool weigh(Weights &p, const Scores &s, const State &state, float factor) {
-  __half2 largest = __floats2half2_rn(0.f, 0.f);
+// Weights of 16 keys' scores under their rows' references, and the largest so far, in pairs.
+__device__ __forceinline__ void weigh(Weights &p, const Scores &s, const State &state, int n, float factor,
+                                      __half2 &largest) {
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (int e = 0; e < kElements; e += 2) {
-        const float reference = state.reference[i][half_of(e)];
-        const __half2 pair = __floats2half2_rn(exp2_approx(fmaf(s[i][n].x[e], factor, -reference)),
-                                               exp2_approx(fmaf(s[i][n].x[e + 1], factor, -reference)));
-        largest = __hmax2(largest, pair);
-        put(p[i][n], e, pair);
-      }
-  return __half2float(__hmax(largest.x, largest.y)) > 1.f;
+    for (int e = 0; e < kElements; e += 2) {
+      const float reference = state.reference[i][half_of(e)];
+      const __half2 pair = __floats2half2_rn(exp2_approx(fmaf(s[i][n].x[e], factor, -reference)),
+                                             exp2_approx(fmaf(s[i][n].x[e + 1], factor, -reference)));
+      largest = __hmax2(largest, pair);
+      put(p[i][n], e, pair);
+    }
 }
 
 // New references for the warp's rows; what was summed up so far is brought to them.
@@ -246,22 +245,19 @@ __device__ __forceinline__ void raise_references(const Scores &s, State &state, 
     }
 }
 
-// O += P V, and the row sums.
-__device__ __forceinline__ void multiply_pv(State &state, const Weights &p, const __half *values) {
+// O += P V for 16 keys, and their part of the row sums.
+__device__ __forceinline__ void multiply_pv(State &state, const Weights &p, int n, const __half *values) {
   Values ones;
   wmma::fill_fragment(ones, __float2half_rn(1.f));
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
+  for (int d = 0; d < kDepthTiles; ++d) {
+    Values v;
+    wmma::load_matrix_sync(v, values + 16 * n * kRow + 16 * d, kRow);
 #pragma unroll
-    for (int d = 0; d < kDepthTiles; ++d) {
-      Values v;
-      wmma::load_matrix_sync(v, values + 16 * n * kRow + 16 * d, kRow);
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.out[i][d], p[i][n], v, state.out[i][d]);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.sum[i], p[i][n], ones, state.sum[i]);
+    for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.out[i][d], p[i][n], v, state.out[i][d]);
   }
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) wmma::mma_sync(state.sum[i], p[i][n], ones, state.sum[i]);
 }
 
 // ------------------------------------------------------------------------------------------------ a turn
@@ -313,6 +309,27 @@ __device__ __forceinline__ void store(const State &state, const flashcore_args &
   }
 }
 
+// Begin to copy the tile whose first key is `key`, if there is one: eight threads take a row. Rows that do not exist
+// become zeros (a weight of 0 times leftover NaN would be NaN) and are not read.
+__device__ __forceinline__ void copy(uint32_t to, const __half *head, int64_t stride, int key, int keys) {
+  constexpr unsigned kStep = kThreads / kChunks;  // rows at a time
+  if (key >= keys) return;
+  const unsigned thread = thread_again(), row = thread / kChunks, chunk = thread % kChunks;
+  const __half *from = head + static_cast<uint64_t>(key + row) * stride + chunk * 8;
+  to += row * kRow * 2 + chunk * 16;
+  if (key + TILE_N <= keys) {
+#pragma unroll
+    for (unsigned down = 0; down < TILE_N; down += kStep, from += kStep * stride)
+      cp_async_16(to + down * kRow * 2, from, true);
+    return;
+  }
+#pragma unroll 1
+  for (unsigned down = 0; down < TILE_N; down += kStep, from += kStep * stride) {
+    const bool present = key + row + down < static_cast<unsigned>(keys);
+    cp_async_16(to + down * kRow * 2, present ? from : head, present);  // no address outside the tensor
+  }
+}
+
 // kTileRows rows of one head, from `first` on.
 __device__ __forceinline__ void attend(const flashcore_args &a, const Place &at, int first) {
   unsigned char *memory = dynamic_shared();
@@ -330,38 +347,65 @@ __device__ __forceinline__ void attend(const flashcore_args &a, const Place &at,
 
   const int keys = a.causal ? min(a.S_kv, first + kTileRows) : a.S_kv;  // that any of these rows sees
   const int warp_row = first + static_cast<int>(threadIdx.x / 32 * kWarpRows);
-  const int whole = a.causal ? min(keys, warp_row + 1) : keys;  // tiles up to here need no mask
+  const int whole = a.causal ? min(keys, warp_row + 1) : keys;                // tiles up to here need no mask
+  const int seen = a.causal ? min(keys, warp_row + kWarpRows) : keys;         // by this warp
   const __half *k = head_of(a.k, a.k_stride, at), *v = head_of(a.v, a.v_stride, at);
-  const auto copy = [&](int key, uint32_t stage) {
-    const auto offset = [](int row, int chunk) { return row * kRow * 2 + chunk * 16; };
-    const uint32_t to = shared_address(memory) + stage;
-    const int thread = static_cast<int>(thread_again());
-    copy_rows<TILE_N, kThreads>(to, k, a.k_stride.row, key, keys, thread, offset);
-    copy_rows<TILE_N, kThreads>(to + kTileBytes, v, a.v_stride.row, key, keys, thread, offset);
-    cp_async_commit();
-  };
-  copy(0, 0);
-  uint32_t stage = 0;
-#pragma unroll 1
-  for (int key = 0; key < keys; key += TILE_N) {
-    cp_async_wait<0>();
-    __syncthreads();  // this tile is here, for all; and all have left the one before
-    const __half *tile = reinterpret_cast<const __half *>(memory + stage);
-    stage ^= kStageBytes;
-    if (key + TILE_N < keys) copy(key + TILE_N, stage);
-    if (a.causal && key >= whole + kWarpRows - 1) continue;  // beyond what this warp's last row sees
-    Scores s;
-    multiply_qk(s, state, tile);
+  const auto scores = [&](Scores &s, int key, uint32_t stage) {
+    multiply_qk(s, state, reinterpret_cast<const __half *>(memory + stage));
     if (key + TILE_N > whole) {
       const int thread = static_cast<int>(thread_again());
       mask(s, first + thread / 32 * kWarpRows, key, keys, a.causal, thread % 32);
     }
-    Weights p;
-    if (__any_sync(kAllLanes, weigh(p, s, state, scale.factor))) {
-      raise_references(s, state, scale.factor);
-      weigh(p, s, state, scale.factor);
+  };
+  Weights p;
+  const auto weigh_all = [&](const Scores &s) {
+    __half2 ignored = __floats2half2_rn(0.f, 0.f);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) weigh(p, s, state, n, scale.factor, ignored);
+  };
+
+  const uint32_t tiles = shared_address(memory);
+  copy(tiles, k, a.k_stride.row, 0, keys);
+  cp_async_commit();
+  copy(tiles + kStageBytes, k, a.k_stride.row, TILE_N, keys);
+  copy(tiles + kTileBytes, v, a.v_stride.row, 0, keys);
+  cp_async_commit();
+  cp_async_wait<1>();
+  __syncthreads();
+  {
+    Scores s;
+    scores(s, 0, 0);
+    raise_references(s, state, scale.factor);
+    weigh_all(s);
+  }
+  uint32_t stage = kStageBytes;
+#pragma unroll 1
+  for (int key = TILE_N;; key += TILE_N) {
+    cp_async_wait<0>();
+    __syncthreads();  // these keys are here, and the values before them, for all; all have left what was before
+    copy(tiles + (stage ^ kStageBytes), k, a.k_stride.row, key + TILE_N, keys);
+    copy(tiles + stage + kTileBytes, v, a.v_stride.row, key, keys);
+    cp_async_commit();
+    const __half *values = reinterpret_cast<const __half *>(memory + (stage ^ kStageBytes) + kTileBytes);
+    if (key < seen) {
+      Scores s;
+      scores(s, key, stage);
+      __half2 largest = __floats2half2_rn(0.f, 0.f);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        multiply_pv(state, p, n, values);
+        weigh(p, s, state, n, scale.factor, largest);
+      }
+      if (__any_sync(kAllLanes, __half2float(__hmax(largest.x, largest.y)) > 1.f)) {
+        raise_references(s, state, scale.factor);
+        weigh_all(s);
+      }
+    } else if (key < seen + TILE_N) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) multiply_pv(state, p, n, values);
     }
-    multiply_pv(state, p, tile + kTileBytes / 2);
+    if (key >= keys) break;
+    stage ^= kStageBytes;
   }
   __syncthreads();  // all have left the last tile
   store(state, a, at, first, rows);
