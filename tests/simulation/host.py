@@ -135,7 +135,7 @@ class Guest:
     def followed(self, run: Run, by: Actor) -> None:
         """Somebody who follows a run past a cap that is spent ends it soon; one who was away a while starts anew."""
         spent_at, now = self.world.cap_spent_at, self.world.now
-        if spent_at is None or run.ended or run.plan.workspace != "sim":  # another workspace has books of its own
+        if spent_at is None or run.ended or not run.plan.workspace.startswith("sim-"):  # others have other books
             return
         who, since, last = self._polls.get(run.plan.run_id, ("", now, now))
         if who != by.name or now - last > AWAY_S:
