@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.domain.session import SavedSession
     from orchestrator.domain.target import Target
     from orchestrator.ports import Services
-    from orchestrator.workflows.session import Open, Standing
+    from orchestrator.workflows.session import Standing
+    from orchestrator.workflows.session_found import Open
 
 #: Between two looks of the live line at the machine, and between two of its frames, seconds.
 LOOK_S, FRAME_S = 15.0, 1.0
@@ -108,10 +109,11 @@ def status(cli: Cli, keep: bool, once: bool) -> None:
 
 
 def _look(services: Services, *, keep: bool) -> list[Standing]:
-    from orchestrator.workflows import session as workflow
+    from orchestrator.workflows.session import settle, standing
+    from orchestrator.workflows.session_found import underway
 
-    workflow.settle(services, look_at_all=True)
-    return [workflow.standing(services, found, keep=keep) for found in workflow.underway(services)]
+    settle(services, look_at_all=True)
+    return [standing(services, found, keep=keep) for found in underway(services)]
 
 
 def _print(cli: Cli, services: Services, stands: list[Standing]) -> None:
@@ -159,7 +161,7 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 def _named(services: Services, name: str | None, target: str | None) -> str:
     """The one session that is meant. Raises NotFoundError, UsageError."""
     from orchestrator.errors import NotFoundError, UsageError, did_you_mean
-    from orchestrator.workflows.session import underway
+    from orchestrator.workflows.session_found import underway
 
     found = [s.saved for s in underway(services) if target in (None, s.saved.target.name)]
     ids = [saved.session_id for saved in found if name is None or name in saved.session_id]

@@ -22,7 +22,7 @@ from orchestrator.ports import Services
 from orchestrator.workflows.machines import in_cloud
 from orchestrator.workflows.neighbours import neighbours
 from orchestrator.workflows.release import Hold, others_on_host, release
-from orchestrator.workflows.session import open_on
+from orchestrator.workflows.session_found import open_on
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
 _HOLDS = TypeAdapter(list[Hold])

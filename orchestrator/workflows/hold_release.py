@@ -94,7 +94,7 @@ class LettingGo:
         sessions = self._services.sessions
         if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
             return None
-        from orchestrator.workflows.session import open_on
+        from orchestrator.workflows.session_found import open_on
 
         found = open_on(self._services, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None

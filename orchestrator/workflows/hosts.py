@@ -24,7 +24,8 @@ from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.workflows.ready import make_ready
 from orchestrator.workflows.release import Hold, Released, others_on_host, release
-from orchestrator.workflows.session import open_on, settle
+from orchestrator.workflows.session import settle
+from orchestrator.workflows.session_found import open_on
 
 _LOG = logging.getLogger(__name__)
 #: How long ``hosts up`` leaves a machine on if nobody says.

@@ -7,12 +7,8 @@ it there too (:mod:`orchestrator.workflows.session_runs`) and leave the machine 
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
-
-from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.domain import session as sessions
@@ -21,102 +17,23 @@ from orchestrator.domain.acquire_moves import Wish
 from orchestrator.domain.cloud import Power
 from orchestrator.domain.machine_spec import Purpose
 from orchestrator.domain.records import iso
-from orchestrator.domain.session import How, Machine, SavedSession, SessionRecord
+from orchestrator.domain.session import How, SavedSession, SessionRecord
 from orchestrator.domain.stopped import why_stopped
 from orchestrator.domain.target import GcpTarget, SandboxTarget
 from orchestrator.errors import ConflictError, FcctlError, HostFault, HostUnusable, NotFoundError
-from orchestrator.ports import HeldSession, Services, SessionBook
+from orchestrator.ports import HeldSession, Services
 from orchestrator.workflows.acquire import acquire
 from orchestrator.workflows.lease import token_of
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import Log, look
 from orchestrator.workflows.ready import make_ready
 from orchestrator.workflows.release import Hold, Policy, Released, others_on_host, release
+from orchestrator.workflows.session_found import Open, cloud_target, everywhere, known, means
 
 #: The cloud may be late with its fence; a session past it by more than so much is over, seconds.
 LATE_S = 120.0
 #: A session that should have idled out, and goes on all the same, is asked about again after so long, seconds.
 LOOK_AGAIN_S = 600.0
-
-
-@dataclass(frozen=True)
-class Open:
-    """A session that is not over, as this computer knows it."""
-
-    saved: SavedSession
-    stage: sessions.Stage
-    machine: Machine | None
-    #: When it stops itself if no run comes, as it was when it began; when the cloud was last asked whether it is on.
-    idle_until: float | None = None
-    looked: float | None = None
-    #: The book it is in, if that is another workspace's of this user.
-    abroad: SessionBook | None = None
-
-    @property
-    def how_to_stop(self) -> str:
-        place = "" if self.abroad is None else f" -C {shlex.quote(self.abroad.place)}"
-        return f"fcctl{place} session stop"
-
-
-# ------------------------------------------------------------------------------------------------------------ finding
-def underway(services: Services) -> Iterator[Open]:
-    """The sessions that are not over, oldest first; nobody is asked."""
-    for session_id in services.sessions.open():
-        found = known(services, session_id)
-        if found is not None:
-            yield found
-
-
-def everywhere(services: Services) -> Iterator[Open]:
-    """The same, and then those of this user's other workspaces."""
-    yield from underway(services)
-    for book, session_id in services.sessions.abroad():
-        found = _read(book, session_id)
-        if found is not None:
-            yield replace(found, abroad=book)
-
-
-def known(services: Services, session_id: str) -> Open | None:
-    return _read(services.sessions, session_id)
-
-
-def _read(book: SessionBook, session_id: str) -> Open | None:
-    try:
-        saved = SavedSession.model_validate(book.plan_of(session_id))
-    except ValidationError:
-        return None
-    entries = book.journal_of(session_id)
-    idle_until = next((e.data.get("until") for e in reversed(entries) if e.kind == "opened"), None)
-    looked = next((e.time for e in reversed(entries) if e.kind == "looked"), None)
-    return Open(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
-
-
-def open_on(services: Services, instance_id: str, started: float | None) -> Open | None:
-    """The open session that turned this machine on.
-
-    Args:
-        started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
-    """
-    for found in everywhere(services):
-        machine = found.machine
-        if found.stage != "open" or machine is None or machine.instance_id != instance_id:
-            continue
-        if started is None or machine.started is None or abs(machine.started - started) < 1.0:
-            return found
-    return None
-
-
-def means(services: Services, saved: SavedSession, target: GcpTarget) -> bool:
-    """Whether ``target`` is the session's machine."""
-    own = _cloud_target(services, saved)
-    return own is not None and (own.project, own.instance) == (target.project, target.instance)
-
-
-def _cloud_target(services: Services, saved: SavedSession) -> GcpTarget | None:
-    """The session's machine; None if its sandbox sleeps, and with it the machine."""
-    if not isinstance(saved.target, GcpTarget | SandboxTarget):
-        return None
-    return services.clouds.if_there(saved.target)
 
 
 # ----------------------------------------------------------------------------------------------------------- starting
@@ -223,7 +140,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
         found = known(services, session_id)
         if found is None:
             raise FcctlError(f"session {session_id} cannot be read", hint="fcctl hosts audit finds its machine")
-        target = _cloud_target(services, found.saved)
+        target = cloud_target(services, found.saved)
         if target is not None and found.machine is not None and found.stage == "open":
             _make_way(services, target, force=force)
         return _let_go(services, found.saved, target, held, "stopped", "stopped by the user")
@@ -343,7 +260,7 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
         if found is None:
             _discard_unplanned(services, held)
             return
-        target = _cloud_target(services, found.saved)
+        target = cloud_target(services, found.saved)
         if found.stage != "open":
             services.observer.note(f"session {session_id} was left half way: its machine is let go")
             _let_go(services, found.saved, target, held, "failed" if found.stage == "starting" else "stopped",
@@ -427,7 +344,7 @@ def standing(services: Services, found: Open, *, keep: bool = False) -> Standing
         keep: somebody is at work: have it idle from now.
     """
     stands = sessions.money(found.saved, found.machine, services.clock.now())
-    target = _cloud_target(services, found.saved)
+    target = cloud_target(services, found.saved)
     if target is None or found.machine is None or found.stage != "open":
         return Standing(found, stands, None, ())
     try:

@@ -11,7 +11,8 @@ from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
 from orchestrator.errors import BudgetError
 from orchestrator.ports import Services
-from orchestrator.workflows.session import Open, everywhere, is_past, settle
+from orchestrator.workflows.session import is_past, settle
+from orchestrator.workflows.session_found import Open, everywhere
 
 
 def session_on(services: Services, target: Target) -> Open | None:

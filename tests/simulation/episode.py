@@ -33,6 +33,7 @@ from orchestrator.workflows.ledger import lines as ledger_lines
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
 from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
 from orchestrator.workflows.run import Detached, run
+from orchestrator.workflows.session_found import underway
 from orchestrator.workflows.session_plan import plan_session
 from orchestrator.workflows.wake import fetch, waking_usd
 from orchestrator.workflows.witness import Witness
@@ -179,7 +180,7 @@ class Episode:
             return
         states = settle(services)
         if what == "session stop":
-            for found in list(sessions.underway(services)):
+            for found in list(underway(services)):
                 sessions.stop(services, found.saved.session_id, force=True)
             return
         each: dict[str, Callable[[str], object]] = {
