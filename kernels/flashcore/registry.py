@@ -133,33 +133,11 @@ VARIANTS: dict[str, Variant] = {
             name="wmma",
             device="cuda",
             source=CSRC / "wmma.cu",
-            summary="both products on tensor cores through nvcuda::wmma, weights through shared memory, not scores",
+            summary="both products on tensor cores through nvcuda::wmma, weights handed on in registers",
             parameters=(
-                Parameter("TILE_N", (32, 64), 32, "keys per tile"),
-                Parameter("WARPS", (2, 4, 8), 4, "warps per block, in pairs that share their rows"),
-                Parameter("PAIR_ROWS", (16, 32), 32, "query rows of a pair of warps"),
-                Parameter("MOST_REGISTERS", (0, 168), 0, "of a thread; 0: 120, or 128 from sm_90 on"),
-                Parameter("KEEP_REFERENCE", (0, 1), 0, "1: rows' references stay in registers"),
-                Parameter("IN_REGISTERS", (0, 1), 0, "1: weights stay in registers, and no warps share rows"),
-                Parameter("WARP_ROWS", (16, 32), 32, "with IN_REGISTERS: query rows of a warp"),
-            ),
-            constraints=(
-                Constraint(
-                    "with weights in registers there are no pairs: leave theirs alone; without, WARP_ROWS",
-                    lambda c: (
-                        (c["PAIR_ROWS"], c["MOST_REGISTERS"], c["KEEP_REFERENCE"]) == (32, 0, 0)
-                        if c["IN_REGISTERS"]
-                        else c["WARP_ROWS"] == 32
-                    ),
-                ),
-                Constraint(
-                    "two row tiles of 32 keys a warp do not fit 120 registers: PAIR_ROWS=32 needs TILE_N=32",
-                    lambda c: c["PAIR_ROWS"] * c["TILE_N"] <= 1024 or c["MOST_REGISTERS"] > 0 or c["IN_REGISTERS"],
-                ),
-                Constraint(
-                    "kept references take MOST_REGISTERS=168, and no such tiles beside them",
-                    lambda c: not c["KEEP_REFERENCE"] or (c["MOST_REGISTERS"] and c["PAIR_ROWS"] * c["TILE_N"] <= 1024),
-                ),
+                Parameter("TILE_N", (32, 64), 64, "keys per tile"),
+                Parameter("WARPS", (2, 4, 8), 4, "warps per block"),
+                Parameter("WARP_ROWS", (0, 16, 32), 0, "query rows of a warp; 0: by shape and device (an L4: 16)"),
             ),
             alignment=16,  # rows are read and written 16 bytes at a time
         ),

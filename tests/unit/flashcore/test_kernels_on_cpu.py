@@ -25,10 +25,8 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 CONFIGURATIONS = [
     ("baseline", {}),
     ("wmma", {}),
-    ("wmma", {"WARPS": 8, "KEEP_REFERENCE": 1, "MOST_REGISTERS": 168}),
-    ("wmma", {"TILE_N": 64, "WARPS": 2, "PAIR_ROWS": 16}),
-    ("wmma", {"IN_REGISTERS": 1, "TILE_N": 64}),
-    ("wmma", {"IN_REGISTERS": 1, "WARPS": 2, "WARP_ROWS": 16}),
+    ("wmma", {"TILE_N": 32, "WARP_ROWS": 32}),
+    ("wmma", {"TILE_N": 32, "WARPS": 2, "WARP_ROWS": 16}),
     ("fused", {}),
     ("fused", {"STAGES": 1, "WARPS_KV": 1}),
     ("fused", {"TILE_M": 64, "TILE_N": 64, "WARPS_KV": 2, "WARP_ROWS": 32}),
@@ -83,7 +81,7 @@ def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
 @pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     name, overrides = request.param
-    fragments = "Ampere" if overrides.get("IN_REGISTERS") else "Scattered"
+    fragments = "Ampere" if name == "wmma" else "Scattered"
     return compile_on_cpu(VARIANTS[name], overrides, tmp_path_factory.mktemp(name), fragments)
 
 
@@ -124,15 +122,19 @@ def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: P
     assert refusal(library, Shape(1, 4, 70, 64, S_kv=20_000), 1, "plain", True, 0.125) is None
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_a_warp_takes_its_rows_by_turns_on_an_l4(causal: bool, tmp_path: Path) -> None:
-    library = compile_on_cpu(VARIANTS["wmma"], {"IN_REGISTERS": 1}, tmp_path, "Ampere", arch=890)
-    assert refusal(library, Shape(1, 2, 97, 64, S_kv=140), 1, "plain", causal, 0.125) is None
+def test_wmma_has_no_32_rows_on_an_l4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+    shape = Shape(1, 20, 257, 64, S_kv=33)  # rows for 60 blocks
+    library = compile_on_cpu(VARIANTS["wmma"], {}, tmp_path, "Ampere", arch=890)
+    assert refusal(library, shape, 1, "plain", True, 0.125) is None
+    (tmp_path / "wide").mkdir()
+    wide = compile_on_cpu(VARIANTS["wmma"], {"WARP_ROWS": 32}, tmp_path / "wide", "Ampere", arch=890)
+    assert refusal(wide, shape, 1, "plain", True, 0.125) == "cudaErrorInvalidValue"
 
 
 @pytest.mark.parametrize("fragments", ["Scattered", "Apart"])
-def test_weights_in_registers_are_refused_where_fragments_lie_otherwise(fragments: str, tmp_path: Path) -> None:
-    library = compile_on_cpu(VARIANTS["wmma"], {"IN_REGISTERS": 1}, tmp_path, fragments)
+def test_wmma_is_refused_where_fragments_lie_otherwise(fragments: str, tmp_path: Path) -> None:
+    library = compile_on_cpu(VARIANTS["wmma"], {}, tmp_path, fragments)
     assert refusal(library, Shape(1, 1, 17, 64), 1, "plain", False, 0.125) == "cudaErrorNotSupported"
 
 

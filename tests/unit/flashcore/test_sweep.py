@@ -19,8 +19,8 @@ from flashcore.toolchain import Gpu
 def test_a_variant_means_all_its_configurations_and_a_label_one() -> None:
     wmma = registry.VARIANTS["wmma"]
     assert sweep._configurations(["wmma"]) == [(wmma, c) for c in wmma.space()]
-    assert sweep._configurations(["wmma:WARPS=8+PAIR_ROWS=16"]) == [
-        (wmma, wmma.configure({"WARPS": 8, "PAIR_ROWS": 16}))
+    assert sweep._configurations(["wmma:WARPS=8+WARP_ROWS=16"]) == [
+        (wmma, wmma.configure({"WARPS": 8, "WARP_ROWS": 16}))
     ]
 
 
