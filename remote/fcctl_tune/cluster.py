@@ -14,8 +14,8 @@ from fcctl_tune.devices import Device
 @dataclass(frozen=True)
 class Host:
     """A machine that builds ``cpus`` trials at once, and times one on each of ``devices``. The name of a machine that
-    searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already; ``member`` is another for
-    each process that makes it one of a fleet."""
+    searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already; ``member`` is another
+    each time that it joins a fleet."""
 
     name: str
     cpus: int
@@ -82,5 +82,5 @@ def resource(slot: str, host: str) -> str:
 
 
 def worker_name(host: str, own: str) -> str:
-    """``gpu-0``, in a fleet ``HOST/gpu-0``."""
+    """``gpu-0``, in a fleet ``HOST/gpu-0``; to Dask with the host's key, since it wants each name once."""
     return f"{host}/{own}" if host else own

@@ -71,12 +71,12 @@ class Crew:
 
     def _launch(self, worker: Worker) -> None:
         folder = os.path.join(self.folder, worker.name)
-        name = worker_name(self.host.name, worker.name)
         argv = [
             sys.executable, "-S", "-m", "fcctl_tune.keeper", self.folder,
-            sys.executable, "-m", "fcctl_tune.worker", "--name", name, *worker.slots,
+            sys.executable, "-m", "fcctl_tune.worker", "--name", worker_name(self.host.key, worker.name), *worker.slots,
             "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
         ]  # fmt: skip
+        name = worker_name(self.host.name, worker.name)
         env = {**os.environ, **self.env, **worker.env, "FCCTL_TUNE_WORKER": name}
         worker.keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, bufsize=0)
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import warnings
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from fcctl_tune.errors import TuneError
 
@@ -23,21 +23,23 @@ SETTINGS: Dict[str, Any] = {
     "distributed.comm.timeouts.tcp": "60s",
     "distributed.diagnostics.nvml": False,  # no worker but the server of trials touches a GPU
     "distributed.scheduler.allowed-failures": TRIES - 1,
-    "distributed.scheduler.worker-ttl": "60s",  # a machine that went without a word
     "distributed.scheduler.work-stealing": False,  # a task's slot is chosen once
     "distributed.worker.daemon": False,
     "distributed.worker.profile.enabled": False,
 }
 
 
+NOTHING: Mapping[str, Any] = {}
+
+
 @contextlib.contextmanager
-def applied() -> Iterator[None]:
-    """Within: these settings, and no word from Dask but errors that end it."""
+def applied(more: Mapping[str, Any] = NOTHING) -> Iterator[None]:
+    """Within: these settings and ``more``, and no word from Dask but errors that end it."""
     import dask
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with dask.config.set(SETTINGS):
+        with dask.config.set({**SETTINGS, **more}):
             import distributed  # noqa: F401 - its configuration is in place before it is imported
 
             for name in ("distributed", "distributed.worker", "distributed.scheduler", "tornado", "bokeh"):
@@ -46,11 +48,11 @@ def applied() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def required() -> Iterator[None]:
+def required(more: Mapping[str, Any] = NOTHING) -> Iterator[None]:
     """As :func:`applied`. Raises: TuneError, if Dask is missing."""
     with contextlib.ExitStack() as ending:
         try:
-            ending.enter_context(applied())
+            ending.enter_context(applied(more))
         except ImportError as error:
             raise TuneError("the search needs Dask distributed: %s" % error, "pip install 'fcctl[tune]'") from None
         yield

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import time
+from types import MappingProxyType
 from typing import Callable, Optional, Sequence
 
 from fcctl_tune import dask_settings, join
@@ -46,6 +47,8 @@ class Looking:
 class Fleet(LocalCluster):
     """This machine, which is ``host`` and starts at once, and those that join while it searches; ``file`` is where
     others learn how."""
+
+    settings = MappingProxyType({"distributed.scheduler.worker-ttl": "60s"})  # for one that went without a word
 
     def __init__(self, host: Host, file: str, notice: Callable[[str], None] = print) -> None:
         super().__init__(host, notice)

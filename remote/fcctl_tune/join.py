@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from fcctl_remote import files
 
@@ -50,6 +50,11 @@ class Join:
     pem: Optional[str] = None
     token: str = ""
     patience_s: Optional[float] = None
+
+    @property
+    def where(self) -> Tuple[str, Optional[str], str]:
+        """The search, and the way to it."""
+        return self.address, self.pem, self.token
 
     @classmethod
     def read(cls, path: str) -> Optional[Join]:

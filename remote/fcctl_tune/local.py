@@ -106,6 +106,8 @@ class DaskCluster(abc.ABC):
 class LocalCluster(DaskCluster):
     """``host`` is this machine."""
 
+    settings = dask_settings.NOTHING
+
     def __init__(self, host: Host, notice: Callable[[str], None] = print) -> None:
         super().__init__(notice)
         self.host = host
@@ -134,7 +136,7 @@ class LocalCluster(DaskCluster):
         Raises:
             TuneError: Dask is missing, or they do not come up.
         """
-        self.ending.enter_context(dask_settings.required())
+        self.ending.enter_context(dask_settings.required(self.settings))
         from distributed import LocalCluster as Scheduler
 
         security = dask_settings.security(self.tls)

@@ -25,13 +25,15 @@ from fcctl_tune import dask_settings, devices, roster, site, tasks, workplace
 from fcctl_tune.crew import Crew, this_machine
 from fcctl_tune.errors import Lacking, TuneError
 from fcctl_tune.join import Join, is_address
-from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, LOST
+from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
 UNAVAILABLE, STOPPED = 69, 143
 #: How long a search may not answer, once it did, before its members end, seconds.
 PATIENCE_S = 1800.0
 #: Between two tries to reach it, and how often workers are looked at, seconds.
 AGAIN_S, LOOK_S = 1.0, 0.2
+#: The longest pause after tries at which it was there and did not let us in, seconds.
+LONGEST_PAUSE_S = 15.0
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -89,8 +91,7 @@ class Member:
 
     def _facts(self) -> Any:
         host = this_machine(self.options.host, say)
-        sms = devices.multiprocessors(host.devices[0])
-        return dataclasses.replace(host, sms=sms, member=secrets.token_hex(4))
+        return dataclasses.replace(host, sms=devices.multiprocessors(host.devices[0]))
 
     def _site(self) -> site.Site:
         cwd = os.getcwd()
@@ -107,19 +108,19 @@ class Member:
     # -------------------------------------------------------------------------------------------- the search
     def _work(self) -> int:
         say("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
+        pause = AGAIN_S
         while not self._stop:
             join = self._join()
             if join is not None and _answers(join):
+                joined = self.joined
                 reason = self._work_for(join)
                 if reason is not None:
                     say("the end: %s" % reason)
                     return 0
-                self._left = time.monotonic()
-                if not self._stop:
-                    say("the search does not answer; waiting for it, or for another")
-            elif self._is_over(join):
+                pause = AGAIN_S if self.joined > joined else min(2 * pause, LONGEST_PAUSE_S)
+            if not self._stop and self._is_over(join):
                 return 0
-            self._nap(AGAIN_S)
+            self._nap(pause)
         return STOPPED
 
     def _join(self) -> Optional[Join]:
@@ -156,27 +157,49 @@ class Member:
         """Until it says goodbye, with the reason; None if it is gone without one."""
         folder = tempfile.mkdtemp(prefix="fcctl-tune-")  # of this crew: its keepers remove it
         tls = _key(join, folder)
-        env = {HOST: json.dumps(roster.facts(self.host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
-        crew = Crew(self.host, folder, tls, env)
-        self.joined += 1
+        host = dataclasses.replace(self.host, member=secrets.token_hex(4))  # the scheduler may still know the last one
+        env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
+        crew = Crew(host, folder, tls, env)
         try:
             crew.launch()
             crew.tell(join.address)
-            say("joined the search at %s" % join.address)
-            while not self._stop:
-                for worker in crew.ended():
-                    assert worker.keeper is not None  # noqa: S101
-                    if worker.keeper.returncode == DISMISSED:
-                        return _said(folder)
-                    if worker.keeper.returncode == LOST:
-                        return None
-                    self.deaths += 1
-                    crew.replace(worker)
-                self._nap(LOOK_S)
-            return None
+            return self._watched(crew, join, folder)
         finally:
             crew.end()
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _watched(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
+        """As of :meth:`_work_for`, with its workers."""
+        is_in = False
+        while not self._stop:
+            if not is_in and os.path.exists(os.path.join(folder, JOINED)):
+                is_in = True
+                self.joined += 1
+                say("joined the search at %s" % join.address)
+            for worker in crew.ended():
+                assert worker.keeper is not None  # noqa: S101
+                if worker.keeper.returncode == DISMISSED:
+                    return _said(folder)
+                if worker.keeper.returncode == LOST:
+                    self._lost(is_in)
+                    return None
+                self.deaths += 1
+                crew.replace(worker)
+            if self._moved(join):
+                self._lost(is_in)
+                return None
+            self._nap(LOOK_S)
+        return None
+
+    def _lost(self, was_in: bool) -> None:
+        if was_in and not self._stop:
+            self._left = time.monotonic()
+            say("the search does not answer; waiting for it, or for another")
+
+    def _moved(self, join: Join) -> bool:
+        """Whether we were told since that it is elsewhere: the tunnel that we use may lead nowhere without a word."""
+        told = self._join()
+        return told is not None and told.where != join.where and _answers(told)
 
     def _nap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -155,7 +155,7 @@ class Roster:
 
     def _completed(self, guest: Guest, there: Mapping[str, str]) -> None:
         host = guest.host
-        names = {worker_name(host.name, own) for own in ("cpu", *(d.worker for d in host.devices))}
+        names = {worker_name(host.key, own) for own in ("cpu", *(d.worker for d in host.devices))}
         if not guest.is_complete and names <= set(there):
             guest.is_complete = True
             back = "back, " if host.name in self._known else ""
@@ -172,8 +172,10 @@ class Roster:
         """For good; another member on that host may come in its place."""
         name = key.partition(":")[0]
         self.dismissed[key] = reason
-        self._guests.pop(name, None)
-        self._workers.pop(name, None)
+        guest = self._guests.get(name)
+        if guest is not None and guest.host.key == key:
+            del self._guests[name]
+            self._workers.pop(name, None)
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import secrets
@@ -27,9 +26,11 @@ from fcctl_tune.fleet import CONTROL
 HOST = "FCCTL_TUNE_HOST"
 #: Exit codes: not needed any more, for the reason in the file GOODBYE; the scheduler is not there (any more).
 DISMISSED, LOST = 90, 91
-GOODBYE = "goodbye"
-#: How long a scheduler may take to let it in, and how often it is asked whether that is all, seconds.
-START_S, ASK_S = 30, 0.5
+#: Files beside its own folder: why it is not needed any more; that the scheduler let it in.
+GOODBYE, JOINED = "goodbye", "joined"
+#: How long a scheduler may take to let it in, how often it is asked whether that is all, and how long an answer may
+#: take, seconds: a tunnel may end somewhere without a word.
+START_S, ASK_S, ANSWER_S = 30, 0.5, 30.0
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -46,9 +47,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         process.kept_by(os.getppid())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
-    if (
-        HOST in os.environ
-    ):  # the engine is elsewhere, and must not hear what becomes of commands that SIGTERM ended, too
+    if HOST in os.environ:  # the engine is elsewhere, and must not hear of commands that the same SIGTERM ended
         signal.signal(signal.SIGTERM, lambda *_: os._exit(LOST))
     with dask_settings.applied():
         if options.address is None:  # told late, so that imports need not wait for the scheduler
@@ -91,8 +90,8 @@ async def _serve(options: argparse.Namespace) -> int:
     except Exception as error:  # noqa: BLE001 - no answer, the wrong key, or its name is taken by who was here before
         print("%s cannot join: %s" % (options.name, one_line(str(error))), file=sys.stderr, flush=True)
         return LOST
-    await _stay(worker, options)
-    return LOST  # not reached
+    await _stay(worker, options, os.path.dirname(options.folder))
+    os._exit(LOST)
 
 
 def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
@@ -106,27 +105,37 @@ def _of_a_fleet(host: Dict[str, Any], tls: Optional[str]) -> Dict[str, Any]:
     }
 
 
-async def _stay(worker: Any, options: argparse.Namespace) -> None:
+async def _stay(worker: Any, options: argparse.Namespace, folder: str) -> None:
     """Until the scheduler is gone or says that we are not needed; then this process ends at once, and what it was
     doing with it: others do it by now."""
     from distributed.core import Status
 
+    _note(folder, JOINED, options.name)
     while worker.status in (Status.running, Status.paused):
         reason = await _dismissed(worker, options.host) if options.cpu else None
         if reason is not None:
-            with open(os.path.join(os.path.dirname(options.folder), GOODBYE), "w", encoding="utf-8") as stream:
-                stream.write(reason)
+            _note(folder, GOODBYE, reason)
             os._exit(DISMISSED)
         await asyncio.sleep(ASK_S)
-    os._exit(LOST)
 
 
 async def _dismissed(worker: Any, host: str) -> Optional[str]:
-    with contextlib.suppress(OSError):
-        for _, said in await worker.scheduler.events(topic=CONTROL):
-            if said["to"] in ("", host):
-                return one_line(str(said["say"]))
+    """What the scheduler says to this host, or to all."""
+    try:
+        said = await asyncio.wait_for(worker.scheduler.events(topic=CONTROL), ANSWER_S)
+    except asyncio.TimeoutError:
+        os._exit(LOST)
+    except OSError:  # it will be noticed
+        return None
+    for _, one in said:
+        if isinstance(one, dict) and one.get("to") in ("", host):
+            return one_line(str(one.get("say")))
     return None
+
+
+def _note(folder: str, name: str, text: str) -> None:
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def workers(one: Host, version: str = VERSION, start: str = "1", **changes: Any)
     """As the scheduler lists them; ``start`` is another after they were started anew."""
     said = {**json.loads(json.dumps(facts(one, version))), **changes}
     names = ["cpu", *(d.worker for d in one.devices)]
-    return {f"tls://{one.name}-{start}-{own}": {"name": f"{one.name}/{own}", FACTS: said} for own in names}
+    return {f"tls://{one.key}-{start}-{own}": {"name": f"{one.key}/{own}", FACTS: said} for own in names}
 
 
 class Seen:
