@@ -267,8 +267,8 @@ VARIANTS: dict[str, Variant] = {
                 ),
                 Constraint("READ_AHEAD is for SHARED_Q", lambda c: c["READ_AHEAD"] == 4 or c["SHARED_Q"] == 1),
                 Constraint(
-                    "a vote takes the tensor cores' sums and a whole tile: TENSOR_SUMS=1 PIPELINED=0 SLACK=0",
-                    lambda c: not c["VOTED"] or (c["TENSOR_SUMS"] and not c["PIPELINED"] and not c["SLACK"]),
+                    "a vote takes the tensor cores' sums: TENSOR_SUMS=1 SLACK=0",
+                    lambda c: not c["VOTED"] or (c["TENSOR_SUMS"] and not c["SLACK"]),
                 ),
                 Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),

@@ -77,9 +77,10 @@ struct Tiling {
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
-  static_assert(!kVoted || (kTensorSums && !kPipelined), "a vote takes whole rows' sums, and a tile's weights at once");
+  static_assert(!kVoted || kTensorSums, "a vote takes whole rows' sums");
   // Where registers do not hold a tile's scores and its weights, the scores are computed again when they are needed.
-  static constexpr bool kScoresAgain = kVoted && kWarpRows * (kDim + kTileN + kTileN / 2) > 32 * 200;
+  static constexpr bool kScoresAgain =
+      kVoted && !kPipelined && kWarpRows * (kDim + kTileN + kTileN / 2) > 32 * 200;
   static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
   // Where its keys and values were, if it does not fit where its keys were.
   static constexpr bool kFitsKeys = kTileM * kDim * 4 <= kStages * kTileBytes;
@@ -297,22 +298,28 @@ __device__ __forceinline__ void raise(State<C> &state, const Tile<C> &s, float f
     }
 }
 
+// The weights of key tile n, and the largest so far.
+template <typename C>
+__device__ __forceinline__ void weigh_tile(Weights<C> &p, const Tile<C> &s, const State<C> &state, int n, float factor,
+                                           uint32_t &largest) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float x = exp2_approx(s[i][n][2 * h] * factor - state.base[i][h]);
+      const float y = exp2_approx(s[i][n][2 * h + 1] * factor - state.base[i][h]);
+      uint32_t &pair = p[i][n / 2][n % 2 * 2 + h];
+      pair = pack<C::kType>(x, y);
+      largest = max_packed<C::kType>(largest, pair);
+    }
+}
+
 // The weights of a whole tile; whether any is above 1.
 template <typename C>
 __device__ __forceinline__ bool weigh_all(Weights<C> &p, const Tile<C> &s, const State<C> &state, float factor) {
   uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i)
-#pragma unroll
-    for (int n = 0; n < C::kKeyTiles; ++n)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float x = exp2_approx(s[i][n][2 * h] * factor - state.base[i][h]);
-        const float y = exp2_approx(s[i][n][2 * h + 1] * factor - state.base[i][h]);
-        uint32_t &pair = p[i][n / 2][n % 2 * 2 + h];
-        pair = pack<C::kType>(x, y);
-        largest = max_packed<C::kType>(largest, pair);
-      }
+  for (int n = 0; n < C::kKeyTiles; ++n) weigh_tile(p, s, state, n, factor, largest);
   return above_one<C::kType>(largest);
 }
 
@@ -335,6 +342,17 @@ __device__ __forceinline__ void add_up(State<C> &state, const uint32_t (&a)[C::k
       mma<C::kType>(state.out[i][column + 1], a[i], b[2], b[3]);
     }
   }
+}
+
+template <typename C>
+__device__ __forceinline__ void add_up_weights(State<C> &state, const Weights<C> &p, uint32_t v_tile, int n,
+                                               int lane) {
+  uint32_t a[C::kRowTiles][4];
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int r = 0; r < 4; ++r) a[i][r] = p[i][n / 2][r];
+  add_up<C>(state, a, v_tile, n, lane);
 }
 
 // O += P V for key tiles n and n + 1: their scores become weights, packed as the left operand.
@@ -588,12 +606,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; n += 2) {
           if constexpr (C::kVoted) {
-            uint32_t a[C::kRowTiles][4];
-#pragma unroll
-            for (int i = 0; i < C::kRowTiles; ++i)
-#pragma unroll
-              for (int r = 0; r < 4; ++r) a[i][r] = p[i][n / 2][r];
-            add_up(state, a, v_ring + slot(step), n, lane);
+            add_up_weights<C>(state, p, v_ring + slot(step), n, lane);
           } else {
             weigh(state, s, v_ring + slot(step), n, factor, lane);
           }
@@ -602,6 +615,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
+    //
+    // Voted, P V is a tile behind: V(n) is multiplied between the exponentials of tile n + 1.
     const auto load_pair = [&](int step) {
       load_v(step);
       load_k(step + 1);
@@ -616,8 +631,32 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
       scores<C, C::kKeyTiles>(s, state, queries, k_ring, 0, lane);
       masked(s, 0);
     }
+    Weights<C> p;
+    if (C::kVoted && steps > 0) {
+      raise(state, s, factor);
+      weigh_all(p, s, state, factor);
+    }
 #pragma unroll 1
-    for (int step = 0; step < steps - 1; ++step) {
+    for (int step = 0; C::kVoted && step < steps - 1; ++step) {
+      cp_async_wait<kStages - 2>();
+      meet();
+      load_pair(step + kStages - 1);
+      scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step + 1), 0, lane);
+      masked(s, step + 1);
+      uint32_t largest = 0;
+#pragma unroll
+      for (int n = 0; n < C::kKeyTiles; n += 2) {
+        add_up_weights<C>(state, p, v_ring + slot(step), n, lane);
+        weigh_tile(p, s, state, n, factor, largest);
+        weigh_tile(p, s, state, n + 1, factor, largest);
+      }
+      if (__any_sync(kAllLanes, above_one<C::kType>(largest))) {
+        raise(state, s, factor);
+        weigh_all(p, s, state, factor);
+      }
+    }
+#pragma unroll 1
+    for (int step = 0; !C::kVoted && step < steps - 1; ++step) {
       cp_async_wait<kStages - 2>();
       meet();
       load_pair(step + kStages - 1);
@@ -641,9 +680,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     if (steps > 0) {
       cp_async_wait<0>();
       meet();
-      follow(state, s, factor, steps == 1);
+      if (!C::kVoted) follow(state, s, factor, steps == 1);
 #pragma unroll
-      for (int n = 0; n < C::kKeyTiles; n += 2) weigh(state, s, v_ring + slot(steps - 1), n, factor, lane);
+      for (int n = 0; n < C::kKeyTiles; n += 2) {
+        if constexpr (C::kVoted) {
+          add_up_weights<C>(state, p, v_ring + slot(steps - 1), n, lane);
+        } else {
+          weigh(state, s, v_ring + slot(steps - 1), n, factor, lane);
+        }
+      }
     }
   }
 

@@ -24,6 +24,16 @@ CONFIGURATIONS = [
     {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "TENSOR_SUMS": 1, "SLACK": 8},
     {"TILE_M": 64, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 3, "PIPELINED": 1, "TENSOR_SUMS": 1},
     {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "TENSOR_SUMS": 1, "VOTED": 1},
+    {
+        "TILE_M": 64,
+        "WARP_ROWS": 32,
+        "TILE_N": 32,
+        "WARPS_KV": 2,
+        "STAGES": 2,
+        "PIPELINED": 1,
+        "TENSOR_SUMS": 1,
+        "VOTED": 1,
+    },
 ]
 
 #: S_q, S_kv
