@@ -1,0 +1,45 @@
+"""What the command refuses before anything is searched."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_tune import command, member
+from fcctl_tune.cluster import Host
+from fcctl_tune.devices import Device
+from fcctl_tune.errors import TuneError
+from fcctl_tune.records import TrialRecord
+
+
+def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path) -> None:
+    run = command.Run(Namespace(out=str(tmp_path), work=str(tmp_path), full=False, seed=0))
+    known = [TrialRecord(0, {"P": 1}, "complete", value=1.0, gpu="NVIDIA L4"), TrialRecord(1, {"P": 2}, "build_failed")]
+    study: Any = SimpleNamespace(records=lambda: known)
+    cluster: Any = SimpleNamespace(hosts=[Host("b", 1, (Device("gpu-0", "NVIDIA T4"),))])
+    recipe: Any = None
+    with pytest.raises(TuneError, match="begun on NVIDIA L4, here is NVIDIA T4: times do not compare"):
+        run._made(study, cluster, recipe)
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "said"),
+    [
+        (command.main, ["s", "--out", "o", "--fleet", "f"], "--fleet FILE goes with --host NAME"),
+        (command.main, ["s", "--out", "o", "--host", "a"], "--fleet FILE goes with --host NAME"),
+        (command.main, ["s", "--out", "o", "--fleet", "f", "--host", "../a"], "--fleet FILE goes with --host NAME"),
+        (command.main, ["s", "--out", "o", "--scheduler", "here"], "an address such as tcp://HOST:8786"),
+        (member.main, ["--host", "a/b", "--join", "j"], "a name of letters, digits"),
+        (member.main, ["--host", "a", "--scheduler", "http://x:1"], "an address such as tcp://HOST:8786"),
+        (member.main, ["--host", "a"], "one of the arguments --join --scheduler is required"),
+    ],
+)
+def test_words_that_make_no_sense(main: Any, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
