@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.cloud import RUN_LABEL
+from orchestrator.domain.cloud import RUN_LABEL, Machine
 from orchestrator.domain.machine_spec import woken_by_hand
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.workflows import release as releasing
@@ -31,6 +31,8 @@ class LettingGo:
         self._target = held.target
         self._link = held.link
         self._log = held.log
+        #: The runs that the machine itself knows, this one among them; None: it was not asked, or did not answer.
+        self._known_there: set[str] | None = None
 
     def release(self, *, ran: bool) -> None:
         """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
@@ -58,10 +60,7 @@ class LettingGo:
             return
         user = self._user_of_it()
         if user is not None:
-            self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
-            # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
-            self._leave_a_note()
-            self._log("released", how="used", by=user)
+            self._leave_it_to(user)
             return
         if policy == "keep" and self._keep(minutes):
             return
@@ -123,26 +122,24 @@ class LettingGo:
             found = self._link.session().status(None)
         except HostError:
             return None
-        there = next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
-        return there or self._who_is_coming({own, *(r.run_id for r in found)})
+        self._known_there = {own, *(r.run_id for r in found)}
+        return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
-    def _who_is_coming(self, known: set[str]) -> str | None:
+    def _who_is_coming(self, machine: Machine) -> str | None:
         """A run of another workspace, or another computer, that has found the machine on and has not come to it yet.
 
         It has put its label on the machine, which had this run's since it was turned on for it.
         """
-        acquired = self._held.acquired()
-        if not acquired.get("turned_on"):
-            return None
-        try:
-            cloud = self._services.clouds.open(self._target)
-            machine = cloud.machine(str(acquired["zone"]), self._target.instance)
-        except FcctlError:
-            return None
-        if machine is None or machine.id != acquired["instance_id"]:
+        if self._known_there is None or not self._held.acquired().get("turned_on"):
             return None
         label = machine.labels.get(RUN_LABEL, "")
-        return label if run_ids.is_valid(label) and label not in known else None
+        return label if run_ids.is_valid(label) and label not in self._known_there else None
+
+    def _leave_it_to(self, user: str) -> None:
+        self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
+        # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
+        self._leave_a_note()
+        self._log("released", how="used", by=user)
 
     def _keep(self, minutes: float) -> bool:
         """Leave it on for the next run, with a timer that turns it off if there is none."""
@@ -179,7 +176,11 @@ class LettingGo:
     # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
-            done = releasing.release(self._services, self._target, self._held.holds(), policy, self._log)
+            holds, who = self._held.holds(), self._who_is_coming
+            done = releasing.release(self._services, self._target, holds, policy, self._log, who)
+        except releasing.StillWanted as wanted:
+            self._leave_it_to(wanted.by)
+            return
         except FcctlError as error:
             self._unreleased(error)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -49,16 +50,35 @@ class Hold:
     asked: float | None = None
 
 
-def release(services: Services, target: GcpTarget, holds: list[Hold], policy: Policy, log: Log) -> list[Released]:
+class StillWanted(Exception):
+    """The machine is on for somebody else, and was left as it was."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(by)
+        self.by = by
+
+
+def release(
+    services: Services,
+    target: GcpTarget,
+    holds: list[Hold],
+    policy: Policy,
+    log: Log,
+    wanted_by: Callable[[Machine], str | None] = lambda _: None,
+) -> list[Released]:
     """Stop (or delete) what was turned on, and wait until it is off.
 
     ``delete`` deletes only what fcctl made; anything else is stopped. A machine that is another one by now is left
     alone.
 
+    Args:
+        wanted_by: who else is about to use a machine, as it shows itself just before it would be turned off.
+
     Raises:
         CloudError, AuthError: it is not known to be off. Its fences still hold.
+        StillWanted: ``wanted_by`` named somebody.
     """
-    return _Releasing(services, target, log).carry_out(holds, policy)
+    return _Releasing(services, target, log).carry_out(holds, policy, wanted_by)
 
 
 #: What two computers' clocks may differ by, seconds.
@@ -79,7 +99,9 @@ class _Releasing:
         self._cloud: Cloud = services.clouds.open(target)
         self._changes = Changes(self._cloud, services.clock, log, target.instance)
 
-    def carry_out(self, holds: list[Hold], policy: Policy) -> list[Released]:
+    def carry_out(
+        self, holds: list[Hold], policy: Policy, wanted_by: Callable[[Machine], str | None]
+    ) -> list[Released]:
         seen = {machine.zone: machine for machine in self._look(holds)}
         done = []
         for hold in holds:
@@ -90,6 +112,8 @@ class _Releasing:
                 done.append(self._gone(hold, "it was deleted, and another machine has its name"))
             elif _was_never_on(hold, machine):
                 done.append(self._as_it_was(hold, machine, policy))
+            elif (user := wanted_by(machine)) is not None:
+                raise StillWanted(user)
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
                 done.append(self._delete(machine))
             else:
