@@ -33,37 +33,44 @@ def slow_link(sshd: LoopbackSshd) -> LinkProxy:
 def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, slow_link: LinkProxy) -> Workspace:
     made = Workspace(tmp_path / "w", private_home, sshd, port=slow_link.port)
     made.job("count", COUNT)
+    made.job("endless", "steps:\n  - {id: wait, run: sleep 600}\n")
     made.job("hello", "steps:\n  - {id: say, run: echo hello}\n")
     return made
 
 
 def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
     """An fcctl that takes seconds to send its source."""
-    (workspace.root / "large.bin").write_bytes(os.urandom(2_500_000))
+    (workspace.root / "large.bin").write_bytes(os.urandom(5_000_000))
     before = workspace.active()
     process = workspace.start("run", *argv)
     wait_for(lambda: len(workspace.active()) > len(before))
     return process
 
 
-def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace) -> None:
+def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link: LinkProxy) -> None:
+    slow_link.bytes_per_s = 200_000  # not there for long, unless we let it
     running = sending(workspace, "count", "--on", "box")
     assert "is not on box" in workspace.fcctl("logs", check=101).stderr
+    slow_link.bytes_per_s = 2_000_000
     followed = workspace.fcctl("logs", "-f")
     assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"
-    running.communicate(timeout=20)
+    running.communicate(timeout=100)
     assert running.returncode == 0
 
 
-def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(workspace: Workspace) -> None:
-    (other,) = [workspace.fcctl("run", "count", "--on", "here", "-d").stdout.strip()]
+def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
+    workspace: Workspace, slow_link: LinkProxy
+) -> None:
+    slow_link.bytes_per_s = 200_000
+    (other,) = [workspace.fcctl("run", "endless", "--on", "here", "-d").stdout.strip()]
     running = sending(workspace, "hello", "--on", "box")
     told = workspace.json("cancel", "--all", "--grace", "0", check=8)
     statuses = {run["run_id"]: run["status"] for run in told["runs"]}
     assert statuses.pop(other) == "cancelled"
     assert list(statuses.values()) == [None]
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=20)
+    slow_link.bytes_per_s = 0
+    running.communicate(timeout=100)
     assert running.returncode == 130
     assert workspace.active() == []
     assert {run["status"] for run in workspace.runs().values()} == {"cancelled"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.recovery.test_lacking_hosts import _may_mount
+from tests.support.waiting import wait_for
 from tests.support.workspace import FCCTL, Workspace
 
 MOUNTS = pytest.mark.skipif(not _may_mount(), reason="mounts, which takes Linux and root")
@@ -31,7 +32,8 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # What an fcctl that has ended left behind may still be ending, with its folder here.
+        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0, 60)
 
 
 @MOUNTS
