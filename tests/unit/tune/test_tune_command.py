@@ -22,7 +22,7 @@ def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path)
     study: Any = SimpleNamespace(records=lambda: known)
     cluster: Any = SimpleNamespace(hosts=[Host("b", 1, (Device("gpu-0", "NVIDIA T4"),))])
     recipe: Any = None
-    with pytest.raises(TuneError, match="begun on NVIDIA L4, here is NVIDIA T4: times do not compare"):
+    with pytest.raises(TuneError, match="begun on NVIDIA L4, and here is NVIDIA T4: times do not compare"):
         run._made(study, cluster, recipe)
 
 
