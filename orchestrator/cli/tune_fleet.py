@@ -38,7 +38,6 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
     """Plan the search on ``hosts[0]`` and members on the others, and see all of it home."""
     from orchestrator import app
     from orchestrator.workflows.fleet import Conductor, plan
-    from orchestrator.workflows.link import Link
     from orchestrator.workflows.resume import remind
     from orchestrator.workflows.run import run
 
@@ -64,8 +63,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
         own = leader.services
 
         def search() -> Finished | None:
-            link = Link(own.hosts, saved.target, own.clock, own.observer)
-            return run(own, link, saved, source, waking=how.waking)
+            return run(own, leader.link(), saved, source, waking=how.waking)
 
         _see_home(cli, leader, search)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.domain.job import Job, Step
+from orchestrator.domain.job import Gate, Job, Step
 from orchestrator.domain.target import GcpTarget, Target
 from orchestrator.errors import HostFault, UsageError
 
@@ -21,6 +21,10 @@ from orchestrator.errors import HostFault, UsageError
 MEMBER = "tune-member"
 #: In the private folder of the search's run: where its scheduler is. In a member's: the same, as seen from there.
 SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
+#: What the search has found so far, on its machine, and where it is put for another to go on from it.
+JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
+#: A line of it is some 200 bytes, a trial a few lines.
+MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune member'
 #: How long a member waits for a search that it cannot reach, before it ends: seconds. Its machine costs all the while.
 PATIENCE_S = 600.0
@@ -81,6 +85,37 @@ def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
         env={},
     )
     return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
+
+
+def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str, str], *, seeded: bool) -> Job:
+    """The same search on the machine ``later``, after ``leader`` was lost.
+
+    Args:
+        seeded: what was found comes after it began; it waits for that, though not for ever.
+    """
+    (step,) = search.steps
+    own = f" --host {leader}"
+    if not step.run.endswith(own):
+        raise ValueError(f"{search.run_id} is no search on several machines")
+    run = f"{step.run.removesuffix(own)} --host {later}"
+    again = Step(
+        id=step.id,
+        run=(_AWAIT_SEED if seeded else "") + run,
+        tune="search",
+        timeout=step.timeout_s,
+        activity="tune",
+        exit_codes={"69": "unavailable"},
+        gates=[Gate(expr=gate.expr, when=gate.when, hint=gate.hint) for gate in step.gates],
+    )
+    return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
+
+
+_AWAIT_SEED = (
+    f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}"\n'
+    'for _ in $(seq 600); do [ ! -e "$seed" ] || break; sleep 0.5; done\n'
+    'mkdir -p "$FCCTL_ARTIFACTS/tune"\n'
+    f'[ ! -e "$seed" ] || cp "$seed" "$FCCTL_RUN_DIR/{JOURNAL}"\n'
+)
 
 
 @dataclass(frozen=True)

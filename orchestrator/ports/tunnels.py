@@ -46,7 +46,8 @@ class Passage(Protocol):
         """Ask whether the machine still answers."""
 
     def read(self, run_id: str, name: str, limit: int) -> bytes | None:
-        """A file of a run's private folder there; None if there is none, or it is longer than ``limit`` bytes."""
+        """A file of a run's private folder there, or by its path one that comes home; None if there is none, or it is
+        longer than ``limit`` bytes."""
 
     def write(self, run_id: str, name: str, data: bytes) -> bool:
         """The same, written whole or not at all, for its owner's eyes only; False if there is no such run."""

@@ -7,6 +7,7 @@ it they wait for a while, then end.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,20 +16,31 @@ from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.domain.budget import Budget
-from orchestrator.domain.fleet import HOST_LINE, check_apart, member_job
+from orchestrator.domain.fleet import (
+    HOST_LINE,
+    JOURNAL,
+    MAX_JOURNAL_BYTES,
+    check_apart,
+    member_job,
+    search_again,
+)
 from orchestrator.domain.saved_fleet import Fleet
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import FcctlError
+from orchestrator.errors import FcctlError, LinkLost, MachineStopped, RunNotFound
 from orchestrator.ports import Observer, Services, Source, Tunnels
 from orchestrator.workflows.fleet_member import Member, on_host
 from orchestrator.workflows.fleet_ways import Hub, Spoke
+from orchestrator.workflows.link import Link
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
-from orchestrator.workflows.run import Finished
+from orchestrator.workflows.resume import resumed
+from orchestrator.workflows.run import Finished, run
 from orchestrator.workflows.waking import Waking
 
 #: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
 GOODBYE_S = 30.0
+#: The search's machine may be away for so long while others are there, seconds.
+LEADER_AWAY_S = 60.0
 Make = Callable[[Observer], Services]
 
 
@@ -114,6 +126,34 @@ def plan_member(
     return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
 
 
+def plan_again(
+    services: Services,
+    place: Place,
+    search: SavedPlan,
+    source: Source,
+    leader: Target,
+    usd: float | None,
+    *,
+    seeded: bool,
+) -> Prepared:
+    """The plan of the same search on another of its machines, the first having been lost."""
+    fleet, (step,) = search.fleet, search.plan.steps
+    if fleet is None or step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    others = [host for host in fleet.members if host.name != leader.name]
+    wanted = Wanted(
+        search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
+        leader,
+        fleet.settings,
+        budget_usd=fleet.budget_usd if usd is None else usd,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"search": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    later = fleet.model_copy(update={"members": others})
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
+
+
 def left_behind(services: Services, run_id: str) -> dict[str, str]:
     """The members of a search that are not complete: target, and its run, the newest of each."""
     found = {}
@@ -150,12 +190,13 @@ class Conductor:
         self._source = plans.search.source
         self._saved = saved
 
+        self._tunnels = tunnels
+        self._waking = waking
+
         def is_there(run_id: str) -> bool:
             return on_host(self.services.store, run_id)
 
-        self._hub = Hub(tunnels, saved.target, self._search_is_there)
-        self._hub.hopeless = self._no_way
-        self._hub.leads_to(saved.plan.run_id)
+        self._hub = self._way_to_the_search(saved)
         self.members: dict[str, Member] = {}
         self._spokes: dict[str, Spoke] = {}
         for first in plans.members:
@@ -166,8 +207,15 @@ class Conductor:
                 make, spoke, first, self._again(host), waking, observer, take_over=(taken or {}).get(host.name)
             )
 
+    def _way_to_the_search(self, saved: SavedPlan) -> Hub:
+        hub = Hub(self._tunnels, saved.target, self._search_is_there)
+        hub.hopeless = self._no_way
+        hub.leads_to(saved.plan.run_id)
+        return hub
+
     def conduct(self, search: Callable[[], Finished | None]) -> Finished | None:
-        """Carry ``search`` out; what is left of the members when this returns or raises is told."""
+        """Carry ``search`` out, on another machine if its own is lost; then nothing is left of the members, or it is
+        told what is."""
         self._hub.start()
         for spoke in self._spokes.values():
             spoke.start()
@@ -175,11 +223,99 @@ class Conductor:
             member.start()
         ended = False
         try:
-            finished = search()
+            finished = self._led(search)
             ended = True
             return finished
         finally:
             self._end(in_order=ended)
+
+    # ------------------------------------------------------------------------------------------------- a lost leader
+    def _led(self, search: Callable[[], Finished | None]) -> Finished | None:
+        """Raises: FcctlError, if the search's machine is lost and there is no other."""
+        while True:
+            finished: Finished | None = None
+            error: FcctlError | None = None
+            why: str
+            try:
+                finished = search()
+                if finished is None or finished.record.status not in ("lost", "preempted"):
+                    return finished
+                why = finished.record.status
+            except MachineStopped as stopped:
+                error, why = stopped, stopped.status.replace("_", " ")
+            except LinkLost as lost:
+                error, why = lost, "out of reach"
+            again = self._follow_on(why, self._found(finished))
+            if again is None:
+                if error is not None:
+                    raise error
+                return finished
+            search = again
+
+    def _found(self, finished: Finished | None) -> bytes | None:
+        """The journal of the search: as it came home, else as it was seen last."""
+        if finished is not None:
+            path = self.services.store.folder(finished.record.run_id) / JOURNAL
+            with contextlib.suppress(OSError):
+                if 0 < path.stat().st_size <= MAX_JOURNAL_BYTES:
+                    return path.read_bytes()
+        return self._hub.journal
+
+    def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
+        """The search on a machine that is at work for it and can be reached; None if there is none."""
+        lost, heir = self._saved.target.name, self._heir()
+        if heir is None or self._hub.scheduler is None:
+            return None
+        self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
+        left = heir.give_way()
+        own = self.services
+        self._close(f"{why}; the search moved to {heir.name}")
+        host = next(host for host in (self._saved.fleet.members if self._saved.fleet else ()) if host.name == heir.name)
+        try:
+            prepared = plan_again(own, self._place, self._saved, self._source, host, left, seeded=journal is not None)
+        except FcctlError as error:
+            self._notes.note(f"host {heir.name}: {_in_words(error)}")
+            return self._follow_on(why, journal)
+        for way in (self._hub, self._spokes[heir.name]):
+            way.close()
+        self._saved = prepared.saved
+        self._hub = self._way_to_the_search(prepared.saved)
+        self._hub.seed = journal
+        for spoke in self._spokes.values():
+            spoke.hub = self._hub
+        self._hub.start()
+        return lambda: run(own, self.link(), prepared.saved, self._source, waking=self._waking)
+
+    def _close(self, reason: str) -> None:
+        """The run that was lost, if it waits for its machine: nobody needs what is there any more."""
+        run_id = self._saved.plan.run_id
+        try:
+            with resumed(self.services, run_id, patience_s=0.0) as driver:
+                if driver.waits:
+                    driver.give_up(reason)
+        except RunNotFound:
+            pass  # it is complete
+        except FcctlError as error:
+            self._notes.note(f"run {run_id} is not complete yet: {_in_words(error)}")
+
+    def _heir(self) -> Member | None:
+        return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)
+
+    def link(self) -> Link:
+        """To the search's machine; given up early if that is away and another could go on."""
+        link = Link(self.services.hosts, self._saved.target, self.services.clock, self.observer)
+        away: list[float] = []
+
+        def doubt() -> None:
+            now = self.services.clock.monotonic()
+            if self._hub.is_up:
+                away.clear()
+            away.append(now)
+            if now - away[0] > LEADER_AWAY_S and self._heir() is not None:
+                raise LinkLost(f"no link to {self._saved.target.name} for {now - away[0]:.0f} s, and others answer")
+
+        link.doubt = doubt
+        return link
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _search_is_there(self, run_id: str) -> bool:
@@ -202,7 +338,7 @@ class Conductor:
             self.members[name].left_out.set()
 
     def _no_way(self, error: FcctlError) -> None:
-        self._notes.note(f"the search goes on on {self._saved.target.name} alone: {_in_words(error)}")
+        self._notes.note(f"the search has {self._saved.target.name} alone: {_in_words(error)}")
         for member in self.members.values():
             member.stop("the search cannot be reached")
 
@@ -293,4 +429,4 @@ class _Watching:
 
 
 def _in_words(error: FcctlError) -> str:
-    return ". ".join(part for part in (error.message, error.cause, error.hint) if part)
+    return "; ".join(part for part in (error.message, error.cause, error.hint) if part)

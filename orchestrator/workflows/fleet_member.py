@@ -154,6 +154,20 @@ class Member:
                 _log.info("host %s is not told to end: %s", self.name, error.message)
         self._clock.stop()
 
+    @property
+    def works(self) -> bool:
+        """Whether its run is on its machine, as far as is known, and not over."""
+        return (
+            bool(self.runs) and self._thread.is_alive() and self._is_under_way() and on_host(self._store, self.runs[-1])
+        )
+
+    def give_way(self) -> float | None:
+        """End it, for the search itself to have the machine; what is left of what it may cost, dollars."""
+        self.stop("the search moves to this machine")
+        self.join()
+        self.status = "the search"
+        return max(0.01, self._agreed_usd - self.usd) if self._agreed_usd > 0 else None
+
     # ------------------------------------------------------------------------------------------- in its own
     def _is_under_way(self) -> bool:
         return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED

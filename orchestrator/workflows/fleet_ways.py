@@ -12,7 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.domain.fleet import JOIN_FILE, MAX_FILE_BYTES, SCHEDULER_FILE, Scheduler
+from orchestrator.domain.fleet import (
+    JOIN_FILE,
+    JOURNAL,
+    MAX_FILE_BYTES,
+    MAX_JOURNAL_BYTES,
+    SCHEDULER_FILE,
+    SEED_FILE,
+    Scheduler,
+)
 from orchestrator.domain.target import Target
 from orchestrator.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Passage, Stream, Tunnels
@@ -21,6 +29,8 @@ from orchestrator.workflows.link import BACKOFF_S
 #: How often something that is about to happen is looked for, and whether what has happened still holds: seconds.
 SOON_S = 0.3
 STANDING_S = 3.0
+#: How often what the search has found is fetched, in case its machine is lost: seconds.
+REMEMBER_S = 10.0
 #: At the end, how long a way may take to be closed, seconds.
 CLOSE_S = 10.0
 #: A way that held for so long was sound: the next attempt comes at once again.
@@ -107,6 +117,10 @@ class Hub(Way):
     """The way to the machine that the search's scheduler is on."""
 
     scheduler: Scheduler | None = None
+    #: What the search had found when it was looked at last.
+    journal: bytes | None = None
+    #: What it is to go on from, until it has been put there.
+    seed: bytes | None = None
 
     def reach(self) -> Stream:
         """A connection to the scheduler; nothing else can be reached. Raises: FcctlError."""
@@ -117,14 +131,27 @@ class Hub(Way):
 
     def _use(self, passage: Passage) -> None:
         seen: bytes | None = None
+        due = time.monotonic()
         while not self._closed.is_set():
-            data = passage.read(self._run_id or "", SCHEDULER_FILE, MAX_FILE_BYTES)
+            run_id = self._run_id or ""
+            if self.seed is not None and passage.write(run_id, SEED_FILE, self.seed):
+                self.journal, self.seed = self.seed, None
+            data = passage.read(run_id, SCHEDULER_FILE, MAX_FILE_BYTES)
             if data is not None and data != seen:
                 scheduler = Scheduler.read(data, self.target.name)
                 if self._answers(passage, scheduler):
                     seen, self.scheduler = data, scheduler
             passage.check()
+            if seen is not None and time.monotonic() >= due:
+                self._remember(passage, run_id)
+                due = time.monotonic() + REMEMBER_S
             self._closed.wait(SOON_S if seen is None else STANDING_S)
+
+    def _remember(self, passage: Passage, run_id: str) -> None:
+        """Keep what was found, in case the machine is lost. A line that is just being written is left out."""
+        found = passage.read(run_id, JOURNAL, MAX_JOURNAL_BYTES)
+        if found:
+            self.journal = found[: found.rfind(b"\n") + 1] or self.journal
 
     @staticmethod
     def _answers(passage: Passage, scheduler: Scheduler) -> bool:
@@ -141,13 +168,17 @@ class Spoke(Way):
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, hub: Hub) -> None:
         super().__init__(tunnels, target, on_host)
-        self._hub = hub
+        #: It may be another one later.
+        self.hub = hub
 
     def _use(self, passage: Passage) -> None:
-        port = passage.listen(self._hub.reach)
+        def reach() -> Stream:
+            return self.hub.reach()  # whichever that is by then
+
+        port = passage.listen(reach)
         told: tuple[str, Scheduler] | None = None
         while not self._closed.is_set():
-            run_id, scheduler = self._run_id, self._hub.scheduler
+            run_id, scheduler = self._run_id, self.hub.scheduler
             if run_id is not None and scheduler is not None and told != (run_id, scheduler):
                 if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
                     told = run_id, scheduler

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,6 @@ pytestmark = [
 ]
 
 TUNE = """\
-tune: sum
 title: passes over the data
 env: {HOLD: %s}
 parameters:
@@ -32,7 +32,7 @@ parameters:
 build: cc -O1 -DPASSES=$PASSES sum.c -o $TUNE_OUT/sum
 check: $TUNE_OUT/sum check
 bench: >
-  if [ $PASSES != 12 ]; then while [ -e $HOLD ]; do sleep 0.05; done; fi;
+  case $PASSES in 1|2|12) ;; *) while [ -e $HOLD ]; do sleep 0.05; done; esac;
   $TUNE_OUT/sum bench $TUNE_CASE $TUNE_REPEATS > $TUNE_OUT/bench.json
 metric: {reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}
 cases: [20000]
@@ -58,58 +58,99 @@ def secrets_below(*folders: Path) -> list[Path]:
     return [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
 
 
+class Search:
+    """``fcctl tune sum`` on two machines, box and b, of which b is behind a link that can be cut."""
+
+    def __init__(self, folder: Path, home: Path, box: LoopbackSshd, other: LoopbackSshd) -> None:
+        self.hold = folder / "hold"
+        self.hold.touch()
+        self.workspace = Workspace(folder / "theirs", home, box)
+        self.link = other.proxy()
+        self.workspace.add_ssh("b", other, port=self.link.port)
+        self.workspace.write_search("sum", TUNE % self.hold)
+        (self.workspace.root / "sum.c").write_text(SUM_C)
+        self.runs = {"box": box.home / ".fcctl/runs", "b": other.home / ".fcctl/runs"}
+        self.started = self.workspace.start("tune", "sum", "--on", "box", "--on", "b", "--seed", "1")
+
+    def until_it_says(self, text: str, on: str = "box", times: int = 1) -> None:
+        """Wait until a log on that machine has ``text`` so often."""
+        folder = self.runs[on]
+
+        def seen() -> bool:
+            logs = ["\n" + log.read_text(errors="replace") for log in folder.glob("*/steps/*/log.txt")]
+            return self.started.poll() is not None or any(log.count(text) >= times for log in logs)
+
+        until(seen, f"{on} does not say {text!r}", folder)
+        assert self.started.poll() is None, self.started.communicate()
+
+    def ends(self) -> str:
+        """Its standard error, once nothing holds it any more."""
+        self.hold.unlink()
+        _, said = self.started.communicate(timeout=300)
+        assert self.started.returncode == 0, said
+        return str(said)
+
+    def trials(self, run_id: str) -> list[dict[str, Any]]:
+        path = self.workspace.root / "results/runs" / run_id / "steps/tune/out/tuning.json"
+        document = json.loads(path.read_text())
+        assert document["elites"][0]["params"] == {"PASSES": 1}
+        found: list[dict[str, Any]] = document["trials"]
+        assert [trial["number"] for trial in found] == list(range(12)), "none is lost, none is tried twice"
+        assert {trial["state"] for trial in found} <= {"complete", "pruned"}
+        return found
+
+
+def by_age(workspace: Workspace, job: str) -> list[dict[str, Any]]:
+    return sorted((r for r in workspace.runs().values() if r["job"] == job), key=lambda run: run["created"])
+
+
 def test_two_machines_search_whatever_is_killed(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd
 ) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    workspace = Workspace(tmp_path / "theirs", private_home, sshd)
-    link = other.proxy()
-    workspace.add_ssh("b", other, port=link.port)
-    (workspace.root / "tune").mkdir()
-    (workspace.root / "tune/sum.yaml").write_text(TUNE % hold)
-    (workspace.root / "sum.c").write_text(SUM_C)
-    runs, others_runs = sshd.home / ".fcctl/runs", other.home / ".fcctl/runs"
-    started = workspace.start("tune", "sum", "--on", "box", "--on", "b", "--seed", "1")
-
-    def says(text: str, times: int = 1, folder: Path = runs) -> Callable[[], bool]:
-        def seen() -> bool:
-            logs = [log.read_text(errors="replace") for log in folder.glob("*/steps/*/log.txt")]
-            return started.poll() is not None or any(log.count(text) >= times for log in logs)
-
-        return seen
-
-    until(says("\nhost b: 1 x cpu"), "the other machine does not come", runs)
-    link.reset()
-    until(says("joined the search", 2, others_runs), "a cut link is not made anew", others_runs)
+    search = Search(tmp_path, private_home, sshd, other)
+    workspace = search.workspace
+    search.until_it_says("\nhost b: 1 x cpu")
+    search.link.reset()
+    search.until_it_says("joined the search", on="b", times=2)
     other.stop()
     end_processes_of(other.home)  # whatever it had been doing
-    until(says("\nhost b: lost"), "the search does not notice", runs)
+    search.until_it_says("\nhost b: lost")
     other.start()
-    until(says("\nhost b: back"), "the other machine does not come back", others_runs)
-    assert secrets_below(others_runs), "while it searches it has the key"
-    started.kill()
-    _, first_said = started.communicate()
-    assert started.returncode == -signal.SIGKILL, first_said
-    assert "note: host b: lost, started again" in first_said
+    search.until_it_says("\nhost b: back")
+    assert secrets_below(search.runs["b"]), "while it searches it has the key"
+    search.started.kill()
+    _, said = search.started.communicate()
+    assert search.started.returncode == -signal.SIGKILL, said
+    assert "note: host b: lost, started again" in said
     search_id, member_id = sorted(workspace.active(), key=lambda run: "-tune-member-" in run)
-    joined = others_runs / member_id / "steps/member/log.txt"
-    started = workspace.start("tune", "--resume", search_id)
-    until(says("joined the search", 2, others_runs), joined.read_text(), others_runs)
-    hold.unlink()
-    _, stderr = started.communicate(timeout=300)
-    assert started.returncode == 0, stderr
+    search.started = workspace.start("tune", "--resume", search_id)
+    search.until_it_says("joined the search", on="b", times=2)
+    search.ends()
 
-    found = workspace.runs()
-    search = found[search_id]
-    members = sorted((run for run in found.values() if run["job"] == "tune-member"), key=lambda run: run["created"])
-    assert [run["status"] for run in (search, *members)] == ["passed", "lost", "passed"]
+    assert [run["status"] for run in by_age(workspace, "tune")] == ["passed"]
+    members = by_age(workspace, "tune-member")
+    assert [run["status"] for run in members] == ["lost", "passed"]
     assert members[1]["run_id"] == member_id, "what was there went on"
-    folder = workspace.root / "results/runs" / search_id
-    document = json.loads((folder / "steps/tune/out/tuning.json").read_text())
-    assert [t["number"] for t in document["trials"]] == list(range(12)), "none is lost, none is tried twice"
-    assert {t["worker"].split("/")[0] for t in document["trials"]} == {"box", "b"}
-    assert {t["state"] for t in document["trials"]} <= {"complete", "pruned"}
-    assert document["elites"][0]["params"] == {"PASSES": 1}
+    assert {trial["worker"].split("/")[0] for trial in search.trials(search_id)} == {"box", "b"}
     assert not secrets_below(sshd.home, other.home, workspace.root, private_home)
     assert workspace.active() == []
+
+
+def test_the_machine_with_the_search_is_killed_and_the_other_goes_on(
+    tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd
+) -> None:
+    search = Search(tmp_path, private_home, sshd, other)
+    search.until_it_says("trial   0 of 12")
+    search.until_it_says("\nhost b: 1 x cpu")
+    end_processes_of(sshd.home)  # it is rebooted: sshd is there again, and nothing else
+    sshd.restart()
+    search.until_it_says("of them known)", on="b")
+    said = search.ends()
+    assert "host box: lost; the search moves to b, with what was found" in said
+    lost, passed = by_age(search.workspace, "tune")
+    assert [(run["target"], run["status"]) for run in (lost, passed)] == [("box", "lost"), ("b", "passed")]
+    workers = {trial["number"]: trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])}
+    assert workers[0] == "box", "what it had found was not tried again"
+    assert {workers[number] for number in range(3, 12)} == {"b"}
+    assert not secrets_below(other.home, search.workspace.root, private_home)
+    assert search.workspace.active() == []

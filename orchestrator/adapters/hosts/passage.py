@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 #: The folder of a run, beside what comes home, that a fleet's files are in.
 FOLDER = "fleet"
+#: A file of that folder, or one further below the run's.
+_NAME = re.compile(r"([a-z0-9]+/)*[a-z0-9]+\.[a-z]+")
 NO_RUN, NO_FILE, NO_ROOM = 92, 91, 95
 
 
@@ -44,7 +46,7 @@ class _Files:
 
     def write(self, run_id: str, name: str, data: bytes) -> bool:
         script = (
-            f'{self._place(run_id, name)}; umask 077; [ -d "$r" ] || exit {NO_RUN}; t="$d/.{name}.$$"; '
+            f'{self._place(run_id, name)}; umask 077; [ -d "$r" ] || exit {NO_RUN}; t="$f.$$"; '
             f'mkdir -p "$d" && cat >"$t" && [ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$f" && exit 0; '
             f'rm -f "$t"; exit {NO_ROOM}'
         )
@@ -60,9 +62,10 @@ class _Files:
         self._carry_out(f'{self._place(run_id, name)}; rm -f "$f"; rmdir "$d" 2>/dev/null; exit 0', b"", 0)
 
     def _place(self, run_id: str, name: str) -> str:
-        if not ids.is_valid(run_id) or shlex.quote(name) != name or "/" in name:
+        if not ids.is_valid(run_id) or not _NAME.fullmatch(name):
             raise ValueError(f"{run_id}/{name} is no file of a run")
-        return f'r={shell_path(self._target.root)}/runs/{run_id}; d="$r/{FOLDER}"; f="$d/{name}"'
+        folder, _, name = name.rpartition("/")
+        return f'r={shell_path(self._target.root)}/runs/{run_id}; d="$r/{folder or FOLDER}"; f="$d/{name}"'
 
     def _carry_out(self, script: str, data: bytes, limit: int) -> tuple[int, bytes]:
         """Exit status and output of one line of shell. Raises: LinkLost."""

@@ -1,4 +1,4 @@
-"""``fcctl tune --hosts 2``: two machines of a cloud, the second one preempted in the middle, both off at the end."""
+"""``fcctl tune --hosts 2``: two machines of a cloud, each preempted in the middle of it, both off at the end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ elites: 1
 """
 
 
-def log_of(workspace: CloudWorkspace) -> str:
-    if not workspace.machines():
+def log_of(workspace: CloudWorkspace, machine: str | None = None) -> str:
+    """What the search says on that machine, the target's own if none is named."""
+    try:
+        home: Path = workspace.cloud.home(machine or workspace.instance)
+    except LookupError:  # not made yet
         return ""
-    home: Path = workspace.cloud.home(workspace.instance)
-    return "".join(log.read_text(errors="replace") for log in home.glob(".fcctl/runs/*/steps/tune/log.txt"))
+    return "".join("\n" + log.read_text(errors="replace") for log in home.glob(".fcctl/runs/*/steps/tune/log.txt"))
 
 
 def until(command: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
@@ -72,24 +74,30 @@ def test_two_machines_are_made_search_and_are_stopped(
     until(started, lambda: "\nhost l4-2: " in log_of(workspace))
     shared_cloud.preempt(second)
     until(started, lambda: "\nhost l4-2: back" in log_of(workspace))
+    shared_cloud.preempt(first)
+    until(started, lambda: log_of(workspace, second))
     hold.unlink()
     _, err = started.communicate(timeout=120)
     assert started.returncode == 0, err + log_of(workspace)
     assert off(workspace) == {f"{first} TERMINATED", f"{second} TERMINATED"}
     assert "may cost $" in err
     assert "note: host l4-2: preempted, started again" in err
+    assert "note: host l4: preempted; the search moves to l4-2, with what was found" in err
 
     runs = workspace.runs().values()
-    (search,) = [run for run in runs if run["job"] == "tune"]
+    searches = sorted((run for run in runs if run["job"] == "tune"), key=lambda run: run["created"])
     members = sorted((run for run in runs if run["job"] == "tune-member"), key=lambda run: run["created"])
-    assert [run["status"] for run in (search, *members)] == ["passed", "preempted", "passed"]
+    assert [(run["target"], run["status"]) for run in searches] == [("l4", "preempted"), ("l4-2", "passed")]
+    assert [run["status"] for run in members] == ["preempted", "cancelled"]
+    search = searches[1]
+    assert workspace.active() == []
     document = json.loads((workspace.root / f"results/runs/{search['run_id']}/steps/tune/out/tuning.json").read_text())
     assert [t["number"] for t in document["trials"]] == list(range(8))
     assert document["elites"][0]["params"] == {"N": 1}
-    assert all(run["cost"]["usd"] > 0 for run in (search, *members)), "each has its line in the books"
+    assert all(run["cost"]["usd"] > 0 for run in (*searches, *members)), "each has its line in the books"
     ledger = workspace.json("cost", "ledger", "--by", "run")
     booked = sum(total["usd"] - total["standing_usd"] for total in ledger["totals"])
-    assert booked == pytest.approx(sum(run["cost"]["usd"] for run in (search, *members)), abs=0.01)
+    assert booked == pytest.approx(sum(run["cost"]["usd"] for run in (*searches, *members)), abs=0.01)
 
 
 def test_what_it_may_cost_is_told_for_each_and_for_all_and_divided(shared_cloud: Emulator, workspace_on: Make) -> None:

@@ -289,13 +289,21 @@ def test_a_file_of_a_run_is_written_for_its_owner_alone(passage: Passage, run_fo
     assert passage.read(RUN, "join.json", 100) is None
 
 
+def test_what_comes_home_can_be_read_before(passage: Passage, run_folder: Path) -> None:
+    (run_folder / "artifacts/tune").mkdir(parents=True)
+    (run_folder / "artifacts/tune/journal.log").write_text("found\n")
+    assert passage.read(RUN, "artifacts/tune/journal.log", 100) == b"found\n"
+
+
 def test_a_run_that_is_not_there_gets_no_file(passage: Passage, run_folder: Path) -> None:
     other = RUN.replace("3fa9c1", "3fa9c2")
     assert not passage.write(other, "join.json", b"{}")
     assert not run_folder.with_name(other).exists()
 
 
-@pytest.mark.parametrize(("run", "name"), [("..", "x"), (RUN, "../x"), (RUN, "a b"), (RUN, "$(x)")])
+@pytest.mark.parametrize(
+    ("run", "name"), [("..", "x.y"), (RUN, "../x.y"), (RUN, "a b.c"), (RUN, "$(x).y"), (RUN, "/x.y")]
+)
 def test_no_other_file_can_be_named(passage: Passage, run_folder: Path, run: str, name: str) -> None:
     del run_folder
     for act in (

@@ -186,6 +186,39 @@ def test_a_search_that_began_anew_is_told_everywhere(two: Two) -> None:
     assert a.dialled[-1] == 9999
 
 
+def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: Two) -> None:
+    two.there |= {SEARCH}
+    two.announce()
+    two.machines["a"].files[SEARCH, "artifacts/tune/journal.log"] = b"one\ntwo\nthr"
+    two.start()
+    wait_for(lambda: two.hub.journal is not None)
+    assert two.hub.journal == b"one\ntwo\n"
+
+
+def test_a_search_that_moved_finds_what_was_found_and_the_others_find_it(two: Two) -> None:
+    a, b = two.machines["a"], two.machines["b"]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    later = Hub(two, A, two.there.__contains__)
+    later.seed = b"one\n"
+    later.leads_to(LATER)
+    two.hub.close()
+    two.hub.join()
+    two.spoke.hub = later
+    two.there.add(LATER)
+    later.start()
+    wait_for(lambda: a.files.get((LATER, "journal.log")) == b"one\n")
+    a.files[LATER, "fleet.json"] = a.files[SEARCH, "fleet.json"].replace(b"8786", b"9999")
+    b.files.clear()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    b.ports[40001]()
+    assert a.dialled[-1] == 9999
+    later.close()
+    later.join()
+
+
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_a_machine_that_does_not_forward_is_given_up_and_that_is_told(two: Two, who: str) -> None:
     told: list[FcctlError] = []
