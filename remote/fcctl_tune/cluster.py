@@ -15,7 +15,7 @@ from fcctl_tune.devices import Device
 class Host:
     """A machine that builds ``cpus`` trials at once, and times one on each of ``devices``. The name of a machine that
     searches alone is empty. ``sms`` are a GPU's multiprocessors, if that is known already; ``member`` is another
-    each time that it joins a fleet."""
+    each time that it joins a fleet: ``PROCESS.NUMBER``."""
 
     name: str
     cpus: int

@@ -72,6 +72,7 @@ class Member:
         self.work = os.path.abspath(options.work)
         self.joined = 0  # times that workers were sent to a search
         self.deaths = 0
+        self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._left: Optional[float] = None  # when a search that was there did not answer any more
         self._stop = False
@@ -157,7 +158,8 @@ class Member:
         """Until it says goodbye, with the reason; None if it is gone without one."""
         folder = tempfile.mkdtemp(prefix="fcctl-tune-")  # of this crew: its keepers remove it
         tls = _key(join, folder)
-        host = dataclasses.replace(self.host, member=secrets.token_hex(4))  # the scheduler may still know the last one
+        self._tries += 1  # the scheduler may still know the last one
+        host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
         env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
         crew = Crew(host, folder, tls, env)
         try:

@@ -54,6 +54,11 @@ def _key(said: Mapping[str, Any]) -> str:
     return Host(str(said.get("host")), 1, (), member=str(said.get("member", ""))[:LONGEST]).key
 
 
+def _process(host: Host) -> str:
+    """Of a host's member, which has joined some times."""
+    return host.member.partition(".")[0]
+
+
 def _member_of(said: Mapping[str, Any]) -> str:
     return _text(said.get("member", ""))
 
@@ -68,6 +73,7 @@ def _text(said: Any) -> str:
 class Guest:
     host: Host
     seen: float  # when one of its workers was there last
+    is_news: bool = True  # not if it only joined anew, before it was missed for long
     is_complete: bool = False
 
 
@@ -135,14 +141,16 @@ class Roster:
 
     def _seen(self, host: Host, now: float) -> None:
         guest = self._guests.get(host.name)
+        is_news = True
         if guest is not None and guest.host.key != host.key:
-            self._forget(host.name)  # another member took its place
+            is_news = _process(guest.host) != _process(host)
+            self._forget(host.name, is_news)  # another member took its place, or this one joined anew
             self._past.add(guest.host.key)
             guest = None
         if guest is None:
             if len(self._guests) >= MOST_HOSTS:
                 return
-            guest = self._guests[host.name] = Guest(host, now)
+            guest = self._guests[host.name] = Guest(host, now, is_news)
         if guest.host != host:
             guest.host, guest.is_complete = host, False
         guest.seen = now
@@ -159,13 +167,14 @@ class Roster:
         if not guest.is_complete and names <= set(there):
             guest.is_complete = True
             back = "back, " if host.name in self._known else ""
+            if guest.is_news or not back:
+                self._notice("host %s: %s%s" % (host.name, back, host.outline()))
             self._known.add(host.name)
-            self._notice("host %s: %s%s" % (host.name, back, host.outline()))
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, is_news: bool = True) -> None:
         guest = self._guests.pop(name)
         self._workers.pop(name, None)
-        if guest.is_complete:
+        if guest.is_complete and is_news:
             self._notice("host %s: lost" % name)
 
     def leave_out(self, key: str, reason: str) -> None:

@@ -119,6 +119,18 @@ def test_another_member_in_its_place_is_another_host_and_gets_another_try() -> N
     assert [one.key for one in seen.roster.hosts] == ["b:m3"]
 
 
+def test_one_that_only_joined_anew_is_another_host_and_no_news() -> None:
+    seen = Seen()
+    first, second = host("b", member="m.1"), host("b", member="m.2")
+    seen.roster.look(workers(first), 0.0)
+    seen.roster.look(workers(second), 3.0)
+    assert seen.roster.hosts == (second,)
+    assert len(seen.said) == 1
+    seen.roster.look({}, 3.0 + GONE_S + 1)
+    seen.roster.look(workers(host("b", member="m.3")), 30.0)
+    assert [line.partition(",")[0] for line in seen.said[1:]] == ["host b: lost", "host b: back"]
+
+
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
