@@ -270,7 +270,7 @@ def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) ->
 
 
 def test_link_takes_nothing_more_during_a_large_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=2.0))
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
     entries = [wire.TreeEntry(f"{'d' * 100}{n}", "ab" * 32, 1) for n in range(40_000)]  # 9 MB, more than any buffer
     link.stall()
     began = time.monotonic()
