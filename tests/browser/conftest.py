@@ -100,11 +100,14 @@ def page(browser: Any, opened: Dashboard, state: Any) -> Iterator[Any]:
         yield made
 
 
-@pytest.fixture
-def phone(browser: Any, opened: Dashboard, state: Any) -> Iterator[Any]:
-    """The same, 360 pixels wide and dark."""
-    with tab(browser, opened, state, viewport={"width": 360, "height": 740}, color_scheme="dark") as made:
-        yield made
+@pytest.fixture(scope="module")
+def screens(browser: Any, opened: Dashboard, state: Any) -> Iterator[tuple[tab, tab]]:
+    """A desk's tab and one 360 pixels wide and dark, for what is only looked at: each new one takes the browser a
+    second of a processor."""
+    desk = tab(browser, opened, state)
+    phone = tab(browser, opened, state, viewport={"width": 360, "height": 740}, color_scheme="dark")
+    with desk, phone:
+        yield desk, phone
 
 
 class tab:
@@ -112,12 +115,13 @@ class tab:
         self._context = browser.new_context(storage_state=state, base_url=opened.base, **options)
         self._base = opened.base
         self.complaints: list[str] = []
+        self.page: Any = None
 
     def __enter__(self) -> Any:
-        page = self._context.new_page()
-        page.set_default_timeout(90_000)  # a comparison on a machine that is busy
-        listen(page, self.complaints, self._base)
-        return page
+        self.page = self._context.new_page()
+        self.page.set_default_timeout(90_000)  # a comparison on a machine that is busy
+        listen(self.page, self.complaints, self._base)
+        return self.page
 
     def __exit__(self, *error: object) -> None:
         self._context.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import OLDER
+from tests.browser.conftest import OLDER, tab
 from tests.support.dashboard import Dashboard
 from tests.support.reference_run import H200
 from tests.support.waiting import wait_for
@@ -36,15 +36,17 @@ def overflow(page: Any) -> int:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_whole_at_both_widths(page: Any, phone: Any, path: str) -> None:
-    for one in (page, phone):
+def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str) -> None:
+    pages = [screen.page for screen in screens]
+    for one in pages:
         assert one.goto(path).status == 200
         assert one.locator("h1").inner_text() == PAGES[path]
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
-    light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in (page, phone))
+    light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in pages)
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(18, 23, 29)"
+    assert [screen.complaints for screen in screens] == [[], []]
 
 
 def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> None:
