@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.cli.launching import Launching
     from orchestrator.domain.target import Target
     from orchestrator.ports import Observer, Services
-    from orchestrator.workflows.fleet import Conductor, Place, Plans
+    from orchestrator.workflows.fleet import Conductor
+    from orchestrator.workflows.fleet_plan import Place, Plans
     from orchestrator.workflows.prepare import Prepared, Wanted
     from orchestrator.workflows.run import Finished
 
@@ -37,7 +38,8 @@ def hosts_of(cli: Cli, how: Launching, count: int | None) -> list[Target]:
 def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: Sequence[Target]) -> None:
     """Plan the search on ``hosts[0]`` and members on the others, and see all of it home."""
     from orchestrator import app
-    from orchestrator.workflows.fleet import Conductor, plan
+    from orchestrator.workflows.fleet import Conductor
+    from orchestrator.workflows.fleet_plan import plan
     from orchestrator.workflows.resume import remind
     from orchestrator.workflows.run import run
 
@@ -114,14 +116,14 @@ def agree(cli: Cli, plans: Sequence[Prepared]) -> None:
 
 
 def _place(cli: Cli) -> Place:
-    from orchestrator.workflows.fleet import Place
+    from orchestrator.workflows.fleet_plan import Place
 
     workspace = cli.workspace()
     return Place(workspace.root, workspace.config.project.name, workspace.config.budget)
 
 
 def _maker(cli: Cli) -> Callable[[Observer], Services]:
-    """What workflows may touch, anew for each thread: a connection to the store's index belongs to one of them."""
+    """What workflows may touch, anew for each thread, with an observer of its own."""
     from orchestrator import app
 
     return lambda observer: app.services(cli, observer)

@@ -27,7 +27,7 @@ JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
 MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune member'
 #: How long a member waits for a search that it cannot reach, before it ends: seconds. Its machine costs all the while.
-PATIENCE_S = 600.0
+PATIENCE_S = 900.0
 #: A key and its certificate are some 2 KB.
 MAX_FILE_BYTES = 64 * 1024
 MOST_HOSTS = 16

@@ -12,7 +12,7 @@ from orchestrator.reports.live import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orchestrator.workflows.fleet import Plans
+    from orchestrator.workflows.fleet_plan import Plans
     from orchestrator.workflows.prepare import Prepared
 
 

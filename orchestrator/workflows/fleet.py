@@ -1,8 +1,8 @@
 """A search over several machines: a run on the first, a member's run on each other, and the ways between them.
 
-What the search is and how it stands is known on its machine alone; it goes on there, with that machine's own GPUs, if
-this computer sleeps or this process is killed. The others are of use only while this process leads them there. Without
-it they wait for a while, then end.
+The search goes on where it is, with that machine's own GPUs, if this computer sleeps or this process is killed. The others
+are of use only while this process leads them there; without it they wait for a while, then end. If the search's machine
+is lost, another one has the search, from what was found until then.
 """
 
 from __future__ import annotations
@@ -11,29 +11,18 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fcctl_remote import wire
-from orchestrator.domain.budget import Budget
-from orchestrator.domain.fleet import (
-    HOST_LINE,
-    JOURNAL,
-    MAX_JOURNAL_BYTES,
-    check_apart,
-    member_job,
-    search_again,
-)
-from orchestrator.domain.saved_fleet import Fleet
+from orchestrator.domain.fleet import HOST_LINE, JOURNAL, MAX_JOURNAL_BYTES
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import FcctlError, LinkLost, MachineStopped, RunNotFound
-from orchestrator.ports import Observer, Services, Source, Tunnels
-from orchestrator.workflows.fleet_member import Member, on_host
+from orchestrator.errors import FcctlError, LinkLost, MachineStopped
+from orchestrator.ports import Observer, Services, Tunnels
+from orchestrator.workflows.fleet_member import Member, close_waiting, on_host
+from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_member
 from orchestrator.workflows.fleet_ways import Hub, Spoke
 from orchestrator.workflows.link import Link
-from orchestrator.workflows.prepare import Prepared, Wanted, prepare
-from orchestrator.workflows.resume import resumed
+from orchestrator.workflows.prepare import Prepared
 from orchestrator.workflows.run import Finished, run
 from orchestrator.workflows.waking import Waking
 
@@ -41,127 +30,9 @@ from orchestrator.workflows.waking import Waking
 GOODBYE_S = 30.0
 #: The search's machine may be away for so long while others are there, seconds.
 LEADER_AWAY_S = 60.0
+#: Lines of the search that are about machines and are shown, at most.
+MAX_LINES = 500
 Make = Callable[[Observer], Services]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where plans are made: the workspace, and what may be spent in it."""
-
-    root: Path
-    project: str
-    budget: Budget
-
-
-@dataclass(frozen=True)
-class Plans:
-    search: Prepared
-    members: Sequence[Prepared]
-
-    @property
-    def all(self) -> list[Prepared]:
-        return [self.search, *self.members]
-
-    @property
-    def worst_case_usd(self) -> float:
-        return sum(prepared.saved.worst_case_usd for prepared in self.all)
-
-
-def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Target]) -> Plans:
-    """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
-
-    What the search may cost is divided evenly among the machines.
-
-    Raises:
-        UsageError: two of them are the same.
-        BudgetError: one could cost more than its share, or all together more than is left.
-    """
-    check_apart([wanted.target, *others])
-    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
-    wanted = replace(wanted, budget_usd=share)
-    search = prepare(services, place.root, place.project, place.budget, wanted)
-    fleet = Fleet(
-        members=list(others),
-        env=dict(wanted.job.env),
-        settings=dict(wanted.settings),
-        budget_usd=share,
-        stop_at_budget=wanted.stop_at_budget,
-    )
-    search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
-    members = [plan_member(services, place, search.saved, search.source, host) for host in others]
-    plans = Plans(search, members)
-    if place.budget.holds_over_runs:
-        from orchestrator.workflows.ledger import check_caps
-
-        real = [p.saved for p in plans.all if p.saved.target.kind != "sandbox"]
-        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
-    return plans
-
-
-def plan_member(
-    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, usd: float | None = None
-) -> Prepared:
-    """The plan of one member of ``search``.
-
-    Args:
-        usd: what it may cost, less than its share; it is ended in time.
-    """
-    fleet = search.fleet
-    if fleet is None:
-        raise ValueError(f"{search.plan.run_id} is no search over several machines")
-    (step,) = search.plan.steps
-    if step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is no search")
-    job = member_job(search.plan, host.name, fleet.env)
-    budget = fleet.budget_usd if usd is None else usd
-    wanted = Wanted(
-        job,
-        host,
-        fleet.settings,
-        budget_usd=budget,
-        stop_at_budget=fleet.stop_at_budget or usd is not None,
-        tunings={"member": step.tune},
-    )
-    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
-    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
-
-
-def plan_again(
-    services: Services,
-    place: Place,
-    search: SavedPlan,
-    source: Source,
-    leader: Target,
-    usd: float | None,
-    *,
-    seeded: bool,
-) -> Prepared:
-    """The plan of the same search on another of its machines, the first having been lost."""
-    fleet, (step,) = search.fleet, search.plan.steps
-    if fleet is None or step.tune is None:
-        raise ValueError(f"{search.plan.run_id} is no search over several machines")
-    others = [host for host in fleet.members if host.name != leader.name]
-    wanted = Wanted(
-        search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
-        leader,
-        fleet.settings,
-        budget_usd=fleet.budget_usd if usd is None else usd,
-        stop_at_budget=fleet.stop_at_budget or usd is not None,
-        tunings={"search": step.tune},
-    )
-    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
-    later = fleet.model_copy(update={"members": others})
-    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
-
-
-def left_behind(services: Services, run_id: str) -> dict[str, str]:
-    """The members of a search that are not complete: target, and its run, the newest of each."""
-    found = {}
-    for member in services.store.active():
-        raw = services.store.plan_of(member) or {}
-        if raw.get("fleet_of") == run_id:
-            found[str(raw.get("target", {}).get("name"))] = member
-    return found
 
 
 class Conductor:
@@ -182,14 +53,14 @@ class Conductor:
         observer: Observer,
         taken: dict[str, str] | None = None,
     ) -> None:
-        self.observer = _Watching(observer, self._said, from_now=taken is not None)
+        self.observer = Watching(observer, self._said, from_now=taken is not None)
         self.services = make(self.observer)
         saved = plans.search.saved
         self._notes = observer
         self._place = place
         self._source = plans.search.source
         self._saved = saved
-
+        self._lines = 0
         self._tunnels = tunnels
         self._waking = waking
 
@@ -269,7 +140,7 @@ class Conductor:
         self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
         left = heir.give_way()
         own = self.services
-        self._close(f"{why}; the search moved to {heir.name}")
+        close_waiting(own, self._saved.plan.run_id, f"{why}; the search moved to {heir.name}")
         host = next(host for host in (self._saved.fleet.members if self._saved.fleet else ()) if host.name == heir.name)
         try:
             prepared = plan_again(own, self._place, self._saved, self._source, host, left, seeded=journal is not None)
@@ -285,18 +156,6 @@ class Conductor:
             spoke.hub = self._hub
         self._hub.start()
         return lambda: run(own, self.link(), prepared.saved, self._source, waking=self._waking)
-
-    def _close(self, reason: str) -> None:
-        """The run that was lost, if it waits for its machine: nobody needs what is there any more."""
-        run_id = self._saved.plan.run_id
-        try:
-            with resumed(self.services, run_id, patience_s=0.0) as driver:
-                if driver.waits:
-                    driver.give_up(reason)
-        except RunNotFound:
-            pass  # it is complete
-        except FcctlError as error:
-            self._notes.note(f"run {run_id} is not complete yet: {_in_words(error)}")
 
     def _heir(self) -> Member | None:
         return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)
@@ -332,7 +191,9 @@ class Conductor:
 
     def _said(self, line: str) -> None:
         """The search, which is not trusted, has a word on one of the machines."""
-        self._notes.note(line)
+        self._lines += 1
+        if self._lines <= MAX_LINES:
+            self._notes.note(line)
         name, _, text = line.removeprefix("host ").partition(": ")
         if name in self.members and text.startswith("left out"):
             self.members[name].left_out.set()
@@ -387,7 +248,7 @@ class Conductor:
             raise
 
 
-class _Watching:
+class Watching:
     """The search's own observer, and an ear for what its log says of the machines."""
 
     def __init__(self, inner: Observer, heard: Callable[[str], None], *, from_now: bool) -> None:

@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from orchestrator.domain.fleet import PATIENCE_S
 from orchestrator.domain.lifecycle import Stage, fold
 from orchestrator.domain.records import RunRecord
-from orchestrator.errors import FcctlError, HostError, MachineStopped, RunNotFound
+from orchestrator.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.ports import Clock, Observer, Services, Store
 from orchestrator.workflows.cancel import cancel
 from orchestrator.workflows.fleet_ways import Spoke
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 MAX_STARTS = 3
 #: How soon after a run that was lost the next one is started, and how often one that is out of reach is tried: seconds.
 AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
-#: What may cost so much beside what is measured here: the cloud bills a minute at least, and is late with its own.
+#: How often one that is to end is looked after, seconds.
+TELL_S = 0.5
+#: What is added to the time of a machine that was stopped, seconds: a minute is billed at least, and clouds are late.
 LATE_S = 90.0
 _log = logging.getLogger("orchestrator.workflows")
 
@@ -141,30 +143,36 @@ class Member:
         return not self._thread.is_alive()
 
     def stop(self, reason: str) -> None:
-        """Have it end now. What it turned on is let go by its own thread; a host that cannot be told is left to its
-        own limits."""
+        """Have it end now, and wait until it has. What it turned on is let go by its own thread; a host that cannot be
+        told is left to its own limits."""
         self.over.set()
-        run_id = self.runs[-1] if self.runs else None
-        if run_id is not None and on_host(self._store, run_id):
-            try:
-                cancel(self._plain, run_id, reason=reason)
-            except RunNotFound:
-                return  # it had just ended
-            except FcctlError as error:
-                _log.info("host %s is not told to end: %s", self.name, error.message)
         self._clock.stop()
+        told = ""
+        while not self.join(TELL_S):
+            run_id = self.runs[-1] if self.runs else ""
+            if run_id != told and on_host(self._store, run_id):
+                told = run_id if self._is_told(run_id, reason) else ""
+
+    def _is_told(self, run_id: str, reason: str) -> bool:
+        """False if it is just on its way there, so that nobody knows it yet."""
+        try:
+            cancel(self._plain, run_id, reason=reason)
+        except ConflictError:
+            return False
+        except FcctlError as error:  # it had just ended, or is out of reach
+            _log.info("host %s is not told to end: %s", self.name, error.message)
+        return True
 
     @property
     def works(self) -> bool:
         """Whether its run is on its machine, as far as is known, and not over."""
-        return (
-            bool(self.runs) and self._thread.is_alive() and self._is_under_way() and on_host(self._store, self.runs[-1])
-        )
+        if not self.runs or self.left_out.is_set() or not self._thread.is_alive():
+            return False
+        return self._is_under_way() and on_host(self._store, self.runs[-1])
 
     def give_way(self) -> float | None:
         """End it, for the search itself to have the machine; what is left of what it may cost, dollars."""
         self.stop("the search moves to this machine")
-        self.join()
         self.status = "the search"
         return max(0.01, self._agreed_usd - self.usd) if self._agreed_usd > 0 else None
 
@@ -185,10 +193,15 @@ class Member:
                     return
         except KeyboardInterrupt:
             self.status = "cancelled"
+            if self._store.is_complete(self.runs[-1]):
+                self.usd += self._store.get(self.runs[-1]).cost.usd
         except Exception as error:  # noqa: BLE001 - one machine's trouble is not the search's
             _log.exception("host %s", self.name)
             self.status = "error"
             self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
+        finally:
+            for run_id in self.runs:
+                close_waiting(self._plain, run_id, "its machine was stopped, and nobody needs what is there")
 
     def _prepare_again(self, why: str) -> bool:
         if self.over.wait(AGAIN_S):
@@ -291,6 +304,20 @@ class Member:
             )
             return None
         return self._store.get(run_id) if self._store.is_complete(run_id) else None
+
+
+def close_waiting(services: Services, run_id: str, reason: str) -> None:
+    """End a run that waits for its machine, which is off: nobody needs what is there any more."""
+    if services.store.is_complete(run_id):
+        return
+    try:
+        with resumed(services, run_id, patience_s=0.0) as driver:
+            if driver.waits:
+                driver.give_up(reason)
+    except RunNotFound:
+        pass  # it was just completed
+    except FcctlError as error:
+        services.observer.note(f"run {run_id} is not complete yet: {error.message}")
 
 
 def on_host(store: Store, run_id: str) -> bool:

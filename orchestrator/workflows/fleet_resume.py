@@ -9,7 +9,7 @@ from orchestrator.domain.lifecycle import Move, decide, fold
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import ConflictError, UsageError
 from orchestrator.ports import Services, Source
-from orchestrator.workflows.fleet import Place, Plans, left_behind, plan_member
+from orchestrator.workflows.fleet_plan import Place, Plans, left_behind, plan_member
 from orchestrator.workflows.prepare import Prepared
 from orchestrator.workflows.resume import resumed, saved_plan
 from orchestrator.workflows.run import Detached, Finished

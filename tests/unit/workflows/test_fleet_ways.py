@@ -14,7 +14,7 @@ from orchestrator.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Passage, Stream
 from orchestrator.reports.live import Silent
 from orchestrator.workflows import fleet_ways
-from orchestrator.workflows.fleet import _Watching
+from orchestrator.workflows.fleet import Watching
 from orchestrator.workflows.fleet_member import Impatient
 from orchestrator.workflows.fleet_ways import Hub, Spoke
 from tests.support.waiting import wait_for
@@ -253,7 +253,7 @@ def reply(text: bytes, offset: int = 0, step: str = "tune") -> tuple[wire.WatchR
 
 def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
     heard: list[str] = []
-    watching = _Watching(Silent(), heard.append, from_now=False)
+    watching = Watching(Silent(), heard.append, from_now=False)
     log = b"trial 1 of 2\nhost b: 1 x cpu\ntrial of host x: y\nhost b: lost\nhost c: back\nhost d: not yet whole"
     for begin, end in ((0, 22), (13, 40), (40, 60), (50, len(log))):  # as polls overlap
         watching.progress(*reply(log[begin:end], begin))
@@ -262,7 +262,7 @@ def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
 
 def test_who_comes_later_hears_only_what_is_new() -> None:
     heard: list[str] = []
-    watching = _Watching(Silent(), heard.append, from_now=True)
+    watching = Watching(Silent(), heard.append, from_now=True)
     watching.progress(*reply(b""))
     watching.progress(*reply(b"host b: left out: old\n"))
     watching.progress(*reply(b"host b: back\n", offset=22))

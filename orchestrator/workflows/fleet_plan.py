@@ -1,0 +1,135 @@
+"""What a search over several machines is to be: the plan of each machine's part, and what all may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.fleet import check_apart, member_job, search_again
+from orchestrator.domain.saved_fleet import Fleet
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import Target
+from orchestrator.ports import Services, Source
+from orchestrator.workflows.prepare import Prepared, Wanted, prepare
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where plans are made: the workspace, and what may be spent in it."""
+
+    root: Path
+    project: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Plans:
+    search: Prepared
+    members: Sequence[Prepared]
+
+    @property
+    def all(self) -> list[Prepared]:
+        return [self.search, *self.members]
+
+    @property
+    def worst_case_usd(self) -> float:
+        return sum(prepared.saved.worst_case_usd for prepared in self.all)
+
+
+def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Target]) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
+
+    What the search may cost is divided evenly among the machines.
+
+    Raises:
+        UsageError: two of them are the same.
+        BudgetError: one could cost more than its share, or all together more than is left.
+    """
+    check_apart([wanted.target, *others])
+    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
+    wanted = replace(wanted, budget_usd=share)
+    search = prepare(services, place.root, place.project, place.budget, wanted)
+    fleet = Fleet(
+        members=list(others),
+        env=dict(wanted.job.env),
+        settings=dict(wanted.settings),
+        budget_usd=share,
+        stop_at_budget=wanted.stop_at_budget,
+    )
+    search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
+    members = [plan_member(services, place, search.saved, search.source, host) for host in others]
+    plans = Plans(search, members)
+    if place.budget.holds_over_runs:
+        from orchestrator.workflows.ledger import check_caps
+
+        real = [p.saved for p in plans.all if p.saved.target.kind != "sandbox"]
+        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
+    return plans
+
+
+def plan_member(
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, usd: float | None = None
+) -> Prepared:
+    """The plan of one member of ``search``.
+
+    Args:
+        usd: what it may cost, less than its share; it is ended in time.
+    """
+    fleet = search.fleet
+    if fleet is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    (step,) = search.plan.steps
+    if step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search")
+    job = member_job(search.plan, host.name, fleet.env)
+    budget = fleet.budget_usd if usd is None else usd
+    wanted = Wanted(
+        job,
+        host,
+        fleet.settings,
+        budget_usd=budget,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"member": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
+
+
+def plan_again(
+    services: Services,
+    place: Place,
+    search: SavedPlan,
+    source: Source,
+    leader: Target,
+    usd: float | None,
+    *,
+    seeded: bool,
+) -> Prepared:
+    """The plan of the same search on another of its machines, the first having been lost."""
+    fleet, (step,) = search.fleet, search.plan.steps
+    if fleet is None or step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    others = [host for host in fleet.members if host.name != leader.name]
+    wanted = Wanted(
+        search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
+        leader,
+        fleet.settings,
+        budget_usd=fleet.budget_usd if usd is None else usd,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"search": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    later = fleet.model_copy(update={"members": others})
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
+
+
+def left_behind(services: Services, run_id: str) -> dict[str, str]:
+    """The members of a search that are not complete: target, and its run, the newest of each."""
+    found = {}
+    for member in services.store.active():
+        raw = services.store.plan_of(member) or {}
+        if raw.get("fleet_of") == run_id:
+            found[str(raw.get("target", {}).get("name"))] = member
+    return found
