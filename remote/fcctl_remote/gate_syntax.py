@@ -1,173 +1,31 @@
-"""The syntax of gate expressions: tokens, nodes and a parser by Pratt's method. :mod:`fcctl_remote.gates` evaluates."""
+"""The syntax of gate expressions: a parser by Pratt's method. :mod:`fcctl_remote.gates` evaluates."""
 
 import difflib
-import re
-from dataclasses import dataclass
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple
 
-MAX_EXPRESSION = 2000  # characters
+from fcctl_remote.gate_nodes import (
+    Binary,
+    Call,
+    Comparison,
+    Every,
+    Index,
+    Key,
+    ListOf,
+    Literal,
+    Node,
+    Part,
+    Path,
+    Unary,
+    Where,
+    collect_names,
+)
+from fcctl_remote.gate_tokens import GateError, Token, tokens
+
 MAX_DEPTH = 40
 
 FUNCTIONS = ("abs", "all", "any", "has", "len", "max", "min", "sum")
 KEYWORDS = ("and", "or", "not", "in", "true", "false", "null")
 
-
-class GateError(ValueError):
-    """The expression is not in the language. ``column`` counts characters from 1."""
-
-    def __init__(self, message: str, column: int) -> None:
-        super().__init__("%s (column %d)" % (message, column))
-        self.message = message
-        self.column = column
-
-    def caret(self, expr: str) -> str:
-        """The expression with a ``^`` under the place that is wrong."""
-        return "%s\n%s^" % (expr.replace("\n", " ").replace("\t", " "), " " * (self.column - 1))
-
-
-# ------------------------------------------------------------------------------------------------ nodes
-@dataclass(frozen=True)
-class Literal:
-    value: Any
-    column: int
-
-
-@dataclass(frozen=True)
-class ListOf:
-    items: Tuple["Node", ...]
-    column: int
-
-
-@dataclass(frozen=True)
-class Key:
-    """``.name`` or ``["name"]``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Index:
-    number: int
-
-
-@dataclass(frozen=True)
-class Every:
-    """``[*]``: from here on, each element."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """``[name="x", shape.S>=512]``: the elements for which all conditions hold."""
-
-    conditions: Tuple[Tuple[Tuple[str, ...], str, Any], ...]
-
-
-Part = Union[Key, Index, Every, Where]
-
-
-@dataclass(frozen=True)
-class Path:
-    root: str
-    parts: Tuple[Part, ...]
-    text: str
-    column: int
-
-
-@dataclass(frozen=True)
-class Call:
-    function: str
-    args: Tuple["Node", ...]
-    column: int
-
-
-@dataclass(frozen=True)
-class Unary:
-    op: str
-    operand: "Node"
-    column: int
-
-
-@dataclass(frozen=True)
-class Binary:
-    op: str
-    left: "Node"
-    right: "Node"
-    column: int
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """``a < b <= c``: each neighbouring pair must hold."""
-
-    operands: Tuple["Node", ...]
-    ops: Tuple[str, ...]
-    column: int
-
-
-Node = Union[Literal, ListOf, Path, Call, Unary, Binary, Comparison]
-
-
-# ------------------------------------------------------------------------------------------------ tokens
-@dataclass(frozen=True)
-class Token:
-    kind: str  # number, string, name, op, end
-    text: str
-    value: Any
-    column: int
-
-
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<number>(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,4})?(?![0-9A-Za-z_]))
-      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<string>"(?:[^"\\]|\\["\\nt])*"|'(?:[^'\\]|\\['\\nt])*')
-      | (?P<op>==|!=|<=|>=|//|[-+*/%<>=()\[\],.])
-    )""",
-    re.VERBOSE,
-)
-_ESCAPES = {"n": "\n", "t": "\t"}
-_OTHER_LANGUAGES = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or", "**": "* (there is no power)"}
-
-
-def _tokens(expr: str) -> List[Token]:
-    if len(expr) > MAX_EXPRESSION:
-        raise GateError("the expression has %d characters; at most %d" % (len(expr), MAX_EXPRESSION), 1)
-    found: List[Token] = []
-    at = 0
-    end = len(expr.rstrip())
-    while at < end:
-        match = _TOKEN.match(expr, at)
-        if match is None:
-            raise _bad_character(expr, at)
-        kind = str(match.lastgroup)
-        text = match.group(kind)
-        found.append(Token(kind, text, _token_value(kind, text), match.start(kind) + 1))
-        at = match.end()
-    found.append(Token("end", "", None, end + 1))
-    return found
-
-
-def _token_value(kind: str, text: str) -> Any:
-    if kind == "number":
-        return int(text) if text.isdigit() else float(text)
-    if kind == "string":
-        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m.group(1), m.group(1)), text[1:-1])
-    return text
-
-
-def _bad_character(expr: str, at: int) -> GateError:
-    at += len(expr[at:]) - len(expr[at:].lstrip())
-    for wrong in (expr[at : at + 2], expr[at]):
-        if wrong in _OTHER_LANGUAGES:
-            return GateError("'%s' is not an operator here; use '%s'" % (wrong, _OTHER_LANGUAGES[wrong]), at + 1)
-    if expr[at] in "\"'":
-        return GateError("the string does not end", at + 1)
-    if expr[at].isdigit():
-        return GateError("not a number", at + 1)
-    return GateError("unexpected character %r" % expr[at], at + 1)
-
-
-# ------------------------------------------------------------------------------------------------ the parser
 _COMPARE = ("==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _BINDING = {"or": 10, "and": 20, "+": 50, "-": 50, "*": 60, "/": 60, "//": 60, "%": 60}
 _COMPARE_BINDING = 40
@@ -178,7 +36,7 @@ _SIGN_BINDING = 70
 class _Parser:
     def __init__(self, expr: str) -> None:
         self.expr = expr
-        self.tokens = _tokens(expr)
+        self.tokens = tokens(expr)
         self.at = 0
         self.depth = 0
 
@@ -378,31 +236,5 @@ def parse(expr: str) -> Node:
 def names(expr: str) -> List[str]:
     """Top-level names the expression reads (``build``, ``host``, ..), in order of appearance."""
     found: List[str] = []
-    _collect_names(parse(expr), found)
+    collect_names(parse(expr), found)
     return found
-
-
-def mentions_document(node: Node) -> bool:
-    """Whether any part of the expression comes from a document, rather than being written out in it."""
-    found: List[str] = []
-    _collect_names(node, found)
-    return bool(found)
-
-
-def _collect_names(node: Node, found: List[str]) -> None:
-    if isinstance(node, Path) and node.root not in found:
-        found.append(node.root)
-    for child in _children(node):
-        _collect_names(child, found)
-
-
-def _children(node: Node) -> Tuple[Node, ...]:
-    if isinstance(node, ListOf):
-        return node.items
-    if isinstance(node, Call):
-        return node.args
-    if isinstance(node, Unary):
-        return (node.operand,)
-    if isinstance(node, Binary):
-        return (node.left, node.right)
-    return node.operands if isinstance(node, Comparison) else ()

@@ -11,13 +11,11 @@ import difflib
 import math
 from typing import Any, Callable, Dict, List, Mapping, Union
 
-from fcctl_remote.gate_syntax import (
-    FUNCTIONS,
+from fcctl_remote.gate_nodes import (
     Binary,
     Call,
     Comparison,
     Every,
-    GateError,
     Index,
     Key,
     ListOf,
@@ -27,9 +25,9 @@ from fcctl_remote.gate_syntax import (
     Unary,
     Where,
     mentions_document,
-    names,
-    parse,
 )
+from fcctl_remote.gate_syntax import FUNCTIONS, names, parse
+from fcctl_remote.gate_tokens import GateError
 from fcctl_remote.gate_values import (
     NotANumber,
     Undecidable,
