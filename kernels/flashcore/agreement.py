@@ -1,6 +1,7 @@
 """``python -m flashcore.agreement RUN RUN``: do two machines come to the same verdicts? RUNs are published ones.
 
-A comparison is of a variant in one configuration with a backend of PyTorch, at a shape, in a mode. Its verdict is by
+A comparison is of a variant in one configuration with a backend of PyTorch, at a shape, in a mode; where both runs say
+what their library was made of (the ``content`` of its build), it was the same. Its verdict is by
 the interval of the ratio: ``faster`` if all of it is below 1, ``slower`` if all is above, else ``undecided``. Two runs
 *contradict* each other where one says faster and the other slower; where only one of them decides, they do not agree
 either, but nothing is wrong with them. Exit code 1 if any contradict.
@@ -13,7 +14,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Finding:
     ratio: float
     low: float
     high: float
+    content: str = ""  # of the library that was timed; empty: not known
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -46,6 +48,10 @@ class Finding:
     @property
     def verdict(self) -> str:
         return "faster" if self.high < 1 else "slower" if self.low > 1 else "undecided"
+
+    def of_same(self, other: Finding) -> bool:
+        """Whether both may have timed the same library."""
+        return not self.content or not other.content or self.content == other.content
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,13 @@ class Agreement:
         return math.expm1(statistics.median(logs)) if logs else None
 
 
-def findings(benchmarks: Iterable[dict[str, Any]]) -> dict[Subject, Finding]:
-    """All comparisons with PyTorch in a run's ``benchmark`` documents."""
+def findings(documents: Sequence[dict[str, Any]]) -> dict[Subject, Finding]:
+    """All comparisons with PyTorch in a run's ``benchmark`` documents; its ``build`` documents tell what was timed."""
+    contents = {d.get("label"): str(d.get("content") or "") for d in documents if d.get("kind") == "build"}
     found = {}
-    for document in benchmarks:
+    for document in documents:
+        if document.get("kind") != "benchmark":
+            continue
         used = {row.get("name"): row.get("configuration") for row in document.get("benchmarks", [])}
         for c in document.get("comparisons", []):
             parts = str(c.get("against")).split("/")
@@ -88,12 +97,14 @@ def findings(benchmarks: Iterable[dict[str, Any]]) -> dict[Subject, Finding]:
             configuration = used.get(c.get("benchmark")) or document.get("configuration") or {}
             settings = tuple(sorted((str(k), int(v)) for k, v in configuration.items()))
             subject = Subject(str(document.get("variant")), settings, parts[0], str(c.get("mode")), parts[1])
-            found[subject] = Finding(float(c["ratio"]), float(c["ci_low"]), float(c["ci_high"]))
+            content = contents.get(document.get("label"), "")
+            found[subject] = Finding(float(c["ratio"]), float(c["ci_low"]), float(c["ci_high"]), content)
     return found
 
 
 def compare(first: dict[Subject, Finding], second: dict[Subject, Finding]) -> Agreement:
-    return Agreement({s: (first[s], second[s]) for s in sorted(first.keys() & second.keys())})
+    common = {s: (first[s], second[s]) for s in sorted(first.keys() & second.keys())}
+    return Agreement({s: (a, b) for s, (a, b) in common.items() if a.of_same(b)})
 
 
 def load(folder: Path) -> dict[Subject, Finding]:
@@ -103,7 +114,7 @@ def load(folder: Path) -> dict[Subject, Finding]:
         UsageError: ``folder`` has no benchmarks.
     """
     documents = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.json"))]
-    found = findings(d for d in documents if isinstance(d, dict) and d.get("kind") == "benchmark")
+    found = findings([d for d in documents if isinstance(d, dict)])
     if not found:
         raise UsageError(f"{folder} has no benchmarks", hint="give two folders of results/reference/GPU")
     return found

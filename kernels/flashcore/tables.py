@@ -45,7 +45,7 @@ class Evidence:
         """What is known of a label from earlier runs is replaced; within a run it adds up."""
         self.runs.append(run)
         documents = list(documents)
-        found = agreement.findings(d for d in documents if d["kind"] == "benchmark")
+        found = agreement.findings(documents)
         if found:
             self.findings[str(run.get("run_id"))] = found
         seen: set[tuple[str, str]] = set()
