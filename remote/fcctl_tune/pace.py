@@ -12,10 +12,10 @@ from typing import Optional
 from fcctl_tune.halving import Halving
 
 #: Share of a GPU's time for a trial that may be planned with; the rest is for what comes in bursts.
-USED = 0.9
+USED = 0.95
 #: Times as many repeats as asked for; few values, since the default is timed as often as what is compared with it. More
 #: say no more about a kernel.
-FACTORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 64)
 #: The most a trial's timings may take because of it, seconds: what a search learns late it cannot act on.
 LONGEST_S = 1.0
 #: Weight of the newest figure in the running means.
