@@ -54,9 +54,10 @@ class TuneBundles:
         identity = _identity(distributions, own)
         folder = self._folder or _cache_dir()
         with contextlib.suppress(OSError):
-            sha256 = (folder / f"{identity}.txt").read_text(encoding="ascii")
-            if (found := _whole(folder, sha256)) is not None:
-                os.utime(found.path)
+            name = folder / f"{identity}.txt"
+            if (found := _whole(folder, name.read_text(encoding="ascii"))) is not None:
+                for used in (name, found.path):
+                    os.utime(used)
                 return found
         try:
             return _write(folder, identity, _archive(distributions, own))
@@ -240,6 +241,13 @@ def _write(folder: Path, identity: str, content: bytes) -> Bundle:
 def _drop_old(folder: Path) -> None:
     """Keep the few bundles used last: a run that goes on after its machine was stopped may ask for one of them."""
     for suffix in ("*.zip", "*.txt"):
-        by_use = sorted(folder.glob(suffix), key=lambda path: path.stat().st_mtime, reverse=True)
+        by_use = sorted(folder.glob(suffix), key=_last_use, reverse=True)
         for path in by_use[KEPT:]:
             path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    """When it was used, in seconds; never, if another fcctl has dropped it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -60,6 +61,27 @@ def test_a_damaged_file_is_made_anew_and_never_sent(tmp_path: Path, monkeypatch:
         store.find(bundle.sha256)
     assert store.tune() == bundle
     assert store.find(bundle.sha256) == bundle
+
+
+def test_the_ones_used_last_stay_and_one_that_another_fcctl_drops_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    store = TuneBundles(tmp_path)
+    mine = store.tune()
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
+    for n in range(tune_bundle.KEPT):
+        for suffix in ("zip", "txt"):
+            (tmp_path / f"other{n}.{suffix}").touch()
+    assert store.tune() == mine, "which is a use of it"
+    (tmp_path / "vanished.zip").symlink_to(tmp_path / "nothing")
+    tune_bundle._drop_old(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == 2 * tune_bundle.KEPT
+    assert mine.path.name in left
+    monkeypatch.setattr(tune_bundle, "_archive", lambda *_: pytest.fail("it is there"))
+    assert store.tune() == mine
 
 
 def test_where_the_extra_is_not_installed_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
