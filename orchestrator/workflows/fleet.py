@@ -1,8 +1,8 @@
 """A search over several machines: a run on the first, a member's run on each other, and the ways between them.
 
-The search goes on where it is, with that machine's own GPUs, if this computer sleeps or this process is killed. The others
-are of use only while this process leads them there; without it they wait for a while, then end. If the search's machine
-is lost, another one has the search, from what was found until then.
+The search goes on where it is, with that machine's own GPUs, if this computer sleeps or this process is killed. The
+others are of use only while this process leads them there; without it they wait for a while, then end. If the search's
+machine is lost, another one has the search, from what was found until then.
 """
 
 from __future__ import annotations
