@@ -212,10 +212,15 @@ class _Runs:
 
     async def _cancel(self, run_id: str) -> None:
         try:
-            await self._site.children.fcctl("cancel", run_id)
-            self._cancels.pop(run_id, None)
+            told = await self._site.children.fcctl("cancel", run_id)
         except FcctlError as error:
             self._cancels[run_id] = f"not cancelled: {error.message}"
+            return
+        left = not_cancelled(told)
+        if left:  # a search on several machines, of which one is away
+            self._cancels[run_id] = f"not cancelled: {left}"
+        else:
+            self._cancels.pop(run_id, None)
 
     async def _complete(self, request: Request) -> RunRecord:
         return await asyncio.to_thread(self._site.store.get, await self._resolve(request))
@@ -226,6 +231,12 @@ class _Runs:
         if not is_valid(run_id):
             raise RunNotFound("that is no run's id", hint="History lists the runs")
         return run_id
+
+
+def not_cancelled(told: Any) -> str:
+    """Which of the runs that ``fcctl cancel --json`` speaks of it could not cancel, and why; empty if there is none."""
+    rows = [row for row in told["runs"] if row.get("error")]
+    return "; ".join(f"{row['run_id']}: {row['error']}" for row in rows)
 
 
 def _again(record: RunRecord) -> list[str]:

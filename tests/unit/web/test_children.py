@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from orchestrator.errors import FcctlError, RunNotFound
 from orchestrator.web.children import Children
+from orchestrator.web.pages.runs import not_cancelled
 from tests.support.waiting import wait_for
 
 SAYS = "import sys; sys.stderr.write({said!r}); sys.stdout.write({out!r}); sys.exit({code})"
@@ -41,6 +43,16 @@ def test_an_error_keeps_its_kind(tmp_path: Path) -> None:
 def test_what_died_without_a_word_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FcctlError, match="exit code 3"):
         asyncio.run(_command(child(tmp_path, code=3)))
+
+
+def test_of_several_runs_the_one_that_goes_on_is_told(tmp_path: Path) -> None:
+    rows = [
+        {"run_id": "a", "status": "cancelled", "changed": True},
+        {"run_id": "b", "status": None, "changed": False, "error": "cannot reach b"},
+    ]
+    told = asyncio.run(_command(child(tmp_path, out=json.dumps({"runs": rows}), code=6)))
+    assert not_cancelled(told) == "b: cannot reach b"
+    assert not_cancelled({"runs": rows[:1]}) == ""
 
 
 @pytest.mark.parametrize("said", [f"note: run {ID}\n", f"source: reading\nrun {ID}\nsync: 3 files\n"])
