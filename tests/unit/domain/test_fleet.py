@@ -25,7 +25,8 @@ from orchestrator.domain.fleet import (
 from orchestrator.domain.plan import make_plan
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget, LocalTarget, SshTarget
-from orchestrator.domain.tune_job import Asked
+from orchestrator.domain.tune_file import Sheet, parse
+from orchestrator.domain.tune_job import COMMAND, Asked, job_of
 from orchestrator.errors import HostFault, UsageError
 
 L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
@@ -151,6 +152,31 @@ def test_a_line_about_a_host() -> None:
         b"host b: " + b"x" * 400,
     ):
         assert not HOST_LINE.fullmatch(line)
+
+
+SPEC = """\
+tune: x
+parameters: {N: [1, 2]}
+check: 'true'
+bench: 'true'
+metric: {reader: metrics, file: m.json, value: metrics.us}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(), "--strategy auto"),
+        (Asked(host="b"), '--strategy auto --fleet "$FCCTL_RUN_DIR/fleet/fleet.json" --host b'),
+        (
+            Asked(scheduler="tls://h:8786", tls="/etc/my key.pem"),
+            "--strategy auto --scheduler tls://h:8786 --tls '/etc/my key.pem'",
+        ),
+    ],
+)
+def test_what_the_search_is_told_of_its_workers(asked: Asked, words: str) -> None:
+    (step,) = job_of(parse(Sheet.read(SPEC, "x.yaml")), asked).steps
+    assert step.run == f"{COMMAND} {words}"
 
 
 def test_the_plans_of_other_runs_know_of_no_fleet() -> None:
