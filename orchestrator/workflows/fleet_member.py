@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fcctl_remote import wire
 from orchestrator.domain.fleet import PATIENCE_S
 from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.notify import Notice
 from orchestrator.domain.records import RunRecord
 from orchestrator.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.ports import Clock, Observer, Services, Store
@@ -63,6 +64,13 @@ class Heard:
 
     def close(self) -> None:
         """The terminal is the search's."""
+
+
+class Tacit:
+    """Tells nobody: who wants to know is told of the search."""
+
+    def send(self, notice: Notice) -> list[str]:  # noqa: ARG002 - the port's
+        return []
 
 
 class Impatient:
@@ -126,7 +134,7 @@ class Member:
         self._take_over = take_over
         self._next: Prepared | None = first
         self._heard = Heard(self.name, observer)
-        services = make(self._heard)
+        services = replace(make(self._heard), notifier=Tacit())
         self._store = services.store
         self._clock = Impatient(services.clock, self._is_under_way)
         self._services = replace(services, clock=self._clock)
