@@ -320,6 +320,8 @@ __device__ __forceinline__ void attend(const flashcore_args &a) {
     for (int n = 0; n < kKeyTiles; ++n) weigh(p, s, state, n, scale.factor, ignored);
   };
 
+  // Tile t of K and of V lies in stage t % 2. K is fetched a tile earlier, since it is used a tile earlier. The first tile
+  // has no P V beside it, and no references.
   const uint32_t tiles = shared_address(memory);
   copy(tiles, k, a.k_stride.row, 0, keys);
   cp_async_commit();
