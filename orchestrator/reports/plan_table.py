@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
+from orchestrator.domain import fleet, tune_job
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.reports.live import duration
 
@@ -92,6 +93,9 @@ def _worst_case(saved: SavedPlan) -> Iterator[str]:
     yield f"worst case  {limit} for the steps; the cloud stops the machine after {duration(fence)}{price}{emulated}"
     if saved.stop_at_usd is not None:
         yield f"            the host itself ends it before it has cost ${saved.stop_at_usd:.2f}, whoever follows it"
+    if saved.plan.job in (tune_job.NAME, fleet.MEMBER):  # no file, so no job that could be asked for by name
+        yield "            Nothing was sent or started."
+        return
     command = f"fcctl cost plan {saved.plan.job} --on {saved.target.name}"
     yield f"            by activity: {command}. Nothing was sent or started."
 
