@@ -48,6 +48,12 @@ class LettingGo:
         minutes = self._target.keep_minutes
         if session is not None:
             policy, minutes = "keep", session.idle_minutes
+        if policy == "delete" and (waiting := self.left_behind()):
+            self._services.observer.note(
+                f"{self._target.instance} is stopped and not deleted: what {waiting[0]} has is on its disk"
+                f" (fcctl pull-results --wake {waiting[0]})"
+            )
+            policy = "stop"
         self._log("release", policy=policy)
         if not (self._held.acquired() or self._held.zones()):
             self._log("released", how="untouched")

@@ -186,13 +186,28 @@ def _let_go(
     done: list[Released] = []
     if holds and target is not None:
         held.journal.append("release")
-        policy: Policy = "delete" if target.release == "delete" else "stop"
-        done = release(services, target, holds, policy, held.journal.append)
+        done = release(services, target, holds, _policy(services, target), held.journal.append)
         held.journal.append("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), None)
     return _end(services, saved, held, how, reason, off.stopped if off is not None else None,
                 started=off.started if off is not None else None,
                 instance_id=off.instance_id if off is not None else None)  # fmt: skip
+
+
+def _policy(services: Services, target: GcpTarget) -> Policy:
+    """Delete the machine if its target says so, unless a run's results may be on its disk."""
+    from orchestrator.workflows.neighbours import neighbours
+
+    if target.release != "delete":
+        return "stop"
+    waiting = next((n.run_id for n in neighbours(services, target, None) if n.uses_it or n.left_behind), None)
+    if waiting is None:
+        return "delete"
+    services.observer.note(
+        f"{target.instance} is stopped and not deleted: what {waiting} has is on its disk"
+        f" (fcctl pull-results --wake {waiting})"
+    )
+    return "stop"
 
 
 def _end(

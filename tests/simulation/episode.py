@@ -334,13 +334,13 @@ class Episode:
                 raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
             return
         record = store.get(run_id)
-        if record.status == "lost" and "is gone" in (record.message or ""):
-            return
+        if len(self.offices) > 1 and record.status == "lost" and "is gone" in (record.message or ""):
+            return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
         for path, content in there.items():
             here = store.folder(run_id) / path
             if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
                 raise Violation(f"{run_id} is complete as {record.status}, and {path} stayed behind")
-        if not ended:
+        if not ended and guest.instance in self.cloud.instances.values():
             raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")
 
     def _store_of(self, services: Services, run_id: str) -> Any:

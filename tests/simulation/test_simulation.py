@@ -31,6 +31,18 @@ ONCE_FOUND = [
     Schedule(6606, (Fault(9, "kill_after"), Fault(9, "other")), ("run", "ps"), release="delete"),
     # The laptop slept before it asked for the deletion; the machine stopped by itself meanwhile, and was billed on.
     Schedule(4334, (Fault(199, "sleep", 1221.0),), ("run",), release="delete", exists=False),
+    # A run waited for its machine, off under it; the next one could not bring it home, and deleted its disk.
+    Schedule(
+        67246,
+        (Fault(68, "preempt"), Fault(99, "preempt"), Fault(183, "interrupt")),
+        ("session", "run", "run", "run", "go on"),
+        release="delete",
+        exists=False,
+    ),
+    # A session that was left half way was let go, and with its machine the disk that a run's results were on.
+    Schedule(
+        626, (Fault(43, "kill_after"), Fault(123, "interrupt")), ("session", "run"), release="delete", exists=False
+    ),
     # A session and a run of one computer both looked, saw nothing, and made the machine in two zones.
     Schedule(43506, (Fault(3, "stockout", 305.0), Fault(48, "other")), ("session", "run", "ps"), exists=False),
 ]
