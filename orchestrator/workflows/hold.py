@@ -20,7 +20,7 @@ from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import GcpTarget, SandboxTarget
 from orchestrator.ports import ActiveRun, Services
-from orchestrator.workflows.acquire import acquire
+from orchestrator.workflows.acquire import Acquired, acquire
 from orchestrator.workflows.held import Held
 from orchestrator.workflows.hold_release import LettingGo
 from orchestrator.workflows.hold_timer import Timer
@@ -28,10 +28,12 @@ from orchestrator.workflows.hold_watch import Watch
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import STOP_LIMIT_S, Log, ask_aside
 from orchestrator.workflows.neighbours import neighbours
-from orchestrator.workflows.ready import make_ready
+from orchestrator.workflows.ready import StoppedAgain, make_ready
 
 #: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
 NEED_MARGIN_S = 5 * 60.0
+#: Times that a machine is asked for, if others turn it off before it answers.
+TRIES = 3
 #: A machine that does not answer on its last known address for so long is asked after, seconds.
 ASK_CLOUD_AFTER_S = 1.0
 
@@ -101,12 +103,26 @@ class MachineHold:
             self._log("acquired", **_facts(warm), warm=True, turned_on=False, spot=self._was_spot())
             return
         self._link.close()
-        purpose = Purpose(self._held.run_id, self._saved.plan.workspace)
-        got = acquire(self._services, self._target, wish, purpose, self._log)
-        way = make_ready(self._services, self._target, got.machine, self._link, self._log)
+        got, way = self._awake(wish)
         way = replace(way, deadline=deadline_of(got.machine))
         self._services.book.remember(way)
         self._log("acquired", **_facts(way), warm=False, turned_on=got.started, spot=got.machine.spot)
+
+    def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
+        """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
+        on was just done with it: then it is turned on here."""
+        purpose = Purpose(self._held.run_id, self._saved.plan.workspace)
+        tries = TRIES
+        while True:
+            got = acquire(self._services, self._target, wish, purpose, self._log)
+            tries -= 1
+            try:
+                return got, make_ready(self._services, self._target, got.machine, self._link, self._log)
+            except StoppedAgain as error:
+                if got.started or not tries:
+                    raise
+                self._services.observer.note(f"{error.message}, by whoever had it on")
+                self._link.close()
 
     def _warm(self, wish: Wish) -> Endpoint | None:
         """The machine by what is remembered of it, if it answers at once; then no cloud is asked.

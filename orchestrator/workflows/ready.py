@@ -40,6 +40,10 @@ LOOK_EVERY_S = 3.0
 _LET_IN_ATTEMPTS = 4
 
 
+class StoppedAgain(CapacityError):
+    """It ran, and went off before a command had run on it."""
+
+
 def let_in(services: Services, target: GcpTarget, changes: Changes, machine: Machine) -> Machine:
     """Make sure that the machine's metadata has the user's key, other people's kept. The machine as it is then.
 
@@ -92,7 +96,7 @@ def make_ready(services: Services, target: GcpTarget, machine: Machine, link: Li
 
     Raises:
         HostUnreachable: it shows another host key than the one pinned, refuses the login, or ``wake_timeout_s`` passed.
-        CapacityError: it stopped meanwhile.
+        StoppedAgain: it stopped meanwhile.
         ConfigError: no host key is known that could be pinned.
     """
     return _Waking(services, target, link, Changes(services.clouds.open(target), services.clock, log, machine.name),
@@ -217,7 +221,7 @@ class _Waking:
         self._looked = self._clock.monotonic()
         seen = self._cloud.machine(self._machine.zone, self._machine.name)
         if seen is None or seen.id != self._machine.id or seen.power is not Power.RUNNING:
-            raise CapacityError(
+            raise StoppedAgain(
                 f"{self._machine.name} was stopped again while it was waking",
                 cause=f"it is {seen.status} now" if seen is not None else "it is gone",
                 hint="fcctl hosts ls tells why; then try again",

@@ -10,6 +10,7 @@ from orchestrator.emulator import Emulator, Latency
 from tests.integration.faults import happenings
 from tests.integration.faults.fault_table import Row
 from tests.support.virtual_cloud import CloudWorkspace, Done, Meter, billed, emulated, machine_by_hand, machines
+from tests.support.waiting import wait_for
 
 #: As long as it takes the happening to come, and short enough for a run that nothing happens to.
 WORK = """
@@ -56,7 +57,8 @@ def play(row: Row, folder: Path, home: Path) -> Played:
             if thread is not None:
                 thread.join(60)
             then = [workspace.type(*command.split(), check=code) for command, code in row.then]
-            cloud.advance(180)  # what turns itself off has done so by then
+            cloud.advance(180)  # what turns itself off has begun to by then
+            wait_for(lambda: not any(state.endswith(" STOPPING") for state in billed(cloud)), 60)
         records = list(workspace.runs().values())
         zones = sorted(machine.zone for machine in machines(cloud).values())
         left_on = billed(cloud)

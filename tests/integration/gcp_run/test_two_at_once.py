@@ -80,3 +80,28 @@ def test_on_two_computers_the_younger_machine_is_taken_back(
     (loser,) = [n for n, text in enumerate(said) if "is deleted again" in text]
     rows = pair[loser].json("cost", "ledger", "--by", "machine")["totals"]
     assert len({row["group"] for row in rows if row["seconds"] > 0}) == 2, "what it cost for a moment is booked, too"
+
+
+def test_a_machine_that_others_let_go_before_it_answers_is_turned_on_again(
+    tmp_path: Path, private_home: Path, start_cloud: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had it on could not know that somebody is coming."""
+    cloud = start_cloud(faults=[{"action": "instances.getGuestAttributes", "do": {"delay": 1}}])
+    workspace = CloudWorkspace(tmp_path / "one", private_home, cloud, zones=[HERE])
+    workspace.job("hello", JOB)
+    workspace.fcctl("hosts", "up", "l4", "--yes")
+    stopped: list[str] = []
+
+    def let_go(_service: Service, _seconds: float) -> None:
+        if not stopped:
+            stopped.append(HERE)
+            cloud.control.switch_all_off()
+
+    monkeypatch.setattr(Service, "_sleep", let_go)
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "another")}  # where nobody knows how to log in
+    done = workspace.fcctl("run", "hello", "--on", "l4", "--yes", env=elsewhere)
+    assert stopped
+    assert "vm was stopped again while it was waking, by whoever had it on" in done.stderr
+    assert workspace.operations("start") == ["start"]
+    assert workspace.only_run()["status"] == "passed"
+    assert workspace.statuses() == {HERE: "TERMINATED"}
