@@ -1,7 +1,7 @@
 """``python -m flashcore.agreement RUN RUN``: do two machines come to the same verdicts? RUNs are published ones.
 
-A comparison is of a variant in one configuration with a backend of PyTorch, at a shape, in a mode; where both runs say
-what their library was made of (the ``content`` of its build), it was the same. Its verdict is by
+A comparison is of a variant in one configuration with a backend of PyTorch, at a shape, in a mode, and of one library:
+its ``content`` is the same, or, where an older run does not tell that, its kernels' registers are. Its verdict is by
 the interval of the ratio: ``faster`` if all of it is below 1, ``slower`` if all is above, else ``undecided``. Two runs
 *contradict* each other where one says faster and the other slower; where only one of them decides, they do not agree
 either, but nothing is wrong with them. Exit code 1 if any contradict.
@@ -36,11 +36,29 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Library:
+    """What was timed, as far as the run's ``build`` document tells."""
+
+    content: str = ""
+    registers: tuple[tuple[str, int], ...] = ()  # of its kernels, by architecture
+
+    @classmethod
+    def of(cls, build: dict[str, Any]) -> Library:
+        kernels = build.get("kernels") or ()
+        return cls(str(build.get("content") or ""), tuple(sorted((k["arch"], int(k["registers"])) for k in kernels)))
+
+    def may_be(self, other: Library) -> bool:
+        if self.content and other.content:
+            return self.content == other.content
+        return not self.registers or not other.registers or self.registers == other.registers
+
+
+@dataclass(frozen=True)
 class Finding:
     ratio: float
     low: float
     high: float
-    content: str = ""  # of the library that was timed; empty: not known
+    library: Library = Library()
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -48,10 +66,6 @@ class Finding:
     @property
     def verdict(self) -> str:
         return "faster" if self.high < 1 else "slower" if self.low > 1 else "undecided"
-
-    def of_same(self, other: Finding) -> bool:
-        """Whether both may have timed the same library."""
-        return not self.content or not other.content or self.content == other.content
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ class Agreement:
 
 def findings(documents: Sequence[dict[str, Any]]) -> dict[Subject, Finding]:
     """All comparisons with PyTorch in a run's ``benchmark`` documents; its ``build`` documents tell what was timed."""
-    contents = {d.get("label"): str(d.get("content") or "") for d in documents if d.get("kind") == "build"}
+    libraries = {d.get("label"): Library.of(d) for d in documents if d.get("kind") == "build"}
     found = {}
     for document in documents:
         if document.get("kind") != "benchmark":
@@ -97,14 +111,14 @@ def findings(documents: Sequence[dict[str, Any]]) -> dict[Subject, Finding]:
             configuration = used.get(c.get("benchmark")) or document.get("configuration") or {}
             settings = tuple(sorted((str(k), int(v)) for k, v in configuration.items()))
             subject = Subject(str(document.get("variant")), settings, parts[0], str(c.get("mode")), parts[1])
-            content = contents.get(document.get("label"), "")
-            found[subject] = Finding(float(c["ratio"]), float(c["ci_low"]), float(c["ci_high"]), content)
+            library = libraries.get(document.get("label"), Library())
+            found[subject] = Finding(float(c["ratio"]), float(c["ci_low"]), float(c["ci_high"]), library)
     return found
 
 
 def compare(first: dict[Subject, Finding], second: dict[Subject, Finding]) -> Agreement:
     common = {s: (first[s], second[s]) for s in sorted(first.keys() & second.keys())}
-    return Agreement({s: (a, b) for s, (a, b) in common.items() if a.of_same(b)})
+    return Agreement({s: (a, b) for s, (a, b) in common.items() if a.library.may_be(b.library)})
 
 
 def load(folder: Path) -> dict[Subject, Finding]:

@@ -52,13 +52,15 @@ def test_another_configuration_is_another_subject() -> None:
 
 
 def test_another_kernel_by_the_same_name_is_another_subject() -> None:
-    def run(content: str | None) -> dict[agreement.Subject, Finding]:
-        build = {"kind": "build", "variant": "wmma", "label": "wmma", **({"content": content} if content else {})}
+    def run(content: str | None, registers: int = 103) -> dict[agreement.Subject, Finding]:
+        build = {"kind": "build", "variant": "wmma", "label": "wmma", **({"content": content} if content else {}),
+                 "kernels": [{"name": "k", "arch": "sm_89", "registers": registers}]}  # fmt: skip
         return agreement.findings([build, benchmark("wmma", {"sdpa-flash": (0.7, 0.1)})])
 
     assert len(agreement.compare(run("wmma-1"), run("wmma-1")).common) == 1
     assert not agreement.compare(run("wmma-1"), run("wmma-2")).common
     assert len(agreement.compare(run(None), run("wmma-2")).common) == 1  # an older run does not say
+    assert not agreement.compare(run(None), run("wmma-2", registers=120)).common
 
 
 def test_the_command_lists_contradictions_and_fails_on_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
