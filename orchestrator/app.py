@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.adapters.system_clock import SystemClock
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.schedule import Firing
     from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.domain.tune_file import Adopt
-    from orchestrator.ports import Bundle, Bundles, Clouds, Observer, Services, SourceHistory, Tunnels
+    from orchestrator.ports import Bundle, Bundles, Clock, Clouds, Observer, Services, SourceHistory, Tunnels
     from orchestrator.web.backend import Backend
     from orchestrator.web.server import Server
     from orchestrator.workflows.link import Link
@@ -40,24 +42,9 @@ class RunFiles:
         return files(record, folder, settings)
 
 
-#: Linux stops its CLOCK_MONOTONIC while it sleeps; macOS does not, and has no other name for it.
-_ALSO_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class SystemClock:
-    """The real one."""
-
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def elapsed(self) -> float:
-        return time.clock_gettime(_ALSO_ASLEEP)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+def clock() -> Clock:
+    """This computer's."""
+    return SystemClock()
 
 
 def observer(cli: Cli) -> Observer:

@@ -110,7 +110,7 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
         else:
             tables.print_firings(found, cli.console)
         return
-    standing = standings(schedules, book, app.SystemClock())
+    standing = standings(schedules, book, app.clock())
     if cli.json:
         installed = app.schedule_installed(workspace)
         cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})
@@ -167,7 +167,7 @@ def serve(cli: Cli) -> None:
     """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it."""
     from orchestrator import app
 
-    clock = app.SystemClock()
+    clock = app.clock()
     cli.note("serving the schedules of this workspace; Ctrl-C ends this, not the runs it started")
     while True:
         cli.forget_workspace()  # fcctl.toml may have changed

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from orchestrator.domain.fleet import (
@@ -41,7 +42,7 @@ _log = logging.getLogger("orchestrator.workflows")
 OnHost = Callable[[str], bool]
 
 
-class Way:
+class Way(ABC):
     """Keeps a passage to one machine open from the moment that its run is there, until :meth:`close`."""
 
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost) -> None:
@@ -108,9 +109,9 @@ class Way:
             finally:
                 self.passage = None
 
+    @abstractmethod
     def _use(self, passage: Passage) -> None:
         """Until it is closed. Raises: FcctlError."""
-        raise NotImplementedError
 
 
 class Hub(Way):

@@ -197,12 +197,12 @@ def test_a_port_that_nobody_listens_on_does_not_answer() -> None:
 # ------------------------------------------------------------------------------------------------ site and effort
 def test_a_worker_builds_in_its_own_machines_folders(tmp_path: Path) -> None:
     spec = Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]})
-    recipe = Recipe.of(spec, "/there", "/there/work", "their source")
-    place = Site("/here", "/here/work", "our source")
+    recipe = Recipe.of(spec, "/there", "/there/own", "their source")
+    place = Site("/here", "/here/own", "our source")
     assert site.at_home(recipe, None) is recipe
     at_home = site.at_home(recipe, place)
-    assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/work", "our source")
-    assert at_home.out({"P": "1"}).startswith("/here/work/builds/")
+    assert (at_home.cwd, at_home.folder, at_home.source) == ("/here", "/here/own", "our source")
+    assert at_home.out({"P": "1"}).startswith("/here/own/builds/")
 
 
 def test_what_was_done_here_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
