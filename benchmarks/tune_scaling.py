@@ -5,9 +5,11 @@
 For each count the same search from nothing, on the first so many of the GPUs that are visible: random proposals, which
 do not depend on what was found, so that each count has the same trials. Each GPU comes with the same number of
 processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do. With
-``--built`` all trials are built beforehand, so that the GPUs are measured and not the compilers.
+``--built`` each count searches once more with what the last one built, so that the GPUs are measured, too, and not only
+the compilers.
 
-Exit code 1 if two GPUs do less than 1.8 times or four less than 3.4 times as many trials a minute as one.
+Exit code 1 if in one of the tables two GPUs do less than 1.8 times or four less than 3.4 times as many trials a minute
+as one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from fcctl_tune import devices, process  # noqa: E402
 
 #: So many times one GPU's trials a minute are due.
 TARGETS = {2: 1.8, 4: 3.4}
-COLUMNS = ("GPUs", "processors", "wall s", "timing span s", "timed share", "trials/min", "times", "due")
+COLUMNS = ("GPUs", "processors", "wall s", "compilers s", "timing span s", "timed share", "trials/min", "times", "due")
 #: Of a file of a search, what only the controller reads.
 CONTROLLERS = ("variants", "adopt", "env")
 
@@ -86,8 +88,8 @@ def row(gpus: int, processors: int, found: Mapping[str, Any], one: float) -> tup
     span = effort["timed_s"] / (share * gpus) if share else 0.0
     due = f">= {TARGETS[gpus]:g}" if gpus in TARGETS else ""
     return (
-        str(gpus), str(processors), f"{effort['wall_s']:.1f}", f"{span:.1f}", f"{share or 0:.3f}", f"{rate:.2f}",
-        f"{rate / one:.2f}", due,
+        str(gpus), str(processors), f"{effort['wall_s']:.1f}", f"{effort['compile_s']:.0f}", f"{span:.1f}",
+        f"{share or 0:.3f}", f"{rate:.2f}", f"{rate / one:.2f}", due,
     )  # fmt: skip
 
 
@@ -96,19 +98,26 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True)) for r in (COLUMNS, *rows))
 
 
-def measure(bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], built: bool) -> list[dict[str, Any]]:
-    """A document for each count; all of them made anew, or of trials that were ``built`` once, with all GPUs."""
-    documents = []
+def measure(
+    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], built: bool
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What is measured, in words, and a document for each count: from nothing, and of trials that are ``built``."""
     with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
-        folder = Path(name)
+
+        def search(count: int, what: str, work: str) -> dict[str, Any]:
+            document = bench.search(found[:count], Path(name, f"{what}-{count}"), Path(name, work))
+            print(f"{what}, {count} GPUs: {document['effort']}", file=sys.stderr)
+            return document
+
+        yield "from nothing", [search(count, "cold", f"work-{count}") for count in counts]
         if built:
-            print("building ...", file=sys.stderr)
-            bench.search(found[: max(counts)], folder / "out-built", folder / "work")
-        for count in counts:
-            print(f"searching on {count} ...", file=sys.stderr)
-            work = folder / ("work" if built else f"work-{count}")
-            documents.append(bench.search(found[:count], folder / f"out-{count}", work))
-    return documents
+            yield "all of them built before", [search(count, "built", f"work-{counts[-1]}") for count in counts]
+
+
+def is_short(counts: Sequence[int], rates: Sequence[float]) -> bool:
+    """Whether a count of GPUs does fewer trials a minute than are due of it."""
+    times = {n: rate / rates[0] for n, rate in zip(counts, rates, strict=True)}
+    return any(times[n] < due for n, due in TARGETS.items() if n in times and counts[0] == 1)
 
 
 def main() -> int:
@@ -119,7 +128,7 @@ def main() -> int:
     parser.add_argument("--variant", help="one of the names under the file's `variants`")
     parser.add_argument("--cwd", type=Path, default=ROOT, help="where its commands run")
     parser.add_argument("--processors", type=int, help="for each GPU; default: an even share")
-    parser.add_argument("--built", action="store_true", help="build everything first")
+    parser.add_argument("--built", action="store_true", help="and once more with everything built")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the searches' documents there")
     parser.add_argument("more", nargs="*", help="further arguments of fcctl_tune run, after --")
     options = parser.parse_args()
@@ -136,14 +145,18 @@ def main() -> int:
         json.dump(spec, file)
         file.flush()
         bench = Bench(file.name, options.cwd, whole, options.more, share)
-        documents = measure(bench, counts, found, options.built)
-    rates = [document["effort"]["trials_per_minute"] for document in documents]
-    print(f"{found[0].model}; {machine()}; {spec['tune']} {options.variant or ''}, {options.trials} trials")
-    print(table([row(n, share * n, d, rates[0]) for n, d in zip(counts, documents, strict=True)]))
-    if options.json is not None:
-        options.json.write_text(json.dumps({"gpu": found[0].model, "counts": counts, "searches": documents}))
-    times = {n: rate / rates[0] for n, rate in zip(counts, rates, strict=True)}
-    return 1 if any(times[n] < due for n, due in TARGETS.items() if n in times and counts[0] == 1) else 0
+        tables = {}
+        short = False
+        print(f"{found[0].model}; {machine()}; {spec['tune']} {options.variant or ''}, {options.trials} trials")
+        for what, documents in measure(bench, counts, found, options.built):
+            tables[what] = documents
+            rates = [document["effort"]["trials_per_minute"] for document in documents]
+            short |= is_short(counts, rates)
+            rows = [row(n, share * n, d, rates[0]) for n, d in zip(counts, documents, strict=True)]
+            print(f"{what}:\n{table(rows)}", flush=True)
+            if options.json is not None:
+                options.json.write_text(json.dumps({"gpu": found[0].model, "counts": counts, "searches": tables}))
+    return 1 if short else 0
 
 
 if __name__ == "__main__":
