@@ -87,9 +87,13 @@ def gpus_of(machine_type: str) -> int:
 
 def image(project: str, *, family: str | None = None, name: str | None = None) -> dict[str, Any] | None:
     """The newest image of a family, or one by name; None if there is none."""
-    for known in _FAMILIES.get(project, ()):
-        image_name = f"{known}-{_IMAGE_VERSION}"
-        if known == family or image_name == name:
-            size = _GIB_ON_IMAGE.get(project, 10)
-            return {"name": image_name, "family": known, "status": "READY", "diskSizeGb": str(size)}
-    return None
+    return next((found for found in images(project) if family == found["family"] or name == found["name"]), None)
+
+
+def images(project: str) -> list[dict[str, Any]]:
+    """The images of a project, one for each family."""
+    size = str(_GIB_ON_IMAGE.get(project, 10))
+    return [
+        {"name": f"{family}-{_IMAGE_VERSION}", "family": family, "status": "READY", "diskSizeGb": size}
+        for family in _FAMILIES.get(project, ())
+    ]

@@ -83,7 +83,8 @@ class _Parser:
         if operator not in ("=", "!=", ":", "<", ">", "<=", ">=", *_WORDS):
             raise _bad(self.text)
         if value.startswith('"'):
-            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+            # eq and ne take a regular expression, whose own backslashes stay: gcloud sends ".*\\bus\\-west1\\b.*".
+            value = re.sub(r'\\(")' if operator in _WORDS else r"\\(.)", r"\1", value[1:-1])
         try:
             test = _test(operator, value)
         except re.error:

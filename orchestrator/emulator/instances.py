@@ -159,7 +159,7 @@ def set_labels(call: Call) -> dict[str, Any]:
     message = "Labels fingerprint either invalid or resource labels have changed"
     check_fingerprint(call.body.get("labelFingerprint"), machine.resource["labelFingerprint"], message)
     labels = check_labels(call.body.get("labels") or {})
-    return _change(call, machine, "setLabels", {"labels": labels, "labelFingerprint": fingerprint(labels)})
+    return begin_change(call, machine, "setLabels", {"labels": labels, "labelFingerprint": fingerprint(labels)})
 
 
 def set_metadata(call: Call) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def set_metadata(call: Call) -> dict[str, Any]:
     check_fingerprint(call.body.get("fingerprint"), machine.resource["metadata"]["fingerprint"], message)
     items = _without_ours(check_metadata(call.body))
     metadata = {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
-    return _change(call, machine, "setMetadata", {"metadata": metadata})
+    return begin_change(call, machine, "setMetadata", {"metadata": metadata})
 
 
 def set_scheduling(call: Call) -> dict[str, Any]:
@@ -176,10 +176,11 @@ def set_scheduling(call: Call) -> dict[str, Any]:
     wanted = scheduling.checked(call.body, gpus=len(machine.resource["guestAccelerators"]))
     if machine.status != "TERMINATED":
         raise ApiError("badRequest", f"Scheduling of '{machine.path}' can only be changed while it is TERMINATED.")
-    return _change(call, machine, "setScheduling", {"scheduling": wanted})
+    return begin_change(call, machine, "setScheduling", {"scheduling": wanted})
 
 
-def _change(call: Call, machine: Machine, kind: str, values: dict[str, Any]) -> dict[str, Any]:
+def begin_change(call: Call, machine: Machine, kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The operation that puts ``values`` into the resource."""
     plan = [(call.world.scenario.latency.change, "change", {"values": values})]
     return call.begin(kind, machine.path, plan, target_id=machine.resource["id"])
 

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.emulator import filters
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.refusals import invalid
-from orchestrator.emulator.resources import last, link
+from orchestrator.emulator.resources import last, link, path_of
 
 MAX_PAGE = 500
 
@@ -28,12 +28,11 @@ def page(call: Call, kind: str, path: str, resources: Iterable[dict[str, Any]]) 
 def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """One page of an aggregated list: every zone is named, those without a resource on this page with a warning."""
     dark = call.world.scenario.unreachable
-    rows, token = chosen(call, (resource for resource in resources if last(resource["zone"]) not in dark))
+    rows, token = chosen(call, (resource for resource in resources if last(_scope(resource)) not in dark))
     items: dict[str, Any] = {}
-    for zone in call.world.scenario.zones:
-        here = [resource for resource in rows if last(resource["zone"]) == zone]
-        scope = f"zones/{zone}"
-        items[scope] = {key: here} if here else {"warning": _unreached(scope) if zone in dark else empty(scope)}
+    for scope in [f"zones/{zone}" for zone in call.world.scenario.zones] + sorted({_scope(row) for row in rows}):
+        here = [resource for resource in rows if _scope(resource) == scope]
+        items[scope] = {key: here} if here else {"warning": _unreached(scope) if last(scope) in dark else empty(scope)}
     path = f"{call.project}/aggregated/{key}"
     answer: dict[str, Any] = {"kind": f"{kind}AggregatedList", "id": path, "items": items, "selfLink": link(path)}
     if dark:
@@ -41,6 +40,12 @@ def aggregated(call: Call, kind: str, key: str, resources: Iterable[dict[str, An
     if token:
         answer["nextPageToken"] = token
     return answer
+
+
+def _scope(resource: dict[str, Any]) -> str:
+    """``zones/Z``, ``regions/R`` or ``global``."""
+    parts = path_of(resource["selfLink"]).split("/")
+    return "/".join(parts[2:4]) if parts[2] in ("zones", "regions") else parts[2]
 
 
 def chosen(call: Call, resources: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:

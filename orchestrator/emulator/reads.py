@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.emulator import catalog, listing, quota
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.refusals import not_found
-from orchestrator.emulator.resources import fingerprint, link
+from orchestrator.emulator.resources import fingerprint, last, link
 
 _CREATED = "2026-01-01T00:00:00.000-08:00"
 
@@ -80,9 +80,9 @@ def _types(call: Call) -> tuple[str, dict[str, dict[str, Any]]]:
     return ("machineType", catalog.machine_types()) if machine else ("acceleratorType", catalog.accelerator_types())
 
 
-def _type(call: Call, kind: str, name: str, row: dict[str, Any]) -> dict[str, Any]:
-    self_link = link(f"{call.zone}/{kind}s/{name}")
-    zone_value = call.at["zone"] if kind == "machineType" else link(call.zone)
+def _type(zone_path: str, kind: str, name: str, row: dict[str, Any]) -> dict[str, Any]:
+    self_link = link(f"{zone_path}/{kind}s/{name}")
+    zone_value = last(zone_path) if kind == "machineType" else link(zone_path)
     return {
         "kind": f"compute#{kind}", "name": name, "zone": zone_value, "selfLink": self_link,
         "creationTimestamp": _CREATED, **row,
@@ -94,13 +94,20 @@ def zone_type(call: Call) -> dict[str, Any]:
     name = call.at["name"]
     if name not in rows:
         raise not_found(f"{call.zone}/{kind}s/{name}")
-    return _type(call, kind, name, rows[name])
+    return _type(call.zone, kind, name, rows[name])
 
 
 def zone_types(call: Call) -> dict[str, Any]:
     kind, rows = _types(call)
-    found = [_type(call, kind, name, row) for name, row in rows.items()]
+    found = [_type(call.zone, kind, name, row) for name, row in rows.items()]
     return listing.page(call, f"compute#{kind}", f"{call.zone}/{kind}s", found)
+
+
+def aggregated_types(call: Call) -> dict[str, Any]:
+    kind, rows = _types(call)
+    zones = [f"{call.project}/zones/{name}" for name in call.world.scenario.zones]
+    found = [_type(zone, kind, name, row) for zone in zones for name, row in rows.items()]
+    return listing.aggregated(call, f"compute#{kind}", f"{kind}s", found)
 
 
 def image(call: Call) -> dict[str, Any]:
@@ -109,6 +116,16 @@ def image(call: Call) -> dict[str, Any]:
     found = catalog.image(call.at["project"], **asked)
     if found is None:
         raise not_found(call.path)
+    return _image(call, found)
+
+
+def images(call: Call) -> dict[str, Any]:
+    """Those of the project in the path; most have none."""
+    found = [_image(call, image) for image in catalog.images(call.at["project"])]
+    return listing.page(call, "compute#image", f"{call.project}/global/images", found)
+
+
+def _image(call: Call, found: dict[str, Any]) -> dict[str, Any]:
     return {
         "kind": "compute#image",
         "id": str(2**60 + sum(found["name"].encode())),

@@ -112,6 +112,11 @@ def list_operations(call: Call) -> dict[str, Any]:
     return copy.deepcopy(listing.page(call, "compute#operation", call.path, rows))
 
 
+def aggregated_operations(call: Call) -> dict[str, Any]:
+    rows = [row.resource for path, row in call.world.operations.items() if path.startswith(f"{call.project}/")]
+    return copy.deepcopy(listing.aggregated(call, "compute#operation", "operations", rows))
+
+
 def _operation(call: Call) -> Operation:
     path = call.path.removesuffix("/wait")
     found = call.world.operations.get(path)

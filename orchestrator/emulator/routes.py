@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orchestrator.emulator import addresses, instances, reads, requests
+from orchestrator.emulator import addresses, changes, instances, reads, requests
 from orchestrator.emulator.call import Call
 
 Handler = Callable[[Call], dict[str, Any]]
@@ -25,11 +25,14 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("regions.get", "GET", "regions/{name}", reads.region),
     ("zones.list", "GET", "zones", reads.zones),
     ("zones.get", "GET", "zones/{name}", reads.zone),
+    ("machineTypes.aggregatedList", "GET", "aggregated/machineTypes", reads.aggregated_types),
     ("machineTypes.list", "GET", "zones/{zone}/machineTypes", reads.zone_types),
     ("machineTypes.get", "GET", "zones/{zone}/machineTypes/{name}", reads.zone_type),
+    ("acceleratorTypes.aggregatedList", "GET", "aggregated/acceleratorTypes", reads.aggregated_types),
     ("acceleratorTypes.list", "GET", "zones/{zone}/acceleratorTypes", reads.zone_types),
     ("acceleratorTypes.get", "GET", "zones/{zone}/acceleratorTypes/{name}", reads.zone_type),
     ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image),
+    ("images.list", "GET", "global/images", reads.images),
     ("images.get", "GET", "global/images/{name}", reads.image),
     ("imageFamilyViews.get", "GET", "zones/{zone}/imageFamilyViews/{name}", reads.image_family_view),
     ("firewalls.list", "GET", "global/firewalls", reads.firewalls),
@@ -46,6 +49,12 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("instances.setLabels", "POST", "zones/{zone}/instances/{name}/setLabels", instances.set_labels),
     ("instances.setMetadata", "POST", "zones/{zone}/instances/{name}/setMetadata", instances.set_metadata),
     ("instances.setScheduling", "POST", "zones/{zone}/instances/{name}/setScheduling", instances.set_scheduling),
+    ("instances.setMachineType", "POST", "zones/{zone}/instances/{name}/setMachineType", changes.set_machine_type),
+    ("instances.setTags", "POST", "zones/{zone}/instances/{name}/setTags", changes.set_tags),
+    ("instances.setDeletionProtection", "POST", "zones/{zone}/instances/{name}/setDeletionProtection",
+     changes.set_deletion_protection),
+    ("instances.setDiskAutoDelete", "POST", "zones/{zone}/instances/{name}/setDiskAutoDelete",
+     changes.set_disk_auto_delete),
     ("instances.testIamPermissions", "POST", "zones/{zone}/instances/{name}/testIamPermissions",
      instances.test_permissions),
     ("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{name}/getGuestAttributes",
@@ -66,6 +75,7 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("addresses.aggregatedList", "GET", "aggregated/addresses", addresses.aggregated),
     ("addresses.insert", "POST", "regions/{region}/addresses", addresses.insert),
     ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", addresses.delete),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", requests.aggregated_operations),
     ("zoneOperations.list", "GET", "zones/{zone}/operations", requests.list_operations),
     ("zoneOperations.get", "GET", "zones/{zone}/operations/{name}", requests.get_operation),
     ("zoneOperations.wait", "POST", "zones/{zone}/operations/{name}/wait", requests.wait_operation),

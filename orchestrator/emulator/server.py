@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from orchestrator.emulator import batch
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.service import LostReply
 
@@ -61,18 +62,34 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, method: str) -> None:
         try:
             body = self._body()
-            url = urlsplit(self.path)
-            path = unquote(url.path)
-            self._check_origin(path)
-            # gcloud sends a fields mask and alt=json; everything comes whole, and always as JSON.
-            query = dict(parse_qsl(url.query, keep_blank_values=True))
-            self._reply(200, self.server.answer(method, path[len(self.server.prefix) :], query, body))
+            if (method, self.path) == ("POST", batch.PATH):
+                self._serve_batch(body)
+            else:
+                self._reply(200, self._answer(method, self.path, body))
         except ApiError as error:
             self._reply(error.status, error.body())
         except LostReply:
             self._reset()
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def _answer(self, method: str, target: str, body: bytes) -> dict[str, Any]:
+        url = urlsplit(target)
+        path = unquote(url.path)
+        self._check_origin(path)
+        # gcloud sends a fields mask and alt=json; everything comes whole, and always as JSON.
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        return self.server.answer(method, path[len(self.server.prefix) :], query, _json(body))
+
+    def _serve_batch(self, body: bytes) -> None:
+        """Its parts one after another; each needs the secret, and a refused one keeps no other from being served."""
+        replies: list[tuple[str, int, dict[str, Any]]] = []
+        for part in batch.parts_of(self.headers.get("Content-Type", ""), body):
+            try:
+                replies.append((part.id, 200, self._answer(part.method, part.target, part.body)))
+            except ApiError as error:
+                replies.append((part.id, error.status, error.body()))
+        self._send(200, *batch.answer(replies))
 
     def _check_origin(self, path: str) -> None:
         """A page in a browser, however it got here, has no business with this server; nor has another user."""
@@ -82,24 +99,19 @@ class _Handler(BaseHTTPRequestHandler):
         if not known or self.headers.get("Origin") or host not in ("127.0.0.1", "localhost"):
             raise ApiError("notFound", "Not Found")
 
-    def _body(self) -> dict[str, Any]:
+    def _body(self) -> bytes:
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 <= length <= MAX_BODY:
             self.close_connection = True
             raise ApiError("badRequest", "The request is too large.")
-        text = self.rfile.read(length)
-        try:
-            value = json.loads(text) if text.strip() else {}
-        except ValueError:
-            raise ApiError("badRequest", "Parse Error") from None
-        if not isinstance(value, dict):
-            raise ApiError("badRequest", "Parse Error")
-        return value
+        return self.rfile.read(length)
 
     def _reply(self, status: int, value: dict[str, Any]) -> None:
-        body = json.dumps(value).encode()
+        self._send(status, "application/json; charset=UTF-8", json.dumps(value).encode())
+
+    def _send(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -112,3 +124,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Quiet: the requests are in the state, where anybody needs them."""
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise ApiError("badRequest", "Parse Error") from None
+    if not isinstance(value, dict):
+        raise ApiError("badRequest", "Parse Error")
+    return value

@@ -83,7 +83,16 @@ def test_the_life_of_a_machine(gcloud: Callable[[Emulator], Gcloud]) -> None:
         )  # fmt: skip
         call("instances", "start", "vm")
         assert shown("status,scheduling.maxRunDuration.seconds") == "RUNNING\t7200"
-        call("instances", "delete", "vm")
+        call("instances", "stop", "vm")
+        call("instances", "set-machine-type", "vm", "--machine-type=g2-standard-8")
+        call(
+            "instances", "create", "vm2", "vm3", "--no-service-account", "--no-scopes", "--machine-type=g2-standard-4",
+            "--maintenance-policy=TERMINATE",
+        )  # fmt: skip
+        kinds = call("operations", "list", "--filter=targetLink~vm$", "--format=value(operationType)").split()
+        assert kinds[0] == "insert"
+        assert kinds[-1] == "setMachineType"
+        call("instances", "delete", "vm", "vm2", "vm3")  # in one batch
         assert not emulator.world.machines
 
 
