@@ -4,7 +4,8 @@
 
 For each count the same search from nothing, on the first so many of the GPUs that are visible: random proposals, which
 do not depend on what was found, so that each count has the same trials. Each GPU comes with the same number of
-processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do. With
+processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do: whole
+cores, so that a search on few GPUs has no core to itself that a search on all of them must share. With
 ``--built`` each count searches once more with what the last one built, so that the GPUs are measured, too, and not only
 the compilers.
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Bench:
         """The ``tuning`` document of a search on ``gpus``, with ``command_s``. Raises: SystemExit."""
         argv = [sys.executable, "-m", "fcctl_tune", "run", self.spec, "--out", str(out), "--work", str(work)]
         visible = ",".join(d.uuid for d in gpus)
-        keep = sorted(os.sched_getaffinity(0))[: self.processors * len(gpus)]
+        keep = by_core(os.sched_getaffinity(0))[: self.processors * len(gpus)]
         env = {**self.env, "CUDA_VISIBLE_DEVICES": visible, "FLASHCORE_CACHE": str(work / "cache")}
         started = time.monotonic()
         done = subprocess.run(
@@ -80,6 +81,20 @@ def spec_of(path: Path, variant: str | None, trials: int) -> tuple[dict[str, Any
         (name,) = entry["variants"]
         env[name] = variant
     return {**{key: value for key, value in entry.items() if key not in CONTROLLERS}, "trials": trials}, env
+
+
+def by_core(processors: Iterable[int]) -> list[int]:
+    """``processors``, those of one core beside each other, as far as the system tells (Linux)."""
+
+    def place(processor: int) -> tuple[int, int, int]:
+        folder = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+        try:
+            package, core = ((folder / name).read_text() for name in ("physical_package_id", "core_id"))
+        except OSError:
+            return 0, processor, processor
+        return int(package), int(core), processor
+
+    return sorted(processors, key=place)
 
 
 def row(gpus: int, processors: int, found: Mapping[str, Any], one: float) -> tuple[str, ...]:
