@@ -24,6 +24,7 @@ def entry() -> NoReturn:
     connections that are closed already. By now streams are flushed, the log file is closed, and what had to be on disk
     was flushed when it was written.
     """
+    _open_closed()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     terminal = _terminal()
@@ -35,6 +36,18 @@ def entry() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _open_closed() -> None:
+    """Give descriptors 0 to 2 back, if whoever started this has closed one (``fcctl run first >&-``): else the next
+    file or socket to be opened takes its place, and gets what is printed."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
 def _terminal() -> list[Any] | None:

@@ -113,7 +113,7 @@ def _close(cli: Cli, code: int) -> None:
         logging_setup.stop()
     try:
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError):  # nobody reads any more: keep the interpreter from complaining at exit
+    except (OSError, ValueError):  # nobody reads any more, or the disk is full: say nothing more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

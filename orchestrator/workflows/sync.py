@@ -9,6 +9,7 @@ from orchestrator.workflows.link import Link
 
 #: A tree that a job damaged in place is noticed when the snapshot is verified, and its files are sent again.
 _ATTEMPTS = 3
+_MISMATCH_HINT = "something writes to it while it is sent? Then run it again, or have git ignore the file"
 #: Of a bundle, in one call: half of what one may carry, so that a slow link shows signs of life.
 _PIECE_BYTES = wire.MAX_BLOB_BYTES // 2
 
@@ -29,9 +30,11 @@ def send_source(link: Link, plan: wire.RunPlan, source: Source, observer: Observ
             link.call(lambda s: _send_once(s, plan, source, observer))
             return
         except HostFault as e:
+            if e.fault == "tree_mismatch":
+                e.hint = _MISMATCH_HINT
             if e.fault != "tree_mismatch" or attempt == _ATTEMPTS - 1:
                 raise
-            observer.note("files of the tree on the host were changed there; sending them again")
+            observer.note("files were changed while they were sent, or on the host; sending them again")
 
 
 def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observer: Observer) -> None:

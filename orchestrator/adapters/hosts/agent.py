@@ -42,6 +42,8 @@ class AgentSession:
     def __init__(self, transport: Transport, process: Process, program: HostProgram, timeout_s: float) -> None:
         self._transport = transport
         self._process = process
+        #: Of the files of the last comparison, when their hashes were taken.
+        self._sizes: dict[str, int] = {}
         self._frames = FrameStream(process, timeout_s)
         self._timeout_s = timeout_s
         self._program = program
@@ -67,11 +69,12 @@ class AgentSession:
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
         diff, _ = self._call("tree_diff", {"workspace": workspace}, wire.TreeDiff, blob=_entries(entries))
         self._check(lambda: replies.check_diff(diff, {entry.path for entry in entries}))
+        self._sizes = {entry.path: entry.size for entry in entries}
         return diff
 
     def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
         self._usable()
-        parcel = inline.packed(source_root, paths)
+        parcel = inline.packed(source_root, paths, self._sizes)
         if parcel is not None:
             return self._put(workspace, parcel)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,12 @@ class Parcel:
     content: bytes
 
 
-def packed(source_root: Path, paths: Sequence[str]) -> Parcel | None:
+def packed(source_root: Path, paths: Sequence[str], sizes: Mapping[str, int]) -> Parcel | None:
     """The files as they are now; None if they are too many or too large.
 
-    What is gone or unreadable by now is left out: the snapshot's check will say so.
+    Of a file that has grown since its hash was taken, the ``sizes`` bytes it had then: those are what the hash is of,
+    if it is a log, and ``fcctl run ... | tee run.log`` in the workspace writes one all the time. What is gone or
+    unreadable by now is left out. Whatever else has changed, the snapshot's check will say so.
     """
     if len(paths) > INLINE_FILES:
         return None
@@ -34,7 +36,8 @@ def packed(source_root: Path, paths: Sequence[str]) -> Parcel | None:
     content = bytearray()
     for path in paths:
         try:
-            file, data = _packed(source_root, path, INLINE_BYTES - len(content))
+            room = INLINE_BYTES - len(content) + 1
+            file, data = _packed(source_root, path, min(room, sizes.get(path, room)))
         except OSError:
             continue
         content += data
@@ -45,12 +48,12 @@ def packed(source_root: Path, paths: Sequence[str]) -> Parcel | None:
 
 
 def _packed(source_root: Path, path: str, room: int) -> tuple[wire.PutFile, bytes]:
-    """One file with at most ``room`` + 1 bytes of it. Raises OSError."""
+    """One file with at most ``room`` bytes of it. Raises OSError."""
     full = source_root / path
     facts = os.lstat(full)
     if stat.S_ISLNK(facts.st_mode):
         return wire.PutFile(path, 0, facts.st_mtime, link=os.readlink(full)), b""  # noqa: PTH115 - the text as it is
     fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
-        data = stream.read(room + 1)
+        data = stream.read(room)
     return wire.PutFile(path, len(data), facts.st_mtime, executable=bool(facts.st_mode & 0o100)), data

@@ -96,12 +96,36 @@ def test_from_a_folder_below(workspace: Workspace) -> None:
 def test_a_reader_that_leaves_early(workspace: Workspace) -> None:
     workspace.job("chatty", "steps:\n  - {id: say, run: seq 1000000}\n")
     workspace.fcctl("run", "chatty", "--on", "here")
-    script = 'set -o pipefail; "$@" | head -1'
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", *FCCTL, "logs"], cwd=workspace.root, env=workspace.env(), capture_output=True,
+    done = typed(workspace, 'set -o pipefail; "$@" | head -1', "logs")
+    assert (done.returncode, done.stdout, done.stderr) == (141, "==> say <==\n", "")
+
+
+def typed(workspace: Workspace, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """``script`` in a shell, ``"$@"`` in it being ``fcctl ARGV``."""
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *FCCTL, *argv], cwd=workspace.root, env=workspace.env(), capture_output=True,
         text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (141, "==> say <==\n", "")
+
+
+def test_what_it_says_goes_into_the_folder_that_is_sent(workspace: Workspace) -> None:
+    """The log has grown between its hash and its journey, by what fcctl itself says there."""
+    workspace.job("quick", "steps:\n  - {id: say, run: 'wc -c run.log'}\n")
+    for number in range(70):  # more than one call carries, so rsync has them first
+        (workspace.root / f"more{number}").write_text("x")
+    done = typed(workspace, '"$@" 2>&1 | tee run.log; exit ${PIPESTATUS[0]}', "run", "quick", "--on", "here")
+    assert done.returncode == 0, done.stdout
+    assert "sending them again" in done.stdout
+    assert workspace.only_run()["status"] == "passed"
+
+
+@pytest.mark.parametrize(("how", "code"), [(">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0), (">/dev/full", 1)])
+def test_streams_that_are_closed_or_full(workspace: Workspace, how: str, code: int) -> None:
+    workspace.job("quick", "steps:\n  - {id: say, run: 'true'}\n")
+    done = typed(workspace, f'"$@" {how}', "run", "quick", "--on", "here")
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert workspace.only_run()["status"] == "passed"
 
 
 @pytest.mark.parametrize("days", [-1, 1])
