@@ -12,10 +12,14 @@ from typing import NoReturn, Protocol
 from orchestrator.adapters.hosts.agent import AgentSession
 from orchestrator.adapters.hosts.frames import EndOfOutput
 from orchestrator.adapters.hosts.program import NO_PYTHON, HostProgram, shell_path
-from orchestrator.adapters.hosts.transport import Transport
+from orchestrator.adapters.hosts.transport import Process, Transport
 from orchestrator.errors import HostUnusable, LinkLost
 
 NO_ROOM = 95
+#: What tells whether the shell there leaves commands and their input alone, and how long it may take, seconds.
+_PROBE = 's="fcctl-${line:+is}-here"; cat; echo "$s"'
+_PROBE_TIMEOUT_S = 5.0
+_PROBE_BYTES = 64 * 1024
 
 
 class Runner(Protocol):
@@ -36,6 +40,58 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
         HostFault: something else answers.
         LinkLost: the link broke meanwhile.
     """
+    try:
+        return _started(transport, runner, root=root, python=python, timeout_s=timeout_s)
+    except (HostUnusable, LinkLost):
+        _check_shell(transport)
+        raise
+
+
+def _check_shell(transport: Transport) -> None:
+    """Raises: HostUnusable, if no command can work there; nothing is said of a link that is dead."""
+    if not transport.remote or not transport.alive():
+        return
+    try:
+        process = transport.run(_PROBE)
+    except LinkLost:
+        return
+    try:
+        answer = _answer(process)
+        ended = answer is not None and process.wait(_PROBE_TIMEOUT_S) is not None
+        said = process.stderr()
+    finally:
+        process.close()
+    if answer is None or not ended or b"fcctl-input\nfcctl-is-here" in answer:
+        return
+    raise HostUnusable(
+        "the machine does not run the commands it is sent",
+        cause=(f"it says: {said.splitlines()[-1]}; " if said else "")
+        + "a startup file of the shell there (.bashrc, .zshenv, config.fish, ...) ends it, puts another program in its "
+        "place, or reads what is meant for the command",
+        hint="have that file do so only where there is a terminal: in .bashrc, [[ $- == *i* ]] || return",
+    )
+
+
+def _answer(process: Process) -> bytes | None:
+    """All that comes back; None if the other end falls silent or has no end."""
+    answer = b""
+    try:
+        process.write(b"fcctl-input\n", _PROBE_TIMEOUT_S)
+        process.end_input()
+    except OSError:  # it has ended: what it said on the way tells more
+        pass
+    try:
+        while len(answer) <= _PROBE_BYTES:
+            part = process.read(4096, _PROBE_TIMEOUT_S)
+            if not part:
+                return answer
+            answer += part
+    except (TimeoutError, OSError):
+        pass
+    return None
+
+
+def _started(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
     program = HostProgram(runner.sha256, root, python)
     script = program.script("agent")
     for attempt in ("first", "after upload"):

@@ -428,6 +428,18 @@ def test_endless_noise_on_standard_error(client: Client, sshd: LoopbackSshd) -> 
     assert client.works(sshd.target())
 
 
+@pytest.mark.parametrize(
+    "startup", ["exec sh", "read -r mine", "exit 3", "cat >/dev/null"], ids=["another shell", "reads", "ends", "eats"]
+)
+def test_a_startup_file_in_the_way_of_commands(sshd: LoopbackSshd, startup: str) -> None:
+    (sshd.home / ".bashrc").write_text(f"{startup}\n")
+    with pytest.raises(HostUnusable, match="does not run the commands") as caught:
+        Connector().connect(sshd.target(link_timeout_s=2))
+    assert ".bashrc" in (caught.value.cause or "")
+    (sshd.home / ".bashrc").write_text("[[ $- == *i* ]] || return\n" + startup)
+    Connector().connect(sshd.target()).close()
+
+
 def test_shell_that_ends_at_once(client: Client, sshd: LoopbackSshd) -> None:
     (sshd.home / ".bashrc").write_text("echo this account is closed >&2; exit 7\n")
     with pytest.raises(HostUnusable) as caught:
