@@ -24,7 +24,7 @@ def preflight(cli: Cli, target: str | None) -> None:
         services.observer.phase("preflight", chosen.name)
         link = new_link(services, chosen)
         try:
-            found = link.call(lambda s: s.probe())
+            found = link.call(lambda s: s.probe(chosen.env))
         finally:
             link.close()
     if cli.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,8 +86,9 @@ class HostSession(Protocol):
 
     def lease(self, request: wire.LeaseRequest) -> wire.Lease: ...
 
-    def probe(self) -> dict[str, Any]:
-        """``{"document": environment document, "text": printed report, "exit_code": 0 | 1 | 2}``."""
+    def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
+        """``{"document": environment document, "text": printed report, "exit_code": 0 | 1 | 2}``, as steps with ``env``
+        have it."""
 
     def close(self) -> None: ...
 

@@ -118,7 +118,7 @@ def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
 def _plan(saved: SavedPlan) -> wire.RunPlan:
     """The run's plan as far as it belongs here. What the job needs of the target is not asked of this computer."""
     arch = cuda_arch.of_target(saved.target)
-    given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": cuda_arch.dotted(arch)}
+    given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": cuda_arch.dotted(arch), "CUDAARCHS": arch}
     return replace(
         saved.plan,
         target=HERE.name,

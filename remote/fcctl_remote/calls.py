@@ -182,10 +182,11 @@ class Calls:
         self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
-    def probe(self, _params: Params, _blob: bytes) -> Answer:
+    def probe(self, params: Params, _blob: bytes) -> Answer:
         from fcctl_remote import probe
 
-        document = probe.collect()
+        given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
+        document = probe.collect({**os.environ, **given})
         code = {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
         return {"document": document, "text": probe.render(document), "exit_code": code}, b""
 

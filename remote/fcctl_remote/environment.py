@@ -37,6 +37,7 @@ def for_run(
         "FCCTL_PYTHON": sys.executable,
         "FCCTL_CUDA_ARCH": "89",
         "TORCH_CUDA_ARCH_LIST": "8.9",
+        "CUDAARCHS": "89",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     }
     env = {**defaults, **base, **found}

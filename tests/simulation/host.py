@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -296,7 +296,8 @@ class Session:
     def lease(self, request: wire.LeaseRequest) -> wire.Lease:
         return self._do(f"lease {request.op}", lambda: self._guest.lease_call(request))
 
-    def probe(self) -> dict[str, Any]:
+    def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
+        del env
         return {"document": {}, "text": "", "exit_code": 0}
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -159,8 +159,8 @@ class AgentSession:
         lease, _ = self._call("lease", wire.encode(request), wire.Lease)
         return lease
 
-    def probe(self) -> dict[str, Any]:
-        answer, _ = self._call("probe", {}, dict)
+    def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
+        answer, _ = self._call("probe", {"env": dict(env)}, dict)
         if not isinstance(answer.get("document"), dict) or answer.get("exit_code") not in (0, 1, 2):
             raise self._break(nonsense("a probe without a document"))
         return answer

@@ -61,6 +61,8 @@ def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> Dict[s
     arch = base_env.get("FCCTL_CUDA_ARCH") or (capability.replace(".", "") if capability else DEFAULT_ARCH)
     found["FCCTL_CUDA_ARCH"] = arch
     found["TORCH_CUDA_ARCH_LIST"] = base_env.get("TORCH_CUDA_ARCH_LIST") or dotted(arch)
+    # What CMake compiles CUDA for where a project does not say; its own default is the oldest that nvcc knows.
+    found["CUDAARCHS"] = base_env.get("CUDAARCHS") or arch
     return found
 
 

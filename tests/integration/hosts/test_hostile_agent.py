@@ -135,8 +135,8 @@ LIES: list[tuple[str, str, str, Callable[[HostSession], Any]]] = [
     ("more parts", "dict(parts=[dict(path='a', offset=0, size=0)] * 2)", "b''", lambda s: list(s.fetch(RUN, [PART]))),
     ("no parts", "dict(parts=None)", "b''", lambda s: list(s.fetch(RUN, [PART]))),
     ("lease of text", "dict(armed='yes')", "b''", lambda s: s.lease(wire.LeaseRequest("show"))),
-    ("probe without document", "dict(text='x', exit_code=0)", "b''", lambda s: s.probe()),
-    ("probe with a strange exit code", "dict(document={}, text='x', exit_code=9)", "b''", lambda s: s.probe()),
+    ("probe without document", "dict(text='x', exit_code=0)", "b''", lambda s: s.probe({})),
+    ("probe with a strange exit code", "dict(document={}, text='x', exit_code=9)", "b''", lambda s: s.probe({})),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_cuda_off_path_is_found(machine: dict[str, str], tmp_path: Path, monkeyp
     assert "CUDA_HOME" not in found  # the user's own stands
     assert found["PATH"].startswith(machine["PATH"] + f":{tmp_path}/cuda/bin")
     assert found["LD_LIBRARY_PATH"] == f"{tmp_path}/cuda/lib64"
-    assert (found["FCCTL_CUDA_ARCH"], found["TORCH_CUDA_ARCH_LIST"]) == ("90", "9.0")
+    assert (found["FCCTL_CUDA_ARCH"], found["TORCH_CUDA_ARCH_LIST"], found["CUDAARCHS"]) == ("90", "9.0", "90")
     assert found["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert found["FCCTL_PYTHON"] == sys.executable
 
@@ -86,8 +87,9 @@ def test_the_users_own_settings_stand(machine: dict[str, str], tmp_path: Path) -
     assert (found["FCCTL_CUDA_ARCH"], found["TORCH_CUDA_ARCH_LIST"]) == ("90a", "9.0a")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in found
     assert found["LD_LIBRARY_PATH"] == f"/mine:{tmp_path}/cuda/lib64"
-    listed = probe.resolve_environment({**machine, "TORCH_CUDA_ARCH_LIST": "8.0;8.9"}, str(tmp_path / "root"))
-    assert listed["TORCH_CUDA_ARCH_LIST"] == "8.0;8.9"
+    lists = {"TORCH_CUDA_ARCH_LIST": "8.0;8.9", "CUDAARCHS": "80;89"}
+    listed = probe.resolve_environment({**machine, **lists}, str(tmp_path / "root"))
+    assert {name: listed[name] for name in lists} == lists
 
 
 def test_a_cuda_home_without_nvcc_is_replaced(machine: dict[str, str], tmp_path: Path) -> None:
@@ -204,7 +206,13 @@ def venv_with_torch(folder: Path, cuda_version: str | None) -> Path:
     return folder / "bin" / "python3"
 
 
-def test_a_python_with_torch_is_found_without_importing_it(tmp_path: Path) -> None:
+@pytest.fixture
+def only_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python that runs the tests is no candidate: its own torch may be one for CUDA."""
+    monkeypatch.setattr(pythons, "sys", SimpleNamespace(executable="/nonexistent/python3"))
+
+
+def test_a_python_with_torch_is_found_without_importing_it(tmp_path: Path, only_theirs: None) -> None:
     python = venv_with_torch(tmp_path / "venv", "12.9")
     answer = pythons.ask(str(python), {"PATH": "/bin"})
     assert answer is not None
@@ -214,7 +222,7 @@ def test_a_python_with_torch_is_found_without_importing_it(tmp_path: Path) -> No
     assert any(p.endswith("site-packages") for p in found["watched"])
 
 
-def test_where_there_is_a_gpu_a_torch_for_cuda_is_preferred(tmp_path: Path) -> None:
+def test_where_there_is_a_gpu_a_torch_for_cuda_is_preferred(tmp_path: Path, only_theirs: None) -> None:
     for_cpu = venv_with_torch(tmp_path / ".venv", None)
     for_cuda = venv_with_torch(tmp_path / "venvs" / "gpu", "12.9")
     env = {"PATH": str(tmp_path / "none"), "HOME": str(tmp_path), "FCCTL_PYTHON": str(for_cpu)}
