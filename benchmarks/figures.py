@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -33,6 +33,15 @@ class Figure:
     def _shown(self, value: float) -> str:
         digits = 3 if value < 1 else 2 if value < 100 else 0
         return f"{value:.{digits}f} {self.unit}"
+
+
+def as_installed(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that is timed.
+
+    pip compiles what it installs. A tree that is worked on is compiled when it is imported first, unless it is
+    forbidden that this is kept: each command would then compile all of fcctl anew.
+    """
+    return {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def machine() -> str:

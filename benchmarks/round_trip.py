@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
-from benchmarks.figures import Figure, machine, report  # noqa: E402
+from benchmarks.figures import Figure, as_installed, machine, report  # noqa: E402
 from tests.support.sshd import LoopbackSshd  # noqa: E402
 
 FILES, FILE_BYTES = 200, 10_000
@@ -92,7 +92,7 @@ def measure_all(rounds: int = 16) -> list[Figure]:
         workspace.mkdir()
         make_workspace(workspace, server)
         (folder / "home").mkdir()
-        env = {**os.environ, "HOME": str(folder / "home")}
+        env = as_installed({**os.environ, "HOME": str(folder / "home")})
         script_env = {
             **env, "WORKSPACE": str(workspace), "CONFIG": str(server.ssh_config), "SOCKET": str(folder / "cm"),
             "RESULTS": str(folder), "NAME": "bench",

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
-from benchmarks.figures import Figure, machine, report  # noqa: E402
+from benchmarks.figures import Figure, as_installed, machine, report  # noqa: E402
 from benchmarks.round_trip import make_repository, timed, touch_one  # noqa: E402
 from orchestrator.adapters.sandbox import Sandbox  # noqa: E402
 from orchestrator.domain.sandbox import INSTANCE, PROJECT, ZONES  # noqa: E402
@@ -56,7 +56,7 @@ def measure_all(rounds: int = 16) -> list[Figure]:
     home = folder / "home"
     home.mkdir()
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "FCCTL_", "SSH_AUTH"))}
-    env = {**kept, "HOME": str(home)}
+    env = as_installed({**kept, "HOME": str(home)})
     os.environ.update(HOME=str(home))
     sandbox = Sandbox(home / ".local/state/fcctl/sandbox")
     fcctl = str(Path(sys.executable).parent / "fcctl")

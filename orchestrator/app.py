@@ -149,7 +149,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
 
         return Witness(sightings, clock, workspace.config.budget)
 
-    known_clouds = WatchedClouds(clouds(), witness)
+    known_clouds = WatchedClouds(clouds, witness)
     return Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),

@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.domain.cloud import Endpoint
 from orchestrator.domain.endpoint import is_host_key, key_alias
+
+if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it
+    from orchestrator.domain.cloud import Endpoint
 
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -157,6 +159,8 @@ def _write(path: Path, data: bytes) -> None:
 # ------------------------------------------------------------------------------------------------ what a file may say
 def _endpoint(data: Any) -> Endpoint:
     """Raises ValueError, TypeError or KeyError unless every field is what it should be."""
+    from orchestrator.domain.cloud import Endpoint
+
     if data["version"] != _VERSION:
         raise ValueError("another version's file")
     port = data["port"]

@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +78,8 @@ def _sources() -> list[tuple[str, bytes]]:
 
 
 def _archive(sources: list[tuple[str, bytes]]) -> bytes:
+    import zipfile  # a program that was built already is found by its name
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as bundle:
         for name, content in sources:

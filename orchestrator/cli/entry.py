@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import sys
 import termios
+from types import ModuleType
 from typing import Any, NoReturn
 
 #: Importing makes many objects that live as long as the process. Looking through them for garbage again and again, as
-#: Python's default of 700 has it, is a tenth of the time that a short command takes.
-GC_THRESHOLD = 20_000
+#: Python's default of 700 has it, is a tenth of the time that a short command takes; no command makes as many as this
+#: by importing.
+GC_THRESHOLD = 100_000
 #: How long a thread that is busy keeps others waiting, seconds. With Python's default of 5 ms, each answer of an SSH
 #: handshake would wait that long for the thread that imports meanwhile.
 SWITCH_INTERVAL_S = 0.0005
+#: Where Pydantic looks for plugins of its own: in every package that is installed, which takes as long as importing
+#: all of fcctl's command line. fcctl has none.
+PLUGIN_LOADER = "pydantic.plugin._loader"
 
 
 def entry() -> NoReturn:
@@ -27,6 +33,7 @@ def entry() -> NoReturn:
     _open_closed()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sys.modules.setdefault(PLUGIN_LOADER, _NoPlugins(PLUGIN_LOADER))
     terminal = _terminal()
     from orchestrator.cli.main import main
 
@@ -36,6 +43,21 @@ def entry() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+class _NoPlugins(ModuleType):
+    """Stands in for the loader, and becomes it for a version of Pydantic that wants something else of it."""
+
+    @staticmethod
+    def get_plugins() -> tuple[()]:
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def _open_closed() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +16,8 @@ from orchestrator.cli.amounts import DOLLARS
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from orchestrator.cli.results_compare import Comparing
     from orchestrator.domain.records import RunRecord
     from orchestrator.domain.saved_plan import SavedPlan
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from orchestrator.workflows.prepare import Prepared, Wanted
     from orchestrator.workflows.run import Finished
     from orchestrator.workflows.waking import Waking
+
+T = TypeVar("T")
 
 _ON = click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
 _ON_SEVERAL = click.option(
@@ -112,11 +117,13 @@ def launch(
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()
         services = app.services(cli, observer, hosts)
+        observer.phase("source", "reading")
+        reading = ahead(lambda: services.source.read(workspace.root))
         comparing = compare(services) if compare else None
         from orchestrator.workflows.prepare import prepare
 
-        config = workspace.config
-        prepared = prepare(services, workspace.root, config.project.name, config.budget, wanted(on))
+        config, asked = workspace.config, wanted(on)
+        prepared = prepare(services, workspace.root, config.project.name, config.budget, asked, reading.result())
         if how.dry_run:
             observer.close()
             _show_plan(cli, prepared)
@@ -124,6 +131,25 @@ def launch(
         with observer.aside():
             agree(cli, prepared.saved, capped=prepared.capped)
         _go(cli, services, link, prepared, how.waking, comparing, detach=how.detach)
+
+
+def ahead(work: Callable[[], T]) -> Future[T]:
+    """``work`` in a thread of its own: while it waits for others, more is loaded here.
+
+    A daemon: a mistake that is found meanwhile ends the command at once.
+    """
+    from concurrent.futures import Future
+
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="fcctl-ahead").start()
+    return done
 
 
 def agree(cli: Cli, saved: SavedPlan, *, capped: bool) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr
 
-from orchestrator.domain.cloud import region_of
-from orchestrator.domain.sandbox import as_machine
+from orchestrator.domain.model_config import WRITTEN
 from orchestrator.domain.target import GcpTarget, SandboxTarget, Target
 from orchestrator.errors import ConfigError
 
@@ -30,7 +29,7 @@ TRANSFER_MARGIN_S = 15 * 60.0
 class Budget(BaseModel):
     """Caps in dollars; an absent cap does not bind."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = WRITTEN
 
     per_run_usd: Usd | None = None
     per_session_usd: Usd | None = None
@@ -84,6 +83,7 @@ def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: 
     Raises:
         ConfigError: nobody knows it, so that no cap could hold.
     """
+    from orchestrator.domain.cloud import region_of
     from orchestrator.domain.prices import Price
 
     if target.usd_per_hour is not None:
@@ -139,6 +139,8 @@ def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable | None 
 def as_gcp(target: Target) -> GcpTarget | None:
     """The machine of a cloud behind a target, to reckon with; None if there is none."""
     if isinstance(target, SandboxTarget):
+        from orchestrator.domain.sandbox import as_machine
+
         return as_machine(target)
     return target if isinstance(target, GcpTarget) else None
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.domain import problems, toml_lines
 from orchestrator.domain.budget import Budget
+from orchestrator.domain.model_config import WRITTEN
 from orchestrator.domain.notify import Notify, without_secret
 from orchestrator.domain.problems import Problem
 from orchestrator.domain.run_id import slug
@@ -32,7 +33,7 @@ _ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_NOTIFY_", "FCCTL_TARG
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = WRITTEN
 
 
 class Project(_Section):
@@ -340,8 +341,12 @@ class _Checked:
             name = ".".join(path)
             self._problem(path, f"{name}: expected a table, [{name}]")
             return None
+        given = {**(defaults or {}), **value}
+        if model is not Project and not value.keys() - {"kind"} and _needs(model) <= given.keys():
+            # Nobody has set anything, and every command would wait until the checks of it are put together.
+            return model.model_construct(**given)
         try:
-            return model.model_validate({**(defaults or {}), **value})
+            return model.model_validate(given)
         except ValidationError as error:
             self.problems.extend(problems.of_model(model, error, self._where, path))
             return None
@@ -356,5 +361,9 @@ class _Checked:
         return "fcctl.toml"
 
 
-class _NameOnly(BaseModel):
+def _needs(model: type[BaseModel]) -> set[str]:
+    return {name for name, field in model.model_fields.items() if field.is_required()}
+
+
+class _NameOnly(_Section):
     name: Name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,9 +23,13 @@ from orchestrator.domain.records import (
 )
 from orchestrator.domain.saved_plan import SavedPlan
 
-_OUTCOME = TypeAdapter(wire.Outcome)
 #: What a shell says of a program that SIGTERM or SIGKILL has ended.
 _BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
+
+
+@functools.cache
+def _outcome() -> TypeAdapter[wire.Outcome]:
+    return TypeAdapter(wire.Outcome)
 
 
 def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], now: float) -> RunRecord:
@@ -34,7 +39,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
     a record with status ``error`` that says so, never an exception.
     """
     try:
-        outcome = _OUTCOME.validate_python(raw)
+        outcome = _outcome().validate_python(raw)
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)

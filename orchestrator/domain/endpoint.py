@@ -13,11 +13,14 @@ import ipaddress
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from orchestrator.domain.cloud import Endpoint, Machine
-from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import HostUnreachable
+
+if TYPE_CHECKING:
+    from orchestrator.domain.cloud import Endpoint, Machine
+    from orchestrator.domain.target import GcpTarget
 
 #: Where guests publish their host keys, as a query path of guest attributes.
 HOST_KEYS_PATH = "hostkeys/"
@@ -89,6 +92,8 @@ def endpoint(
     Raises:
         HostUnreachable: (config) it has no address that the target's settings lead to.
     """
+    from orchestrator.domain.cloud import Endpoint
+
     address, port, proxy = _way(machine, target)
     if on_loopback(target.api_endpoint):
         user = _emulated_user(machine) or user

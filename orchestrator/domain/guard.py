@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from orchestrator.domain.budget import FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.records import JournalEntry
 
 #: The part of a cap at which the user is warned.
@@ -32,7 +33,7 @@ Verdict = Literal["fine", "warn", "stop"]
 class Cap(BaseModel):
     """One cap on a run: dollars over what."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     name: str  # as the user knows it: "per_run_usd of [budget]"
     usd: float = Field(gt=0)

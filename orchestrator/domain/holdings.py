@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from orchestrator.domain.ledger import STANDING, Line, Sure
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.prices import HOURS_PER_MONTH
 
 Kind = Literal["disk", "snapshot", "address"]
@@ -27,7 +28,7 @@ ASK = "fcctl hosts audit asks the cloud"
 class Holding(BaseModel):
     """What the cloud said of one thing at one moment. Times are epoch seconds."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     project: str
     kind: Kind

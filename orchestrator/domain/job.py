@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -21,6 +20,7 @@ from pydantic import (
 
 from fcctl_remote import wire
 from orchestrator.domain import duration, problems, yaml_lines
+from orchestrator.domain.model_config import WRITTEN
 from orchestrator.domain.problems import Path, Problem
 from orchestrator.errors import ConfigError, JobError, did_you_mean
 
@@ -82,7 +82,7 @@ class _Unknown(ValueError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = WRITTEN
 
 
 class Needs(_Part):
@@ -130,7 +130,7 @@ class Step(_Part):
     run: Annotated[str, Field(min_length=1)]
     where: Literal["host", "controller"] = "host"
     timeout: Duration = 600.0
-    needs: Needs = Needs()
+    needs: Needs = Field(default_factory=Needs)
     retries: Annotated[int, Field(ge=0, le=10)] = 0
     optional: bool | Literal["unavailable"] = False
     env: Env = {}
@@ -187,9 +187,9 @@ class Step(_Part):
 class Job(_Part):
     job: JobName
     title: Annotated[str, Field(max_length=200)] = ""
-    needs: Needs = Needs()
+    needs: Needs = Field(default_factory=Needs)
     env: Env = {}
-    budget: JobBudget = JobBudget()
+    budget: JobBudget = Field(default_factory=JobBudget)
     #: ``exclusive``: the machine to itself; ``shared``: side by side with other shared runs.
     lock: Literal["exclusive", "shared"] = "exclusive"
     #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are home.

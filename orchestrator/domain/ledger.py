@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from orchestrator.domain.budget import MINIMUM_BILLED_S
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.records import RunRecord
 
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
@@ -35,7 +36,7 @@ NEAR_S = 900.0
 class Sighting(BaseModel):
     """What the cloud said of one machine at one moment. Times are epoch seconds of the cloud's clock."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     project: str
     zone: str

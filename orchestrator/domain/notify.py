@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
-from orchestrator.domain.records import RunRecord
+from orchestrator.domain.model_config import WRITTEN
+
+if TYPE_CHECKING:
+    from orchestrator.domain.records import RunRecord
 
 EventName = Literal["finished", "failed", "over_budget", "left_running", "refused"]
 
@@ -20,7 +23,7 @@ Url = Annotated[str, Field(pattern=_URL, max_length=2000)]
 class Notify(BaseModel):
     """``[notify]``: who is told when a run ends or a machine was left running."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = WRITTEN
 
     #: A program and its arguments; it gets the event as JSON on its standard input.
     command: Annotated[list[str], Field(max_length=64)] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fcctl_remote import wire
+from orchestrator.domain.model_config import KEPT
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +24,7 @@ ShortText = Annotated[str, Field(max_length=20_000)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
 
 class SourceRecord(_Record):
@@ -124,7 +125,7 @@ class RunRecord(_Record):
     source: SourceRecord
     host: dict[str, Any] = {}
     steps: list[StepRecord] = []
-    cost: CostRecord = CostRecord()
+    cost: CostRecord = Field(default_factory=CostRecord)
     omitted: list[OmittedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
     machine: MachineRecord | None = None

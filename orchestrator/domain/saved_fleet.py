@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.target import Target
 
 
 class Fleet(BaseModel):
     """The other machines, and what it takes to have them again."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     members: list[Target]
     #: What the commands of trials find set; a target's own variables come on top.

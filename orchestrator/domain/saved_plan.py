@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from fcctl_remote import wire
 from orchestrator.domain.budget import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
 from orchestrator.domain.guard import Cap, fence_within, reserve_s, seconds_within
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_fleet import Fleet
 from orchestrator.domain.target import Target
@@ -21,7 +22,7 @@ SESSION_MARGIN_S = 5 * 60.0
 class SavedPlan(BaseModel):
     """What :meth:`orchestrator.ports.Store.begin` keeps of a run before anything happens."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(**KEPT, arbitrary_types_allowed=True)
 
     schema_version: int = 1
     plan: wire.RunPlan

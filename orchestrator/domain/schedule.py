@@ -14,8 +14,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
+from orchestrator.domain.model_config import KEPT, WRITTEN
 from orchestrator.domain.target import Name
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ MOST_RECORDED = 100
 class Schedule(BaseModel):
     """``[schedules.NAME]``: a job to be run at set times, within a budget."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = WRITTEN
 
     job: Name
     on: Annotated[str, Field(min_length=1, max_length=255)] = "local"
@@ -172,7 +173,7 @@ Outcome = Literal["watching", "started", "missed", "overlap", "refused", "interr
 class Firing(BaseModel):
     """One line of a schedule's record. Every time that was due has one, also when nothing was started."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     outcome: Outcome
     #: The time of the cron line that this is about, epoch seconds; of ``watching``: from when on times count.

@@ -24,11 +24,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from orchestrator.domain.budget import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
 from orchestrator.domain.guard import fence_within
 from orchestrator.domain.ledger import IDLE, Line
+from orchestrator.domain.model_config import KEPT
 from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.target import Target
 
@@ -40,7 +41,7 @@ How = Literal["stopped", "off", "failed"]
 class SavedSession(BaseModel):
     """``session.json``: what was agreed to, whoever ends it and whatever the configuration says by then."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     schema_version: int = 1
     session_id: str
@@ -75,7 +76,7 @@ class SavedSession(BaseModel):
 class SessionRecord(BaseModel):
     """``end.json``: how a session ended. Times are epoch seconds, those of the machine by the cloud's clock."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = KEPT
 
     schema_version: int = 1
     session_id: str

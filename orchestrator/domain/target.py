@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from orchestrator.domain.model_config import WRITTEN
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=24)]
 
@@ -13,7 +15,7 @@ HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$
 
 
 class _TargetBase(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = WRITTEN
 
     name: Name
     #: Where the host program keeps its runner, trees and runs.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.domain.holdings import Holding
-from orchestrator.domain.ledger import Sighting
-from orchestrator.domain.records import JournalEntry
-from orchestrator.domain.schedule import Firing
-from orchestrator.ports.store import Journal
-
 if TYPE_CHECKING:
+    from orchestrator.domain.holdings import Holding
+    from orchestrator.domain.ledger import Sighting
+    from orchestrator.domain.records import JournalEntry
+    from orchestrator.domain.schedule import Firing
     from orchestrator.domain.session import SessionRecord
+    from orchestrator.ports.store import Journal
 
 
 class FiringBook(Protocol):

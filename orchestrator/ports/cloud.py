@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.domain.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
-from orchestrator.domain.target import GcpTarget, SandboxTarget
+if TYPE_CHECKING:
+    from orchestrator.domain.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
+    from orchestrator.domain.target import GcpTarget, SandboxTarget
 
 
 class Cloud(Protocol):

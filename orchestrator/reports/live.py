@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.domain.timings import number
 from orchestrator.reports.sanitize import clean
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def step_line(event: wire.Event) -> tuple[str, str, str]:
     data = event.data
     status = str(data.get("status"))
     mark, colour = MARKS.get(status, ("?", "red"))
-    spent = duration(_number(data.get("duration_s")))
+    spent = duration(_number(data.get("duration_s")) or 0.0)
     text = f"{clean(str(data.get('step')), 40)}  {clean(status.replace('_', ' '), 20)}  {spent}"
     if data.get("message") and status not in ("passed", "warned"):
         text += "  " + first_line(str(data["message"]))
@@ -74,8 +73,10 @@ def gate_line(event: wire.Event) -> str | None:
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
 
 
-def _number(value: Any) -> float:
-    return number(value) or 0.0
+def _number(value: Any) -> float | None:
+    from orchestrator.domain.timings import number  # not before there is something to show
+
+    return number(value)
 
 
 class Silent:
@@ -253,7 +254,7 @@ def telemetry_text(sample: dict[str, Any] | None) -> str:
     gpus = sample.get("gpus")
     if isinstance(gpus, list) and gpus:
         return "   ".join(_gpu_text(g) for g in gpus[:8] if isinstance(g, dict))
-    cpu, memory = number(sample.get("cpu_pct")), number(sample.get("mem_used_mb"))
+    cpu, memory = _number(sample.get("cpu_pct")), _number(sample.get("mem_used_mb"))
     parts = [f"CPU {cpu:.0f} %"] if cpu is not None else []
     parts += [f"memory {memory / 1024:.1f} GiB"] if memory is not None else []
     return "  ".join(parts)
@@ -261,7 +262,7 @@ def telemetry_text(sample: dict[str, Any] | None) -> str:
 
 def _gpu_text(gpu: dict[str, Any]) -> str:
     fields = (("util_pct", "GPU {:.0f} %"), ("sm_mhz", "{:.0f} MHz"), ("power_w", "{:.0f} W"), ("temp_c", "{:.0f} °C"))
-    known = ((form, number(gpu.get(key))) for key, form in fields)
+    known = ((form, _number(gpu.get(key))) for key, form in fields)
     parts = [form.format(value) for form, value in known if value is not None]
     reasons = gpu.get("throttle")
     slowed = [str(r) for r in reasons[:8] if r != "gpu_idle"] if isinstance(reasons, list) else []

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.domain import run_id as ids
@@ -18,9 +19,11 @@ from orchestrator.domain.plan import controller_steps, make_plan
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.domain.tune_file import Search
 from orchestrator.errors import BudgetError, ConfigError
 from orchestrator.ports import Services, Source
+
+if TYPE_CHECKING:
+    from orchestrator.domain.tune_file import Search
 
 
 @dataclass(frozen=True)

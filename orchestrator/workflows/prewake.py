@@ -25,7 +25,7 @@ from orchestrator.workflows.follow import follow
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_source
 
-HERE = LocalTarget(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
+HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
 #: Between SIGTERM and SIGKILL for a step that nobody waits for any more, seconds.
 GRACE_S = 2.0
 #: Documents that go to the host with the plan; its frames have room for four times as much.

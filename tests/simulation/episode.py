@@ -139,7 +139,7 @@ class Episode:
         witness = Witness(sightings, clock, Budget())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
-            observer=Silent(), clouds=WatchedClouds(clouds, lambda: witness),
+            observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
             book=book, notifier=Nobody(), sightings=sightings, bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, office.computer),
         )  # fmt: skip

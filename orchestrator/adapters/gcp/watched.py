@@ -7,11 +7,13 @@ on when it was started and stopped. They are noted here, in one place, so that n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from orchestrator.domain.cloud import Machine, Operation
-from orchestrator.domain.target import GcpTarget, SandboxTarget
-from orchestrator.ports import Cloud, Clouds, Login
+if TYPE_CHECKING:
+    from orchestrator.domain.cloud import Machine, Operation
+    from orchestrator.domain.target import GcpTarget, SandboxTarget
+    from orchestrator.ports import Cloud, Clouds, Login
 
 
 class Witness(Protocol):
@@ -27,24 +29,24 @@ class Witness(Protocol):
 class WatchedClouds:
     """Any :class:`~orchestrator.ports.Clouds`, with a witness told of the machine that a target means.
 
-    The witness is asked for when there is something to see: many commands look at no machine.
+    Both are asked for when there is something to see: many commands look at no machine.
     """
 
-    def __init__(self, clouds: Clouds, witness: Callable[[], Witness]) -> None:
-        self._clouds = clouds
+    def __init__(self, clouds: Callable[[], Clouds], witness: Callable[[], Witness]) -> None:
+        self._clouds = cache(clouds)
         self._witness = witness
 
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
-        return self._clouds.resolve(target)
+        return self._clouds().resolve(target)
 
     def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
-        return self._clouds.if_there(target)
+        return self._clouds().if_there(target)
 
     def open(self, target: GcpTarget) -> Cloud:
-        return cast("Cloud", _Watched(self._clouds.open(target), target, self._witness))
+        return cast("Cloud", _Watched(self._clouds().open(target), target, self._witness))
 
     def login(self, target: GcpTarget) -> Login:
-        return self._clouds.login(target)
+        return self._clouds().login(target)
 
 
 class _Watched:

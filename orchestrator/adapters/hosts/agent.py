@@ -7,17 +7,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fcctl_remote import wire
-from orchestrator.adapters.hosts import inline, replies, upload
+from orchestrator.adapters.hosts import inline, replies
 from orchestrator.adapters.hosts.frames import EndOfOutput, FrameStream, nonsense
 from orchestrator.adapters.hosts.program import HostProgram
-from orchestrator.adapters.hosts.rsync import Shipment
 from orchestrator.adapters.hosts.transport import Process, Transport
 from orchestrator.errors import FcctlError, HostFault, LinkLost
 from orchestrator.ports import Transfer
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.hosts.upload import Uploader
 
 T = TypeVar("T")
 
@@ -51,7 +54,6 @@ class AgentSession:
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._next_id = 1
         self._broken: FcctlError | None = None
-        self._uploader = upload.Uploader(transport, program)
         self.hello: wire.Hello
 
     # ---------------------------------------------------------------------------------------- opening
@@ -77,10 +79,19 @@ class AgentSession:
         parcel = inline.packed(source_root, paths, self._sizes)
         if parcel is not None:
             return self._put(workspace, parcel)
+        from orchestrator.adapters.hosts.rsync import Shipment
+
         try:
             return self._uploader.send(self.hello, Shipment(source_root, paths, workspace, tree_root), self._watch_link)
         except (EndOfOutput, LinkLost) as error:
             raise self._break(self._lost(error)) from None
+
+    @cached_property
+    def _uploader(self) -> Uploader:
+        """For what does not go inline: with it come rsync's side and tar's."""
+        from orchestrator.adapters.hosts.upload import Uploader
+
+        return Uploader(self._transport, self._program)
 
     def _put(self, workspace: str, parcel: inline.Parcel) -> Transfer:
         began = time.monotonic()

@@ -1,28 +1,55 @@
 """Paramiko, without what only it wants and we do not.
 
 It imports Invoke for ``Match exec`` of a configuration file, which brings in asyncio, a test framework and a second
-YAML: half of what importing Paramiko takes. It gets a stand-in that becomes Invoke when somebody touches it.
+YAML: half of what importing Paramiko takes. It gets a stand-in that becomes Invoke when somebody touches it. And it
+asks the metadata of all that is installed for its own version, with a mail parser; the name of one folder says it too.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import Any
 
 __all__ = ["paramiko"]
 
+METADATA = "importlib.metadata"
+
 
 class _Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 
-if "invoke" not in sys.modules:
-    sys.modules["invoke"] = _Deferred("invoke")
+class _Metadata(_Deferred):
+    """Knows versions of packages by the folders that pip makes beside them."""
+
+    def version(self, name: str) -> str:
+        return _version_beside(name) or str(self.__getattr__("version")(name))
+
+
+def _version_beside(name: str) -> str | None:
+    """The version that the one ``NAME-VERSION.dist-info`` beside a package tells; None if there is not just one."""
+    places = getattr(sys.modules.get(name), "__path__", None) or [""]
+    head, tail = f"{name}-", ".dist-info"
+    try:
+        beside = os.listdir(os.path.dirname(places[0]))  # noqa: PTH120, PTH208 - before pathlib is needed
+    except OSError:
+        return None
+    found = [entry for entry in beside if entry.startswith(head) and entry.endswith(tail)]
+    return found[0][len(head) : -len(tail)] if len(found) == 1 else None
+
+
+_stand_ins = {"invoke": _Deferred("invoke"), METADATA: _Metadata(METADATA)}
+for _name, _module in _stand_ins.items():
+    sys.modules.setdefault(_name, _module)
 
 import paramiko  # noqa: E402
 
-if isinstance(sys.modules.get("invoke"), _Deferred):
-    del sys.modules["invoke"]  # whoever else imports it gets the real one
+for _name, _module in _stand_ins.items():
+    if sys.modules.get(_name) is _module:
+        del sys.modules[_name]  # whoever else imports it gets the real one

@@ -9,26 +9,28 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan
 from orchestrator.adapters.store.durable import disk_errors, sync_folder, write_atomic
 from orchestrator.adapters.store.incoming import PREFIX, IncomingRun
-from orchestrator.adapters.store.index import Index, Skipped
 from orchestrator.adapters.store.intake import Limits
 from orchestrator.adapters.store.journal import FileJournal
 from orchestrator.adapters.store.lock import OwnerLock, owner_of
 from orchestrator.adapters.store.names import resolve
 from orchestrator.adapters.store.rows import DamagedRecord, is_complete, read_record
-from orchestrator.adapters.store.schema import FILTERS, MEASURED_FILTERS
-from orchestrator.adapters.store.tag_file import TagFile
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.measurement import Measurement
 from orchestrator.domain.records import JournalEntry, RunRecord, RunRow
-from orchestrator.domain.tags import Tag, with_tag, without_tag
 from orchestrator.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.ports import Clock
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.store.index import Index, Skipped
+    from orchestrator.adapters.store.tag_file import TagFile
+    from orchestrator.domain.measurement import Measurement
+    from orchestrator.domain.tags import Tag
 
 #: An active folder that is being made; without its final name it is no run.
 NEW = ".new-"
@@ -51,8 +53,20 @@ class FileStore:
         self.root = root
         self._clock = clock
         self._limits = limits or Limits()
-        self._tags = TagFile(root)
-        self._index = Index(root / "index.sqlite", root / "runs", note or _to_stderr)
+        self._note = note or _to_stderr
+
+    @cached_property
+    def _index(self) -> Index:
+        """Not before it is used: a run needs SQLite at its end."""
+        from orchestrator.adapters.store.index import Index
+
+        return Index(self.root / "index.sqlite", self.root / "runs", self._note)
+
+    @cached_property
+    def _tags(self) -> TagFile:
+        from orchestrator.adapters.store.tag_file import TagFile
+
+        return TagFile(self.root)
 
     # ------------------------------------------------------------------------------------------ active runs
     def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
@@ -179,6 +193,8 @@ class FileStore:
 
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
         """Complete runs, newest first; filters are ``job``, ``target``, ``status``, ``gpu``, ``git_commit``."""
+        from orchestrator.adapters.store.schema import FILTERS
+
         unknown = filters.keys() - FILTERS
         if unknown:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
@@ -189,6 +205,8 @@ class FileStore:
 
         Filters are ``benchmark``, ``variant``, ``mode``, ``gpu``, ``job``, ``target`` and ``run_id``.
         """
+        from orchestrator.adapters.store.schema import MEASURED_FILTERS
+
         unknown = filters.keys() - MEASURED_FILTERS
         if unknown:
             raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
@@ -217,7 +235,7 @@ class FileStore:
         places = self._places(run_id)
         if places.active.exists():
             raise ConflictError(f"run {run_id} is active here", hint=f"fcctl pull-results {run_id} completes it")
-        return IncomingRun(self.root, places.run_id, self._limits, self._index.insert)
+        return IncomingRun(self.root, places.run_id, self._limits, self._insert)
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
@@ -260,6 +278,8 @@ class FileStore:
         Raises:
             ConflictError: it stands for other runs, and may not be moved.
         """
+        from orchestrator.domain.tags import with_tag
+
         self._tags.change(lambda tags: with_tag(tags, tag, move=move))
 
     def untag(self, name: str) -> None:
@@ -268,6 +288,8 @@ class FileStore:
         Raises:
             NotFoundError: there is none.
         """
+        from orchestrator.domain.tags import without_tag
+
         self._tags.change(lambda tags: without_tag(tags, name))
 
     def ids_starting(self, text: str, limit: int) -> list[str]:
@@ -295,7 +317,10 @@ class FileStore:
         return Places(self.root, run_id)
 
     def _active(self, places: Places, lock: OwnerLock) -> FileActiveRun:
-        return FileActiveRun(places, lock, self._clock, self._limits, self._index.insert)
+        return FileActiveRun(places, lock, self._clock, self._limits, self._insert)
+
+    def _insert(self, record: RunRecord) -> None:
+        self._index.insert(record)
 
     def _claim(self, run_id: str) -> FileActiveRun | None:
         places = self._places(run_id)
