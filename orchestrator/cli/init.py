@@ -17,7 +17,7 @@ from orchestrator.cli.context import Cli
 def init(cli: Cli, folder: str | None, host: str | None, force: bool) -> None:
     """Make DIR (this folder) a workspace: a commented fcctl.toml and jobs/first.yaml that fit what is there.
 
-    Finds a Makefile, CMakeLists.txt, setup.py or pyproject.toml, and .cu files. Overwrites nothing.
+    Finds a Makefile, CMakeLists.txt, setup.py, pyproject.toml or Cargo.toml, tests, and .cu files. Overwrites nothing.
     """
     from orchestrator.errors import UsageError
     from orchestrator.workflows import init as workflow
@@ -37,6 +37,11 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool) -> None:
         cli.note(f"kept   {path.relative_to(done.root)} (what was there before)")
     if done.found and done.found.name != done.root.name:
         cli.note(f"the project is called '{done.found.name}'; change [project] name in fcctl.toml if you like")
+    if done.repository is not None:
+        cli.note(
+            f"only this folder is sent, not all of {done.repository}: if the build needs files above this one, "
+            "run fcctl init there instead, and cd in the steps"
+        )
     on = "gpu" if host else "local"
     cli.note(f"next: fcctl doctor --on {on}, then: fcctl run {done.job} --on {on}")
 

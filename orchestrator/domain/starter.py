@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
 RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
@@ -23,6 +23,8 @@ class Findings:
     cmake_tests: bool = False
     python_build: str | None = None  # setup.py or pyproject.toml
     python_tests: bool = False
+    python_bench: str | None = None  # a script that times something
+    cargo: bool = False
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()
 
@@ -103,8 +105,12 @@ def _steps(found: Findings) -> list[_Step]:
         return _cmake_steps(found)
     if found.python_build:
         return _python_steps(found)
+    if found.cargo:
+        return _cargo_steps()
     if found.cuda_sources:
         return [_nvcc_step(found.cuda_sources)]
+    if found.python_tests or found.python_bench:
+        return _python_steps(found)
     return [_Step("hello", "uname -a", "1m", "Nothing to build was found here: put your own commands in its place.")]
 
 
@@ -183,18 +189,30 @@ def _cmake_steps(found: Findings) -> list[_Step]:
 
 
 def _python_steps(found: Findings) -> list[_Step]:
+    steps, python = [], '"$FCCTL_PYTHON"'
     if found.python_build == "setup.py":
-        line = '"$FCCTL_PYTHON" setup.py build_ext --inplace'
-        comment = "FCCTL_PYTHON is a Python of the target that has torch, if one has it."
-    else:
-        line = '"$FCCTL_PYTHON" -m venv --system-site-packages build/venv\nbuild/venv/bin/python -m pip install .'
-        comment = "A virtual environment of the run's own; it sees the target's torch."
-    steps = [_build(found, line, comment, ())]
+        steps.append(_build(found, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
+    elif found.python_build:
+        more = " pytest" if found.python_tests else ""
+        line = f"{python} -m venv --system-site-packages build/venv\nbuild/venv/bin/python -m pip install .{more}"
+        steps.append(_build(found, line, "A virtual environment of the run's own; it sees the target's torch.", ()))
+        python = "build/venv/bin/python"
     if found.python_tests:
-        python = '"$FCCTL_PYTHON"' if found.python_build == "setup.py" else "build/venv/bin/python"
         gate = ("correctness.summary.failed == 0",)
         steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), gate))
+    if found.python_bench:
+        steps.append(_bench(f"{python} {shlex.quote(found.python_bench)}"))
+    if not found.python_build:
+        steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
+
+
+_PYTHON = "FCCTL_PYTHON is a Python of the target that has torch, if one has it."
+
+
+def _cargo_steps() -> list[_Step]:
+    place = 'export PATH="$HOME/.cargo/bin:$PATH"   # where rustup puts it\n'
+    return [_Step("build", f"{place}cargo build --release", "10m"), _test(f"{place}cargo test --release")]
 
 
 def _nvcc_step(sources: tuple[str, ...]) -> _Step:

@@ -16,6 +16,7 @@ _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
 #: A name that needs no thought in a shell line or a YAML file.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
 _MAX_SOURCES = 20
 _MAX_READ = 256 * 1024
 _NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "venv"}
@@ -31,6 +32,8 @@ class Written:
     backups: list[Path] = field(default_factory=list)
     job: str = "first"
     found: starter.Findings | None = None
+    #: The top of the git repository that the workspace is only a part of.
+    repository: Path | None = None
 
 
 def init(folder: Path, *, host: str | None = None, force: bool = False) -> Written:
@@ -49,12 +52,18 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
             cause="this is a workspace already",
             hint="fcctl doctor checks it; fcctl init --force begins anew and keeps the old files as *.bak",
         )
-    done = Written(folder, found=look(folder))
+    done = Written(folder, found=look(folder), repository=_repository_above(folder))
     try:
         _write_all(done, host, force)
     except OSError as error:
         raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
     return done
+
+
+def _repository_above(folder: Path) -> Path | None:
+    if (folder / ".git").exists():
+        return None
+    return next((above for above in folder.resolve().parents if (above / ".git").exists()), None)
 
 
 def _write_all(done: Written, host: str | None, force: bool) -> None:
@@ -89,9 +98,12 @@ def look(folder: Path) -> starter.Findings:
     """What there is to build in ``folder``."""
     name = slug(folder.resolve().name)[:48].strip("-")
     sources = tuple(_cuda_sources(folder))
-    tests = any((folder / place).is_dir() for place in ("tests", "test")) or any(
-        next(folder.glob(name), None) for name in ("test_*.py", "*_test.py")
+    tests = any(
+        next(folder.glob(place + name), None)
+        for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+        for name in ("test_*.py", "*_test.py")
     )
+    bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
     if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
         text = _read(makefile)
         targets = tuple(dict.fromkeys(_TARGET.findall(text)))
@@ -103,9 +115,13 @@ def look(folder: Path) -> starter.Findings:
     for build in ("setup.py", "pyproject.toml"):
         if (folder / build).is_file():
             return starter.Findings(
-                name, python_build=build, python_tests=tests, uses_nvcc=bool(sources), cuda_sources=sources
-            )
-    return starter.Findings(name, uses_nvcc=bool(sources), cuda_sources=sources)
+                name, python_build=build, python_tests=tests, python_bench=bench, uses_nvcc=bool(sources),
+                cuda_sources=sources,
+            )  # fmt: skip
+    cargo = (folder / "Cargo.toml").is_file()
+    return starter.Findings(
+        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources), cuda_sources=sources
+    )
 
 
 def _cuda_sources(folder: Path) -> Iterator[str]:

@@ -57,6 +57,13 @@ CASES = {
     "setup.py": ({"setup.py": "", "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
+    "pyproject with a bench": (
+        {"pyproject.toml": "[project]\nname='x'\n", "bench.py": "", "tests/deep/a_test.py": ""},
+        ["build", "test", "bench"],
+    ),
+    "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
+    "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
+    "cargo": ({"Cargo.toml": "[package]\nname='x'\n", "src/main.rs": ""}, ["build", "test"]),
     "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
@@ -155,6 +162,13 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     init(tmp_path / "work", force=True)
     assert not (tmp_path / "elsewhere").exists()
     assert (tmp_path / "work" / "fcctl.toml").is_file()
+
+
+def test_a_part_of_a_repository_says_so(fcctl: Fcctl, tmp_path: Path) -> None:
+    repository(tmp_path, {"top/.git/HEAD": "", "top/kernels/a/Makefile": MAKEFILE, "top/Makefile": MAKEFILE})
+    said = fcctl("init", cwd=tmp_path / "top/kernels/a").err
+    assert f"only this folder is sent, not all of {tmp_path / 'top'}" in said
+    assert "only this folder" not in fcctl("init", cwd=tmp_path / "top").err
 
 
 def test_no_folder(tmp_path: Path) -> None:
