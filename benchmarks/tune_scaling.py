@@ -30,10 +30,11 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+sys.path[:0] = [str(ROOT), str(ROOT / "remote"), str(ROOT / "kernels")]
 
 from benchmarks.figures import machine  # noqa: E402
 from fcctl_tune import devices, process  # noqa: E402
+from flashcore import toolchain  # noqa: E402
 
 #: So many times one GPU's trials a minute are due.
 TARGETS = {2: 1.8, 4: 3.4}
@@ -153,7 +154,8 @@ def main() -> int:
         parser.error(f"there are {len([d for d in found if d.is_gpu])} GPUs of one model here, not {max(counts)}")
     spec, env = spec_of(options.spec, options.variant, options.trials)
     path = os.pathsep.join([str(ROOT / "remote"), env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")])
-    whole = {"FCCTL_PYTHON": sys.executable, **os.environ, **env, "PYTHONPATH": path}
+    arch = toolchain.gpu_arch() or toolchain.TARGET_ARCH  # as a host program tells its steps
+    whole = {"FCCTL_PYTHON": sys.executable, "FCCTL_CUDA_ARCH": arch, **os.environ, **env, "PYTHONPATH": path}
     whole.pop("FCCTL_OUT", None)
     share = options.processors or max(1, process.processors() // max(counts))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

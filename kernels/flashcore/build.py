@@ -23,6 +23,10 @@ from flashcore import documents, readers, toolchain
 from flashcore.errors import BuildFailed
 from flashcore.registry import CSRC, Configuration, Variant
 
+#: nvcc reads <cmath> before any source, three times a build. With the guard of GCC's header of special functions set,
+#: those of C++17 are left out: a sixth of what the compilers of a trial of flagship read, and a seventh of their time.
+#: No kernel here uses them, and the machine code is the same to the byte.
+LEAN = "-D_GLIBCXX_BITS_SPECFUN_H"
 HEADERS = ("*.h", "*.hpp", "*.cuh")
 LIBRARY, LOG, RECORD = "kernel.so", "build.log", "build.json"
 
@@ -107,7 +111,7 @@ def _command(
     if variant.device == "cuda":
         code = tuple(f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs)
         how = ("-G", "-g") if debug else ("-O3", "-lineinfo")
-        host = ("-shared", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden")
+        host = ("-shared", "-std=c++17", LEAN, "-Xcompiler=-fPIC,-fvisibility=hidden")
         return (toolchain.nvcc(), *host, *how, "-Xptxas=-v,-warn-spills,-warn-lmem-usage", *code, *defines)
     how = ("-O0", "-g") if debug else ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
     tuned = ("-march=native",) if native else ()
