@@ -29,6 +29,8 @@ WITHOUT_GIT = frozenset(
 )
 GIT_TIMEOUT_S = 120
 MAX_NESTING = 16
+#: A Git LFS pointer is shorter, by its specification.
+LFS_POINTER_BYTES = 1024
 
 
 @dataclass
@@ -56,11 +58,14 @@ class GitSource:
         root = root.resolve()
         listing, commit, changed = _list(root)
         hashes = SourceHashes(root, self._cache_folder)
+        large_files = "filter=lfs" in _attributes(root)
         entries = []
         for path in sorted(listing.paths, key=os.fsencode):
             entry = _entry(root, path, hashes, listing.skipped)
             if entry is not None:
                 entries.append(entry)
+                if large_files and entry.size <= LFS_POINTER_BYTES and _is_pointer(root / path):
+                    listing.skipped.append(f"{_shown(path)}: only its Git LFS pointer is here (git lfs pull)")
         hashes.save({entry.path for entry in entries})
         return Source(
             root=root,
@@ -124,8 +129,7 @@ def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *opti
 def _nested(git: str, root: Path, path: str, listing: _Listing, depth: int) -> None:
     """A submodule, or a repository inside this one: listed by its own rules."""
     if not (root / path / ".git").exists():
-        if any((root / path).iterdir()):
-            listing.skipped.append(f"{path}: a submodule that is not checked out")
+        listing.skipped.append(f"{path}: a submodule that is not checked out (git submodule update --init)")
         return
     if depth >= MAX_NESTING or not _list_repository(git, root, path + "/", listing, depth=depth + 1):
         listing.skipped.append(f"{path}: a nested repository git cannot read")
@@ -173,6 +177,20 @@ def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> T
     except PermissionError:
         skipped.append(f"{_shown(path)}: no permission to read it")
         return None
+
+
+def _attributes(root: Path) -> str:
+    try:
+        return (root / ".gitattributes").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_pointer(full: Path) -> bool:
+    try:
+        return not full.is_symlink() and full.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+    except OSError:
+        return False
 
 
 def _link(root: Path, path: str, skipped: list[str]) -> TreeEntry | None:

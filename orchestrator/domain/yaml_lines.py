@@ -22,6 +22,8 @@ MAX_DEPTH = 32
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "true": True, "false": False}
+#: ``gates: [benchmark.benchmarks[0].stats.p50 < 50]``, which YAML takes for lists within a list.
+_FLOW_GATES = re.compile(r"\s*(-\s+)?(\w+:.*)?\bgates:\s*\[.*\w\[")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -73,6 +75,8 @@ def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "a tab in the indentation; YAML allows only spaces"
+    if _FLOW_GATES.match(line):
+        return "an expression with [ ] in a list of one line: put quotes around it, or each gate on a line with a '- '"
     if "mapping values are not allowed" in message:
         return "a colon that cannot be here: text with one needs quotes (or `run: |`), or this is indented too far"
     return message

@@ -40,7 +40,17 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
     ),
     (
         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
-        "the driver is older than the CUDA toolkit: update the driver, or build with an older toolkit",
+        (
+            "there is no NVIDIA driver, or it is older than the CUDA toolkit (fcctl preflight tells which): install or "
+            "update it, or build with an older toolkit"
+        ),
+    ),
+    (
+        r"no CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA enabled",
+        (
+            "the step found no GPU to use (fcctl preflight says why): run it on a machine that has one; with "
+            "needs: {gpu: true} it is 'unavailable' elsewhere"
+        ),
     ),
     (
         r"No space left on device|Disk quota exceeded|ENOSPC",
@@ -49,6 +59,27 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
     (
         r"No module named '?torch\b|No module named '?numpy\b",
         'this Python lacks torch: use "$FCCTL_PYTHON" in the step (the Python there that has it), or install it',
+    ),
+    (
+        r"Could not find a version that satisfies|No matching distribution found",
+        (
+            "pip found no such package, or no network: install what the step needs on the host beforehand; "
+            "pip install --no-build-isolation --no-deps . asks no package index"
+        ),
+    ),
+    (
+        r"No module named",
+        (
+            "a Python package is missing there: install it for the Python that runs the step, "
+            '"$FCCTL_PYTHON" -m pip install NAME'
+        ),
+    ),
+    (
+        r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt",
+        (
+            "a file is missing there: sent is what lies below fcctl.toml and git does not ignore; look for a file "
+            "above that folder, an ignored one, or a submodule that is not checked out"
+        ),
     ),
     (
         r"cannot execute: required file not found|bad interpreter: |\\r\W: (No such file|command not found)",

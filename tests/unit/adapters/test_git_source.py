@@ -125,6 +125,26 @@ def test_submodule_and_nested_repository(repo: Path, tmp_path: Path) -> None:
     assert not any(".git/" in path for path in found)
 
 
+def test_what_was_not_fetched_is_told(repo: Path, tmp_path: Path) -> None:
+    """A clone without --recursive, and without git-lfs: the build there will miss what is missing here."""
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    git(lib, "init", "-q")
+    write(lib, lib_dot_cu="l")
+    git(lib, "add", "lib.cu")
+    git(lib, "commit", "-q", "-m", "l")
+    git(repo, "submodule", "--quiet", "add", str(lib), "third/lib")
+    git(repo, "submodule", "--quiet", "deinit", "-f", "third/lib")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    write(repo, _dot_gitattributes="*.bin filter=lfs diff=lfs merge=lfs -text\n", w_dot_bin=pointer, x_dot_bin="here")
+    source = read(repo)
+    assert source.skipped == (
+        "third/lib: a submodule that is not checked out (git submodule update --init)",
+        "w.bin: only its Git LFS pointer is here (git lfs pull)",
+    )
+    assert "w.bin" in paths(source)
+
+
 def test_links_stay_inside_or_are_skipped(repo: Path) -> None:
     (repo / "inside").symlink_to("sub/../a.cu")
     (repo / "dangling").symlink_to("nowhere")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.domain.yaml_lines import YamlError, read
@@ -52,6 +52,8 @@ def test_text_is_kept_as_written() -> None:
         ("a: 1\n  b: 2\n", 2, "indented too far"),
         ("a: 1\nrun: echo x: y\n", 2, "needs quotes"),
         ("a: %x\n", 1, ""),
+        ("gates: [max(build.kernels[*].registers) <= 40]\n", 1, "quotes around it"),
+        ("steps:\n  - id: a\n    gates: [x.y == 1, benchmark.benchmarks[0].stats.p50 < 50]\n", 3, "quotes around it"),
     ],
 )
 def test_what_is_refused_and_where(text: str, line: int, words: str) -> None:
@@ -91,6 +93,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine it is
 @given(st.dictionaries(KEYS, PLAIN, max_size=5))
 def test_reads_what_pyyaml_writes(value: dict[str, object]) -> None:
     class NoAliases(yaml.SafeDumper):
