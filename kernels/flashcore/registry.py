@@ -249,7 +249,7 @@ VARIANTS: dict[str, Variant] = {
             constraints=(
                 Constraint(
                     "TILE_M=0 chooses the other parameters itself: leave them alone",
-                    lambda c: c["TILE_M"] > 0 or c == {**c, **_CHOSEN_BY_SHAPE},
+                    lambda c: c["TILE_M"] > 0 or all(c[name] == value for name, value in _CHOSEN_BY_SHAPE.items()),
                 ),
                 Constraint(
                     "a block has whole warps: TILE_M >= WARP_ROWS",

@@ -1,0 +1,101 @@
+"""What the options of the command line mean: a variant and its settings, built, ready to run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flashcore import build, registry, shapes, toolchain
+from flashcore.errors import Unavailable, UsageError
+from flashcore.tuned import Tuned
+
+
+def need_torch() -> Any:
+    """torch, or the fix.
+
+    Raises:
+        Unavailable: this Python has no torch or no numpy.
+    """
+    try:
+        import numpy as np  # noqa: F401
+        import torch
+    except ImportError as e:
+        raise Unavailable(
+            f"this Python has no {e.name}",
+            cause=f"{sys.executable} was asked to run a kernel",
+            hint=f"{sys.executable} -m pip install torch numpy   (or run with the Python that has them; "
+            "fcctl steps find it in $FCCTL_PYTHON)",
+        ) from e
+    return torch
+
+
+def device_here() -> str:
+    """cuda where there is a GPU, else cpu."""
+    return "cpu" if toolchain.gpu_arch() is None else "cuda"
+
+
+def settings_of(pairs: Sequence[str]) -> dict[str, int]:
+    """``NAME=NUMBER`` words by name.
+
+    Raises:
+        UsageError: one is not that.
+    """
+    chosen = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not value.lstrip("-").isdigit():
+            raise UsageError(f"--set {pair} is not NAME=NUMBER", hint="for example --set KEYS=64")
+        chosen[name.strip()] = int(value)
+    return chosen
+
+
+def variant_of(options: argparse.Namespace, label: str) -> tuple[registry.Variant, dict[str, int]]:
+    """The variant called ``label``, and the settings that the label names.
+
+    Raises:
+        UsageError: there is none.
+        Unavailable: it is not for the device that was asked for.
+    """
+    asked = getattr(options, "device", None)
+    name, settings = registry.split(label)
+    variant = registry.find(name, lambda: asked or device_here())
+    if asked and variant.device != asked:
+        raise Unavailable(f"{variant.name} is a {variant.device} kernel: there is no {asked} code to compile")
+    return variant, settings_of(settings)
+
+
+def tuned_of(options: argparse.Namespace, label: str | None = None) -> Tuned:
+    """The variant of the command line, with its ``--set``; or the one called ``label``, without."""
+    variant, overrides = variant_of(options, label or options.variant)
+    if label is None:
+        overrides.update(settings_of(options.set))
+    return Tuned(variant, overrides, debug=options.debug, archs=getattr(options, "arch", None))
+
+
+def build_all(options: argparse.Namespace, tuned: Tuned, chosen: Iterable[shapes.Shape] | None) -> list[build.Built]:
+    """Build what ``chosen`` need (None: all that this machine can come to), and say so."""
+    libraries = tuned.prepare(chosen)
+    for built in libraries:
+        how = "cached" if built.cached else f"built in {built.document['duration_s']:.1f} s"
+        print(f"{built.label}: {how}, {built.library}")
+        if options.verbose:
+            print(built.document["command"], built.log.read_text(encoding="utf-8"), sep="\n")
+    return libraries
+
+
+def kernel_of(
+    options: argparse.Namespace, label: str | None = None, chosen: Iterable[shapes.Shape] | None = None
+) -> Tuned:
+    """What is to run, built for the ``chosen`` shapes (None: for all that this machine can come to)."""
+    variant, _ = variant_of(options, label or options.variant)
+    need_torch()
+    if variant.device == "cuda" and not need_torch().cuda.is_available():
+        raise Unavailable(
+            f"{variant.name} runs on a GPU and torch sees none",
+            hint="run it on the GPU machine (fcctl run test --on HOST), or build it here: python -m flashcore build",
+        )
+    tuned = tuned_of(options, label)
+    build_all(options, tuned, chosen)
+    return tuned

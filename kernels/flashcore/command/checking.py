@@ -1,0 +1,50 @@
+"""``check``: compare with float64, and have NVIDIA's sanitizer look on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from flashcore import build, documents, sanitize, shapes
+from flashcore.command.asked import kernel_of
+from flashcore.tuned import Tuned
+
+
+def run(options: argparse.Namespace) -> int:
+    chosen = shapes.parse(options.shape or "all")
+    seeds = [int(s) for s in options.seeds.split(",")] if options.seeds else None
+    kernel = kernel_of(options)
+    if options.launches:
+        print(f"{sanitize.launches(kernel)} launches")
+        return 0
+    from flashcore import check
+
+    def report(case: dict[str, Any]) -> None:
+        error = "    -    " if case["max_err"] is None else f"{case['max_err']:.2e}"
+        allowed = f" of {case['tolerance']['max_err']:.2e}" if case["tolerance"] else ""
+        print(
+            f"  {'pass' if case['passed'] else 'FAIL'}  {case['name']:<12} max err {error}{allowed}  {case['message']}",
+            flush=True,
+        )
+
+    document = check.run(kernel, chosen, seeds, report)
+    out = documents.folder(options.out)
+    if options.sanitize:
+        document["sanitizer"] = _sanitized(kernel, out)
+    path = documents.write_json(out / f"correctness-{build.slug(kernel.label)}.json", document)
+    summary = document["summary"]
+    print(f"{summary['passed']}/{summary['total']} passed, seeds {','.join(map(str, document['seeds']))}\n{path}")
+    found = [part["status"] for part in document.get("sanitizer", [])]
+    return 0 if summary["failed"] == 0 and "failed" not in found else 1
+
+
+def _sanitized(kernel: Tuned, out: Path) -> list[dict[str, Any]]:
+    if kernel.variant.device != "cuda":
+        refused = {"status": "unavailable", "errors": None, "message": "compute-sanitizer watches GPU kernels only"}
+        parts = [{"tool": tool, **refused} for tool in sanitize.TOOLS]
+    else:
+        parts = sanitize.run([kernel.label], out / f"sanitizer-{build.slug(kernel.label)}.log")
+    for part in parts:
+        print(f"  {part['status']}  {part['tool']}  {part['message'] or ''}", flush=True)
+    return [{"label": kernel.label, **part} for part in parts]
