@@ -171,10 +171,10 @@ def _bench(run: str) -> _Step:
 
 
 _NUMBERS_NOTE = (
-    'collect:                   # numbers to compare and to gate on: a flat JSON file, {"p50_us": 12.5}',
-    "  - {reader: metrics, file: bench.json}",
+    "collect:                   # what it prints, to compare and to gate on: lines such as 'softmax n=1024: 12.5 us'",
+    '  - {reader: times, file: "@log"}',
     "gates:",
-    "  - metrics.metrics.p50_us < 50",
+    "  - min(benchmark.benchmarks[*].stats.p50) < 50",
 )
 
 

@@ -20,6 +20,7 @@ _MODULES = {
     "nvbench": "nvbench",
     "pytest-benchmark": "pytest_benchmark",
     "metrics": "metrics",
+    "times": "times",
 }
 
 

@@ -22,6 +22,7 @@ SEEDS = {
     "nvbench": "nvbench/cold_and_batch.json",
     "pytest-benchmark": "pytest_benchmark/stats_only.json",
     "metrics": "metrics/nested.json",
+    "times": "times/printed.txt",
 }
 NO_PROGRAMS = {"PATH": "/nonexistent"}
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

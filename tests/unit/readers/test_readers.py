@@ -445,6 +445,49 @@ def test_metrics_refused(text: str, says: str, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------ times
+def timed(path: Path) -> dict[str, list[float]]:
+    document = readers.read("times", str(path))
+    assert document["kind"] == "benchmark"
+    return {entry["name"]: entry["samples"] for entry in document["benchmarks"]}
+
+
+def test_times_that_are_printed() -> None:
+    assert timed(FIXTURES / "times" / "printed.txt") == {
+        "warm-up done in": [0.8e6],
+        "softmax n=1024": [12.5, 13.5],
+        "gemm 512x512x512] Average time": [pytest.approx(1_234_500.0)],
+        "took": [pytest.approx(0.03e6)],
+        "time": [12.0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("kernel,n,rep,time_us\nours,64,0,1.5\nours,64,1,2.5\n", {"ours 64": [1.5, 2.5]}),
+        ("name;p50 (ms);p90 (ms);GB/s\na;1;2;300\n", {"a/p50": [1000.0], "a/p90": [2000.0]}),
+        ("us\n3\n4\n", {"time": [3.0, 4.0]}),
+        ('name,"mean_time[ns]",gflops\n"x, y",1500,7.25\nbroken\nzero,0,1\n', {"x, y/mean": [1.5]}),
+        ("M\tN\tseconds\n8\t16\t0.5\n", {"8 16": [0.5e6]}),
+        ("a, b: 3 us\na, b: 4 us\n", {"a, b": [3.0, 4.0]}),
+    ],
+)
+def test_times_of_tables_and_of_text_that_looks_like_one(
+    text: str, found: dict[str, list[float]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text(text)
+    assert timed(tmp_path / "file") == found
+
+
+@pytest.mark.parametrize("text", ["", "12.5\n", "350 GB/s, 5 steps, 12 usable\n", "name,gb_s\na,3\n", "-3 us\n"])
+def test_what_holds_no_time_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(readers.ReaderError, match="no time with a unit") as caught:
+        readers.read("times", str(tmp_path / "file"))
+    assert "12.5 us" in str(caught.value.hint)
+
+
 def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:
     with pytest.raises(readers.ReaderError, match="no reader 'nsys'"):
         readers.read("nsys", "x")
