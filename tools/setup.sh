@@ -69,6 +69,7 @@ install_python() {
   say "installing fcctl and its development tools"
   .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev,kernels]'
   printf '%s\n' "$want" >"$stamp"
+  say "fcctl is .venv/bin/fcctl; to type fcctl alone: export PATH=\"$PWD/.venv/bin:\$PATH\""
 }
 
 install_system
