@@ -110,7 +110,7 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
-    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "VOTED": 0, "READ_AHEAD": 4, "HEAD_DIM": 64,
+    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64,
 }  # fmt: skip
 
 
@@ -240,10 +240,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups begin to copy when the others have begun"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: queries are read from shared memory in each step"),
-                Parameter("READ_AHEAD", (2, 4, 8), 4, "with SHARED_Q: steps of 16 dimensions read ahead"),
-                Parameter("VOTED", (0, 1), 0, "1: maxima are looked for only where a weight is above 1"),
                 Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
-                Parameter("SLACK", (0, 8), 0, "growth of a maximum, in powers of 2, that calls for no rescaling"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: chunks of a row in order, to see what bank conflicts cost"),
             ),
             constraints=(
@@ -264,11 +261,6 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: (
                         _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
-                ),
-                Constraint("READ_AHEAD is for SHARED_Q", lambda c: c["READ_AHEAD"] == 4 or c["SHARED_Q"] == 1),
-                Constraint(
-                    "a vote takes the tensor cores' sums: TENSOR_SUMS=1 SLACK=0",
-                    lambda c: not c["VOTED"] or (c["TENSOR_SUMS"] and not c["SLACK"]),
                 ),
                 Constraint("staggered needs groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("pipelined needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),

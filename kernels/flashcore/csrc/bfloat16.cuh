@@ -25,18 +25,6 @@ __device__ __forceinline__ uint32_t pack_bfloat16s(float low, float high) {
   return pair;
 }
 
-// The larger of each of two pairs; of a number and NaN, the number.
-__device__ __forceinline__ uint32_t max_halves(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("max.f16x2 %0, %1, %2;\n" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-__device__ __forceinline__ uint32_t max_bfloat16s(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("max.bf16x2 %0, %1, %2;\n" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-
 // 1 / x to 1 ulp, without the branch for what is too small or too large to invert.
 __device__ __forceinline__ float reciprocal(float x) {
   float y;
@@ -60,18 +48,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
 template <Type T>
 __device__ __forceinline__ uint32_t pack(float low, float high) {
   return T == Type::kHalf ? pack_halves(low, high) : pack_bfloat16s(low, high);
-}
-
-template <Type T>
-__device__ __forceinline__ uint32_t max_packed(uint32_t x, uint32_t y) {
-  return T == Type::kHalf ? max_halves(x, y) : max_bfloat16s(x, y);
-}
-
-// Whether either of two positive numbers is above 1.
-template <Type T>
-__device__ __forceinline__ bool above_one(uint32_t pair) {
-  constexpr uint32_t kOne = T == Type::kHalf ? 0x3c00u : 0x3f80u;  // positive numbers are in the order of their bits
-  return (pair & 0xffffu) > kOne || pair >> 16 > kOne;
 }
 
 }  // namespace flashcore

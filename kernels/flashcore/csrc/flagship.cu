@@ -9,10 +9,12 @@
 // - STAGGERED: half of the groups begin to copy when the other half's copies are on their way, and each quarter of a
 //   multiprocessor has a warp of either half: one computes while the other's keys arrive.
 // - PIPELINED: tensor instructions of the next tile's Q K^T alternate with the exponentials of this one, so that both
-//   units work at the same time within one warp.
+//   units work at the same time within one warp. With 32 rows a warp the next scores take the registers of this tile's,
+//   16 keys at a time, and maxima are looked for among those that are there already.
+// - Sums are rescaled without asking whether a maximum grew; threads that are many enough keep where they are in K and V;
+//   a block without groups writes whole rows, by way of shared memory.
 // - TENSOR_SUMS: the sums of rows are one more column of P V, a column of ones.
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
-// - VOTED: no maximum is looked for, unless a warp finds that a weight is above 1.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
@@ -52,9 +54,6 @@
 #ifndef SHARED_Q
 #define SHARED_Q 0
 #endif
-#ifndef VOTED
-#define VOTED 0
-#endif
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
@@ -83,6 +82,7 @@ inline Prepared prepared[kDevices];
 // would be compiled for each.)
 struct Candidate {
   int rows, warp_rows, keys, groups, warps, shared_bytes, least_shared;  // the last: of a device that may choose it
+  bool pipelined;
   Handle<Task>::Kernel kernel;
   Prepared *of_device;
 };
@@ -95,7 +95,8 @@ struct Candidates {
 template <typename C>
 constexpr Candidate candidate() {
   return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
-          static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared), flashcore_flagship<C>, prepared<C>};
+          static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared), C::kPipelined, flashcore_flagship<C>,
+          prepared<C>};
 }
 
 template <size_t COUNT>
@@ -118,7 +119,6 @@ Candidates tilings_of_16_rows(Type type) {
       candidate<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, true>>(),
       candidate<Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
       candidate<Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 16, 16, 128, 4, 1, false, 1, true>>(),
   };
   static constexpr Candidate bfloat16[] = {  // fewer, for the sake of the build's time; so below
       candidate<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
@@ -146,9 +146,9 @@ Candidates tilings_of_32_rows(Type type) {
 #if PART & 4
 Candidates tilings_of_64_rows(Type type) {
   static constexpr Candidate half[] = {
-      candidate<Tiling<Type::kHalf, 64, 64, 16, 128, 2, 1, false, 1, true>>(),
       candidate<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, true>>(),
       candidate<Tiling<Type::kHalf, 64, 64, 32, 64, 2, 2, true, 2, false, true>>(),
+      candidate<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, true>>(),
       candidate<Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, true>>(),
   };
   static constexpr Candidate bfloat16[] = {
@@ -164,14 +164,14 @@ Candidates tilings_for_128(Type type) {
   static constexpr Candidate half[] = {
       candidate<Tiling<Type::kHalf, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
       candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 1, 2, true>>(),
-      candidate<Tiling<Type::kHalf, 128, 128, 32, 64, 1, 1, false, 0, false, false, true>>(),
+      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 1, 2, true, 0, false, true>>(),
+      candidate<Tiling<Type::kHalf, 128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(),
   };
   static constexpr Candidate bfloat16[] = {
       candidate<Tiling<Type::kBfloat16, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
       candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 1, 2, true>>(),
-      candidate<Tiling<Type::kBfloat16, 128, 128, 32, 64, 1, 1, false, 0, false, false, true>>(),
+      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 1, 2, true, 0, false, true>>(),
+      candidate<Tiling<Type::kBfloat16, 128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(),
   };
   return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
 }
@@ -250,32 +250,37 @@ int start(const Candidate &c, const flashcore_args &args, int number) {
   return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
 }
 
-// About how many cycles the busiest multiprocessor works. Its blocks come `resident` at a time. One step of a warp has
-// work for the tensor cores and special function units of its quarter of the multiprocessor, and a latency that other
-// warps can fill; a block has a beginning and an end. Under a causal mask a block has as many steps as its last row has
-// keys: the mean counts where blocks follow each other, the longest where they do not.
+// How long the busiest multiprocessor works, in units of their own. Three things take their time beside each other: a
+// block's steps one after the other, as many blocks at a time as are resident (alone); what all its blocks have for the
+// tensor cores and special function units of a quarter of the multiprocessor (shared); and their copies. Under a causal
+// mask a block has as many steps as its last row has keys, and long blocks come first: the mean counts where blocks follow
+// each other, the longest where they do not.
 //
-// The constants are a fit to an H200's times of 21 tilings at 100 shapes: the choice costs 0.4 % of the fastest one's
-// time in the mean (docs/flagship-notes.md). They are relative to each other. The tensor cores of 8.6 and 8.9 take 16
-// cycles for what those of 8.0 and 9.0 do in 8 or less.
+// The constants are a fit to an H200's times of 14 tilings at 220 shapes: the choice costs 0.8 % of the fastest one's
+// time in the mean (docs/flagship-notes.md). The tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0
+// do in 8 or less; what a key costs is then 1.6 times as much.
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
+  const bool one_tile = c.warp_rows == 16;  // of mma, for a warp
+  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
+                         (device.minor == 0 ? 1 : 1.6);
+  const double latency = one_tile ? (c.pipelined ? 94 : 116) : 234, ends = c.groups == 1 ? 65 : 540;
   const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
-  const double each = std::ceil(blocks / device.processors), rounds = std::ceil(each / resident);
+  const double share = blocks / device.processors, each = std::ceil(share);
   const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
   const double longest = static_cast<double>(tiles_of(tiles, c.groups));
-  double mean = longest;
+  double mean = longest, rounds = std::ceil(each / resident), here = each;
   if (args.causal) {
     const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
     mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
+    rounds = std::fmax(1, share / resident), here = std::fmax(1, share);
   }
-  const double per_key = (c.warp_rows == 16 ? 13 : 25.4) + (device.minor == 0 ? 0 : 8 * c.warp_rows / 16);
-  const double work = per_key * (c.keys <= 32 ? 1.5 : 1) * c.keys * args.D / 64, latency = 1153;
-  const double ends = 112 + 60 * c.groups;
+  const double work = per_key * c.keys * args.D / 64;
   const double busy = c.warps * std::fmin(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
-  const double alone = rounds * ends + (rounds == 1 ? longest : mean * rounds) * (latency + work);
-  const double here = args.causal ? std::fmax(1.0, blocks / device.processors) : each;
-  const double shared = here * (busy * mean * work / 4 + 1.52 * ends);
-  return std::fmax(alone, shared);
+  const double alone = rounds * ends + std::fmax(longest, mean * rounds) * (latency + work);
+  const double shared = here * (busy * mean * work / 4 + 0.126 * ends);
+  const double copied = here * (c.rows + 2 * mean * c.groups * c.keys) * args.D * 2 / 135.5;
+  constexpr double kBeside = 1.514;  // 1: one after the other; infinite: wholly at the same time
+  return std::pow(alone, kBeside) + std::pow(shared, kBeside) + std::pow(copied, kBeside);
 }
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
@@ -299,8 +304,7 @@ struct Lists {
 template <Type T>
 Candidates only() {
   static constexpr Candidate candidates[] = {candidate<Tiling<
-      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q,
-      VOTED>>()};
+      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q>>()};
   return all_of(candidates);
 }
 

@@ -38,21 +38,6 @@ inline void mma_16816_bfloat16(float (&c)[4], const uint32_t (&a)[4], uint32_t b
   }
 }
 
-template <typename Value>
-uint32_t max_each(uint32_t x, uint32_t y, Value value) {
-  const auto larger = [&](uint16_t a, uint16_t b) { return value(a) > value(b) || value(b) != value(b) ? a : b; };
-  const uint32_t high = larger(x >> 16, y >> 16);
-  return high << 16 | larger(x & 0xffff, y & 0xffff);
-}
-inline uint32_t max_bfloat16s(uint32_t x, uint32_t y) { return max_each(x, y, bfloat16_to_float); }
-inline uint32_t max_halves(uint32_t x, uint32_t y) {
-  return max_each(x, y, [](uint16_t bits) {
-    __half half;
-    std::memcpy(&half, &bits, 2);
-    return __half2float(half);
-  });
-}
-
 inline float reciprocal(float x) { return 1.f / x; }
 
 }  // namespace flashcore

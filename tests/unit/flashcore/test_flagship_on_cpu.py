@@ -21,19 +21,9 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 CONFIGURATIONS = [
     {},
     {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGGERED": 1},
-    {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "TENSOR_SUMS": 1, "SLACK": 8},
+    {"TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "TENSOR_SUMS": 1},
     {"TILE_M": 64, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 3, "PIPELINED": 1, "TENSOR_SUMS": 1},
-    {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "TENSOR_SUMS": 1, "VOTED": 1},
-    {
-        "TILE_M": 64,
-        "WARP_ROWS": 32,
-        "TILE_N": 32,
-        "WARPS_KV": 2,
-        "STAGES": 2,
-        "PIPELINED": 1,
-        "TENSOR_SUMS": 1,
-        "VOTED": 1,
-    },
+    {"TILE_M": 64, "WARP_ROWS": 32, "TILE_N": 32, "STAGES": 2, "PIPELINED": 1, "TENSOR_SUMS": 1},
 ]
 
 #: S_q, S_kv
@@ -117,7 +107,7 @@ def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.C
 
 def test_a_tiling_for_large_heads_with_shared_heads_of_keys(tmp_path: Path) -> None:
     tile = {
-        "TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "READ_AHEAD": 8,
+        "TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "STAGES": 2,
     }  # fmt: skip
     right_with_shared_heads_of_keys(compile_on_cpu(VARIANTS["flagship"], tile, tmp_path), 128)
 

@@ -1,0 +1,159 @@
+// A tiling of flagship.cu, which blocks it makes, and how their tiles come to shared memory.
+#ifndef FLASHCORE_FLAGSHIP_TILING_CUH
+#define FLASHCORE_FLAGSHIP_TILING_CUH
+
+#include "bfloat16.cuh"
+
+#ifndef SWIZZLE  // 0, to see what bank conflicts cost
+#define SWIZZLE 1
+#endif
+
+namespace flashcore {
+
+#if defined(TILE_M) && TILE_M
+constexpr bool kOneTiling = true;  // whoever asks for one gets it wherever it can run
+#else
+constexpr bool kOneTiling = false;
+#endif
+
+// What a launch needs to know, prepared on the host. Strides in elements of 2 bytes.
+struct Task {
+  const uint16_t *q, *k, *v;
+  uint16_t *o;
+  flashcore_strides q_stride, k_stride, v_stride, o_stride;
+  float factor;   // from scores to powers of 2, positive
+  uint32_t flip;  // xor onto two packed values of Q: the sign of the scale
+  int S_q, S_kv, causal;
+  // Query heads that share a head of K and V, to divide by: (head * multiplier) >> 32 is exact for heads below 2^16.
+  uint32_t sharing;
+};
+
+// Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
+// it the tiles of all heads of a batch that see the most keys start first, and the short ones fill the gaps.
+struct Spot {
+  unsigned tile, head, batch;
+};
+
+__device__ __forceinline__ Spot spot(const Task &task) {
+  if (task.causal) return {gridDim.y - 1 - blockIdx.y, blockIdx.x, blockIdx.z};
+  return {blockIdx.x, blockIdx.y, blockIdx.z};
+}
+
+template <typename T>
+__device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, unsigned batch, unsigned head) {
+  return base + static_cast<uint64_t>(batch) * stride.batch + static_cast<uint64_t>(head) * stride.head;
+}
+
+template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
+          bool LATE_HALF = false, bool ONES = false, bool READ_Q = false>
+struct Tiling {
+  static constexpr Type kType = TYPE;
+  static constexpr int kDim = DIM, kTileM = ROWS, kWarpRows = ROWS_OF_WARP, kTileN = KEYS;
+  static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
+  static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kTensorSums = ONES, kSharedQ = READ_Q;
+
+  static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
+  static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
+  static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileN / 8;  // of mma
+  static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
+  static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
+
+  static constexpr uint32_t kTileBytes = kTileN * kRow;
+  static constexpr uint32_t kRingBytes = 2 * kStages * kTileBytes;  // K and V of one group
+  static constexpr uint32_t kQBytes = kTileM * kRow;
+  static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
+  static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
+  // Whether its threads keep where they are in K and V from tile to tile. Groups of few threads have no registers for it.
+  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kRowChunks) == 0;
+  // Of a device that may choose it among others. Queries read in each step keep fast tensor cores supplied (an mma in 8
+  // cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for nothing.
+  static constexpr uint32_t kLeastShared = kSharedQ && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
+
+  static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
+  static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
+  static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");
+  static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
+  // Where its keys and values were, if it does not fit where its keys were.
+  static constexpr bool kFitsKeys = kTileM * kDim * 4 <= kStages * kTileBytes;
+  static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its tiles were");
+};
+
+// A number as an argument whose value the compiler knows.
+template <int VALUE>
+struct Number {
+  static constexpr int value = VALUE;
+};
+
+template <typename C>
+__device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
+  return row * C::kRow + ((SWIZZLE ? chunk ^ row % 8 : chunk) << 4);
+}
+
+// Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read.
+template <typename C, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, unsigned first,
+                                             unsigned end, unsigned thread) {
+  constexpr unsigned kPass = THREADS / C::kRowChunks;  // rows at a time
+  const unsigned row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  const uint16_t *from = head + static_cast<uint64_t>(first + row) * stride + chunk * 8;
+#pragma unroll
+  for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride) {
+    if (ROWS % kPass == 0 || row + down < ROWS)
+      cp_async_16(tile + place_of<C>(row + down, chunk), from, first + row + down < end);
+  }
+}
+
+// The same by a thread that knows where its first chunk is. Of the tile, `left` rows exist: nearly always all, and then
+// no row is looked at; the last tile goes row by row, in a loop kept small. (Not at the limit of registers: a branch costs
+// some.)
+template <typename C, int ROWS, int THREADS>
+__device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *from, int64_t stride, int left,
+                                               unsigned thread) {
+  constexpr unsigned kPass = THREADS / C::kRowChunks;
+  static_assert(ROWS % kPass == 0, "every pass is full");
+  const unsigned row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  if (C::kSharedQ) {
+#pragma unroll
+    for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
+      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+  } else if (left >= ROWS) {
+#pragma unroll
+    for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
+      cp_async_16(tile + place_of<C>(row + down, chunk), from, true);
+  } else {
+#pragma unroll 1
+    for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
+      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+  }
+}
+
+// A warp's queries: rows `first` on of a tile in shared memory; `flip` is the sign of the scale.
+struct Queries {
+  uint32_t tile;
+  int first;
+  uint32_t flip;
+};
+
+template <typename C>
+__device__ __forceinline__ void read_q(uint32_t (&q)[4], const Queries &queries, int i, int k, int lane) {
+  ldmatrix_x4(q, queries.tile + place_of<C>(queries.first + 16 * i + lane % 16, 2 * k + lane / 16));
+  if (C::kSharedQ) return;  // flipped where they lie
+#pragma unroll
+  for (uint32_t &pair : q) pair ^= queries.flip;
+}
+
+// Give a tile of queries that is read in each step the sign of the scale, once, by all threads; it is here, for all.
+template <typename C>
+__device__ __forceinline__ void flip_tile(unsigned char *tile, uint32_t flip, unsigned thread) {
+  if (flip == 0) return;
+  for (unsigned at = thread * 16; at < C::kQBytes; at += C::kThreads * 16) {
+    auto *chunk = reinterpret_cast<uint4 *>(tile + at);
+    const uint4 x = *chunk;
+    *chunk = make_uint4(x.x ^ flip, x.y ^ flip, x.z ^ flip, x.w ^ flip);
+  }
+  __syncthreads();
+}
+
+}  // namespace flashcore
+
+#endif
