@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.domain import acquire as decision
 from orchestrator.domain import machine_cost, reconcile, saved_plan
-from orchestrator.workflows import drive, guard, hold, hold_release, prepare, session, witness
+from orchestrator.workflows import guard, hold, hold_release, moves, prepare, session, witness
 from orchestrator.workflows.collect import Collection
 from orchestrator.workflows.machines import Changes
 from orchestrator.workflows.release import Released
@@ -41,7 +41,7 @@ def longer_fence(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_fetched(patch: pytest.MonkeyPatch) -> None:
     """Results are called collected and were not."""
-    patch.setattr(drive, "collect", lambda *_, **__: Collection(0, 0, []))
+    patch.setattr(moves, "collect", lambda *_, **__: Collection(0, 0, []))
 
 
 def journal_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -77,15 +77,15 @@ def no_note_left(patch: pytest.MonkeyPatch) -> None:
 
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
     """Whoever picks a run up begins it anew."""
-    follow = drive.Driver._follow
+    follow = moves.Moves._follow
 
     def begin_anew(self: Any) -> None:
-        if self._mode == "resume" and self.run_id[-1] != "z":
+        if self.mode == "resume" and self.run_id[-1] != "z":
             plan = replace(self.saved.plan, run_id=f"{self.run_id[:-1]}z")
-            self._link.call(lambda s: s.submit(plan))
+            self.link.call(lambda s: s.submit(plan))
         follow(self)
 
-    patch.setattr(drive.Driver, "_follow", begin_anew)
+    patch.setattr(moves.Moves, "_follow", begin_anew)
 
 
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:

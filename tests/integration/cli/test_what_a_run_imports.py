@@ -59,9 +59,9 @@ LATER = """
     domain.built_in domain.cuda_arch domain.duration domain.ending domain.guard domain.job domain.lifecycle
     domain.measurement domain.paths domain.plan domain.records domain.saved_fleet domain.saved_plan domain.yaml_lines
     ports ports.books ports.cloud ports.host ports.store ports.tunnels
-    workflows.account workflows.collect workflows.drive workflows.follow workflows.lease workflows.prepare
-    workflows.prewake workflows.resume workflows.run workflows.sync workflows.tell workflows.tidy workflows.waking
-    workflows.watchers
+    workflows.account workflows.collect workflows.drive workflows.follow workflows.lease workflows.moves
+    workflows.prepare workflows.prewake workflows.resume workflows.run workflows.sync workflows.tell workflows.tidy
+    workflows.waking workflows.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.
