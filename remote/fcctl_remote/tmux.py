@@ -34,8 +34,9 @@ def start(run_id: str, supervise: Sequence[str], telemetry: Sequence[str], cwd: 
     name = session_name(run_id)
     command = [program, "-u", "new-session", "-d", "-s", name, "-n", "run", "-x", "160", "-y", "48", "-c", cwd]
     command += [_shell(supervise), ";", "new-window", "-d", "-t", "=%s:" % name, "-n", "gpu", "-c", cwd]
-    # A user's own configuration may ask tmux to end sessions nobody looks at.
+    # A user's own configuration may ask tmux to end sessions nobody looks at, or itself where nobody looks at any.
     command += [_shell(telemetry), ";", "set-option", "-t", "=%s:" % name, "destroy-unattached", "off"]
+    command += [";", "set-option", "-s", "exit-unattached", "off"]
     for attempt in range(LEAVING_ATTEMPTS):
         said, code = _call(command)
         if not any(text in said for text in LEAVING):

@@ -67,7 +67,7 @@ def _check_shell(transport: Transport) -> None:
         "the machine does not run the commands it is sent",
         cause=(f"it says: {said.splitlines()[-1]}; " if said else "")
         + "a startup file of the shell there (.bashrc, .zshenv, config.fish, ...) ends it, puts another program in its "
-        "place, or reads what is meant for the command",
+        "place, or reads what is meant for the command; or sshd has a ForceCommand for this login",
         hint="have that file do so only where there is a terminal: in .bashrc, [[ $- == *i* ]] || return",
     )
 

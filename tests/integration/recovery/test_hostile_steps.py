@@ -165,6 +165,17 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
     assert processes("until [ -e", workspace.home) == []
 
 
+def test_a_tmux_that_is_told_not_to_wait_for_anybody(workspace: Workspace) -> None:
+    """A user's own settings, for sessions on a laptop: what nobody looks at ends, the server too."""
+    settings = (
+        "set -s exit-unattached on\nset -g destroy-unattached on\nset -g base-index 5\nset -g remain-on-exit on\n"
+    )
+    (workspace.home / ".tmux.conf").write_text(settings)
+    workspace.job("calm", "steps:\n  - {id: say, run: sleep 0.3}\n")
+    workspace.fcctl("run", "calm", "--on", "here")
+    assert workspace.only_run()["status"] == "passed"
+
+
 def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
     running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
     wait_for((tmp_path / "m").exists)
