@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -20,10 +21,26 @@ pytestmark = [
 ]
 
 
+#: What building and editing leave in a tree.
+LEFT_BEHIND = (
+    "kernels/build/flashcore/wmma.so", "kernels/flashcore/build/wmma.o", "kernels/flashcore/wmma.so",
+    "kernels/flashcore/csrc/wmma.o", "kernels/notes.txt", "jobs/phase0.yaml~", "orchestrator/build/left.py",
+    "orchestrator/__pycache__/left.pyc",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=REPOSITORY)
+    """Built from a tree in which somebody has worked."""
+    tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    for name in ("orchestrator", "remote", "kernels", "jobs"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(REPOSITORY / name, tree / name)
+    for name in LEFT_BEHIND:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("left behind")
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=tree)
     (built,) = folder.glob("fcctl-*.whl")
     return built
 
@@ -61,7 +78,8 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator", "fcctl_remote", "fcctl_tune"}
     assert "orchestrator/_data/jobs/phase0.yaml" in names
     assert "orchestrator/_data/kernels/flashcore/csrc/baseline.cu" in names
-    assert not [name for name in names if name.endswith((".so", ".pyc", ".o")) or "/build/" in name]
+    left = {PurePath(name).name for name in LEFT_BEHIND}
+    assert not [name for name in names if PurePath(name).name in left or "/build/" in name]
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "results"))]
     assert "fcctl = orchestrator.cli." in entry_points
     assert "License-File: LICENSE" in metadata

@@ -85,6 +85,19 @@ def test_workspace_below_the_repository_root(repo: Path) -> None:
     assert source.git_commit
 
 
+def test_what_building_this_project_leaves_is_not_sent(repo: Path) -> None:
+    """By the rules that this repository has for git, wherever somebody builds in it."""
+    shutil.copy(Path(__file__).parents[3] / ".gitignore", repo)
+    left = ("kernels/build/flashcore/wmma.so", "build/flashcore/wmma/log.txt", "kernels/flashcore/wmma.so",
+            "kernels/flashcore/__pycache__/build.pyc", "dist/fcctl.whl", "x.egg-info/PKG-INFO")  # fmt: skip
+    kept = ("kernels/flashcore/build.py", "kernels/flashcore/csrc/wmma.cu")
+    for name in (*left, *kept):
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(name)
+    assert not set(left) & set(paths(read(repo)))
+    assert set(kept) <= set(paths(read(repo)))
+
+
 def test_outside_git_gitignore_still_counts(tmp_path: Path) -> None:
     write(tmp_path, a_dot_cu="a", x_dot_o="o", _dot_gitignore="*.o\n")
     source = read(tmp_path)
