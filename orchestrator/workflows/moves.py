@@ -24,7 +24,7 @@ from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.sync import send_bundles, send_source
 from orchestrator.workflows.tell import tell
-from orchestrator.workflows.tidy import tidy_host
+from orchestrator.workflows.tidy import make_room, tidy_host
 from orchestrator.workflows.waking import Waking
 from orchestrator.workflows.watchers import watchers
 
@@ -122,6 +122,7 @@ class Moves:
         if self.saved.plan.resume_from is not None:
             return  # the source is there, in the working folder of the run that this one goes on with
         source = self._wanted_source()
+        make_room(self.services, self.link)
         send_source(self.link, self.saved.plan, source, self.services.observer)
 
     def _wanted_source(self) -> Source:

@@ -54,7 +54,7 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
     ),
     (
         r"No space left on device|Disk quota exceeded|ENOSPC",
-        "the host's disk is full: df -h there; fcctl pull-results frees what finished runs hold",
+        "the host's disk is full: df -h there; the next run first deletes there what is home of the finished ones",
     ),
     (
         r"No module named '?torch\b|No module named '?numpy\b",

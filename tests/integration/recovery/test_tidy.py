@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,19 @@ def test_the_newest_stay_and_what_is_only_there_stays(workspace: Workspace) -> N
     mine = sorted(workspace.runs())
     assert len(mine) == tidy.KEPT_ON_HOST + 3
     assert there == [mine[0], *mine[-tidy.KEPT_ON_HOST :]]
+
+
+def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
+    for name in ("kept", "plain", "plain"):
+        workspace.fcctl("run", name, "--on", "here", "-q")
+    assert len(list((workspace.home / ".fcctl/runs").iterdir())) == 3
+    # Typed in a process of its own: an int that no disk reaches stands for the limit.
+    script = "import sys; from orchestrator.workflows import tidy; tidy.LOW_BYTES = 1 << 80; from orchestrator.cli.entry import entry; entry()"  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", "plain", "--on", "here"], cwd=workspace.root, env=workspace.env(),
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the disk of here is nearly full: 2 old runs deleted there" in done.stderr
+    mine = sorted(workspace.runs())
+    assert sorted(p.name for p in (workspace.home / ".fcctl/runs").iterdir()) == [mine[0], mine[-1]]
