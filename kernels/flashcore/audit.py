@@ -85,7 +85,8 @@ def _nothing_late(timer: timing.Events) -> float:
     if late > LATE_US + LATE_SHARE * timed:
         raise AuditFailed(
             f"the device worked {late:.0f} us on after {timed:.0f} us of timed work",
-            cause="the kernel's work is not all on the stream that was timed, so its time means nothing",
+            cause="the kernel's work is not all on the stream that was timed, or others use this GPU, too",
+            hint="nvidia-smi shows who does; else launch on flashcore_args.stream",
         )
     return round(late, 1)
 

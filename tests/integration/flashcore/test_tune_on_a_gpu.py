@@ -43,7 +43,8 @@ def test_two_configurations_are_checked_and_timed_in_turns(mode: str) -> None:
     turns = service.answer({"id": 3, "op": "turns", "many": many, "seed": 6, "case": "mission", "turns": 28})
     assert turns["ok"], turns
     first, _, again = (sorted(per)[14] for per in turns["per"])
-    assert first / again == pytest.approx(1, abs=0.05)  # the same kernel
+    near = 0.3 if mode == "eager" else 0.05  # Python's own time varies from call to call
+    assert first / again == pytest.approx(1, abs=near)  # the same kernel
     assert turns["clocks"]["sm_mhz"] > 0
 
 
