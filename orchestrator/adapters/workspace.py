@@ -130,6 +130,13 @@ def find_workspace(
         ConfigError: it, the user's file or a ``FCCTL_*`` variable is wrong; with file and line.
     """
     root = find_root(start)
+    if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
+        # Documents, databases and terminals take text: there is no use in getting any further.
+        raise ConfigError(
+            f"the workspace's path is not text: {ascii(root.as_posix())}",
+            cause="a folder's name is not UTF-8, or the locale is set to something else (LC_ALL)",
+            hint="rename the folder, or: export LC_ALL=C.UTF-8",
+        )
     environ = os.environ if environ is None else environ
     files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
     targets = {*config.BUILT_IN_TARGETS, *(name for layer in files for name in config.target_names(layer))}

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.command import Fcctl
 
@@ -112,3 +116,14 @@ def test_outside_any_workspace(fcctl: Fcctl, tmp_path: Path) -> None:
     done = fcctl("config", "show", cwd=tmp_path)
     assert done.code == 7
     assert "hint:  fcctl init" in done.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS refuses such names")
+def test_a_folder_whose_name_is_no_text(fcctl: Fcctl, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"not \xff utf-8")
+    folder.mkdir()
+    (folder / "fcctl.toml").touch()
+    done = fcctl("jobs", "ls", cwd=folder)
+    assert done.code == 3
+    assert "the workspace's path is not text" in done.err
+    assert r"\udcff" in done.err
