@@ -133,7 +133,7 @@ def find_workspace(
     if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
         # Documents, databases and terminals take text: there is no use in getting any further.
         raise ConfigError(
-            f"the workspace's path is not text: {ascii(root.as_posix())}",
+            f"the workspace's path is not text: {root.as_posix()!a}",
             cause="a folder's name is not UTF-8, or the locale is set to something else (LC_ALL)",
             hint="rename the folder, or: export LC_ALL=C.UTF-8",
         )
