@@ -1,19 +1,23 @@
 """The workers of one machine: one that builds, and one for each GPU.
 
 Each is a process below a :mod:`fcctl_tune.keeper`, which this process holds by a pipe: they end with it, however it
-ends. One that died is replaced; what it had to do Dask gives to the next.
+ends. One that died is replaced; what it had to do Dask gives to the next. What a keeper that was killed could not end
+is found by a mark in its environment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from fcctl_remote.process import KILL_PATIENCE_S, family, send
 from fcctl_tune import devices, process
 from fcctl_tune.cluster import Host, worker_name
 from fcctl_tune.errors import TuneError
@@ -22,6 +26,8 @@ from fcctl_tune.errors import TuneError
 RESTARTS = 20
 #: How long keepers have at the end, seconds.
 CLOSE_S = 5.0
+#: Names a keeper and all that descends from it.
+MARK = "FCCTL_TUNE_KEEPER_MARK"
 
 
 def this_machine(name: str, say: Callable[[str], None]) -> Host:
@@ -40,6 +46,7 @@ class Worker:
     slots: Sequence[str]  # --cpu N or --gpu 1
     env: Mapping[str, str]
     keeper: Optional["subprocess.Popen[bytes]"] = None
+    mark: str = ""
     deaths: int = 0
 
 
@@ -77,7 +84,8 @@ class Crew:
             "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
         ]  # fmt: skip
         name = worker_name(self.host.name, worker.name)
-        env = {**os.environ, **self.env, **worker.env, "FCCTL_TUNE_WORKER": name}
+        worker.mark = uuid.uuid4().hex
+        env = {**os.environ, **self.env, **worker.env, "FCCTL_TUNE_WORKER": name, MARK: worker.mark}
         worker.keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, bufsize=0)
 
     def _tell(self, worker: Worker) -> None:
@@ -118,13 +126,27 @@ class Crew:
                     worker.keeper.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     worker.keeper.kill()
-                    worker.keeper.wait()
-                worker.keeper = None
+                _let_go(worker)
 
 
 def _let_go(worker: Worker) -> None:
+    """Of a keeper that ended, or is about to."""
     assert worker.keeper is not None  # noqa: S101
     if worker.keeper.stdin is not None:
         worker.keeper.stdin.close()
-    worker.keeper.wait()
+    if worker.keeper.wait() < 0:
+        _end_marked(worker.mark)
     worker.keeper = None
+
+
+def _end_marked(mark: str) -> None:
+    """Kill what a keeper has left behind that was killed itself (Linux)."""
+    marker = ("%s=%s" % (MARK, mark)).encode()
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    while time.monotonic() < deadline:
+        left = family(marker=marker)
+        if not left:
+            return
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.01)

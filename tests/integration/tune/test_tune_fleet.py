@@ -128,16 +128,17 @@ class Fleet:
         found: dict[str, Any] = json.loads((self.folder / "a" / "tuning.json").read_text())
         return found
 
-    def living(self, host: str | None = None) -> list[int]:
-        """Processes of a host, or of all."""
+    def living(self, host: str | None = None, *words: str) -> list[int]:
+        """Processes of a host, or of all, with these words in their command lines."""
         markers = {f"MARKS={self.marks}".encode()} | ({f"HOST_NAME={host}".encode()} if host else set())
         found = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
             try:
                 mine = markers <= set(entry.read_bytes().split(b"\0"))
+                typed = entry.with_name("cmdline").read_text(errors="replace") if mine else ""
             except OSError:
                 continue
-            if mine and is_running(int(entry.parent.name)):
+            if mine and all(word in typed for word in words) and is_running(int(entry.parent.name)):
                 found.append(int(entry.parent.name))
         return found
 
@@ -178,6 +179,15 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     assert f"host c: left out: {reason}" in fleet.said("a")
     fleet.until("a", "host b: 1 x Card A, ")
     wait_for(lambda: len(fleet.told()) == 4, PATIENCE_S)
+
+    # Whoever keeps b's builder is killed, and nobody else: what was being built there ends, another builds it.
+    (keeper,) = fleet.living("b", "fcctl_tune.keeper", "--cpu")
+    building = fleet.living("b", "until [")
+    assert building
+    os.kill(keeper, signal.SIGKILL)
+    wait_for(lambda: not any(map(is_running, building)), PATIENCE_S)
+    wait_for(lambda: fleet.living("b", "until ["), PATIENCE_S)
+    assert "host b: lost" not in fleet.said("a")
 
     fleet.power_off("b")
     fleet.until("a", "host b: lost")
