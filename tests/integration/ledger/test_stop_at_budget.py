@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import home_of_its_own
 from tests.support.workspace import Workspace
+
+pytestmark = pytest.mark.xdist_group("stop-at-budget")  # one worker: the runs of a fixture are waited for once
 
 #: 0.60 dollars a second, so that a cap of six dollars lasts for ten seconds.
 RATE = 2160.0
@@ -28,13 +33,51 @@ steps:
 """
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path) -> Workspace:
-    made = Workspace(tmp_path / "w", private_home)
+def make(folder: Path, home: Path, **here: object) -> Workspace:
+    """A workspace whose target ``here`` costs :data:`RATE`, and has the other values ``here``."""
+    made = Workspace(folder, home)
+    values = "".join(f"\n{name} = {json.dumps(value)}" for name, value in {"usd_per_hour": RATE, **here}.items())
     text = (made.root / "fcctl.toml").read_text()
-    (made.root / "fcctl.toml").write_text(text.replace('kind = "local"', f'kind = "local"\nusd_per_hour = {RATE}'))
+    (made.root / "fcctl.toml").write_text(text.replace('kind = "local"', f'kind = "local"{values}'))
     made.job("long", JOB)
     return made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    return make(tmp_path / "w", private_home)
+
+
+@dataclass
+class Ended:
+    """What a command said, and where."""
+
+    workspace: Workspace
+    code: int
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+    """Three runs that meet their ends, side by side: nearly all of their time is waiting for it."""
+    commands = {
+        "followed": (["--budget", "15"], ""),
+        "configured": ([], "\n[budget]\nper_run_usd = 12\n"),
+        "detached": (["--budget", "9", "-d"], ""),
+    }
+    with pytest.MonkeyPatch.context() as patch, home_of_its_own(patch) as home:
+        processes, found = {}, {}
+        for name, (options, config) in commands.items():
+            # A root of its own: else it would wait for the machine that another has.
+            made = make(tmp_path_factory.mktemp("budget") / "w", home, root=str(home / name))
+            with (made.root / "fcctl.toml").open("a") as file:
+                file.write(config)
+            argv = ["run", "long", "--on", "here", "--stop-at-budget", *options]
+            processes[name] = (made, made.start(*argv))
+        for name, (made, process) in processes.items():
+            stderr = process.communicate(timeout=150)[1]
+            found[name] = Ended(made, process.returncode, stderr)
+        yield found
 
 
 def check_ended_in_time(workspace: Workspace, cap: float) -> dict[str, Any]:
@@ -62,24 +105,26 @@ def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
     assert workspace.active() == []
 
 
-def test_followed_it_warns_and_ends(workspace: Workspace) -> None:
-    done = workspace.fcctl("run", "long", "--on", "here", "--budget", "15", "--stop-at-budget", check=5)
-    record = check_ended_in_time(workspace, 15)
-    assert "of the $15.00 of --budget are spent" in done.stderr
+def test_followed_it_warns_and_ends(ended: dict[str, Ended]) -> None:
+    run = ended["followed"]
+    assert run.code == 5, run.stderr
+    record = check_ended_in_time(run.workspace, 15)
+    assert "of the $15.00 of --budget are spent" in run.stderr
     assert "spent" in record["message"]
 
 
-def test_a_cap_of_the_configuration_does_the_same(workspace: Workspace) -> None:
-    with (workspace.root / "fcctl.toml").open("a") as file:
-        file.write("\n[budget]\nper_run_usd = 12\n")
-    workspace.fcctl("run", "long", "--on", "here", "--stop-at-budget", check=5)
-    check_ended_in_time(workspace, 12)
+def test_a_cap_of_the_configuration_does_the_same(ended: dict[str, Ended]) -> None:
+    run = ended["configured"]
+    assert run.code == 5, run.stderr
+    check_ended_in_time(run.workspace, 12)
 
 
-def test_with_nobody_there_the_host_ends_it(workspace: Workspace) -> None:
-    workspace.fcctl("run", "long", "--on", "here", "--budget", "9", "--stop-at-budget", "-d")
+def test_with_nobody_there_the_host_ends_it(ended: dict[str, Ended]) -> None:
+    run = ended["detached"]
+    assert run.code == 0, run.stderr
+    workspace = run.workspace
     (run_id,) = workspace.active()
-    outcome = workspace.home / f".fcctl/runs/{run_id}/outcome.json"
+    outcome = workspace.home / f"detached/runs/{run_id}/outcome.json"
     deadline = time.monotonic() + 60
     while not outcome.exists():
         assert time.monotonic() < deadline
