@@ -52,6 +52,13 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
             cause="this is a workspace already",
             hint="fcctl doctor checks it; fcctl init --force begins anew and keeps the old files as *.bak",
         )
+    for name in ("jobs", "results"):
+        if (folder / name).exists() and not (folder / name).is_dir():
+            raise ConflictError(
+                f"{folder / name} is not a folder",
+                cause=f"jobs and results of a workspace are in folders, of which one is called {name}",
+                hint=f"rename it, or write a fcctl.toml with `{name}` below [project]: docs/configuration.md",
+            )
     done = Written(folder, found=look(folder), repository=_repository_above(folder))
     try:
         _write_all(done, host, force)

@@ -171,6 +171,14 @@ def test_a_part_of_a_repository_says_so(fcctl: Fcctl, tmp_path: Path) -> None:
     assert "only this folder" not in fcctl("init", cwd=tmp_path / "top").err
 
 
+@pytest.mark.parametrize("name", ["jobs", "results"])
+def test_a_file_in_a_folders_place(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConflictError, match="is not a folder"):
+        init(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="not a folder"):
         init(tmp_path / "nowhere")
