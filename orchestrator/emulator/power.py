@@ -53,6 +53,10 @@ def suspending(world: World) -> Plan:
     return [(0.0, "mark", {"status": "SUSPENDING"}), (world.scenario.latency.suspend, "freeze", {})]
 
 
+def resetting(world: World) -> Plan:
+    return [(world.scenario.latency.change, "reset", {})]
+
+
 def resuming(world: World) -> Plan:
     return [
         (0.0, "mark", {"status": "STAGING"}),
@@ -127,6 +131,13 @@ def shut_down(world: World, operation: Operation) -> None:
     guest = world.running.get(operation.target)
     if guest is not None:
         guest.shut_down()
+
+
+@step
+def reset(world: World, operation: Operation) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is not None and machine.status == "RUNNING":
+        _reboot(world, machine)
 
 
 @step
@@ -264,9 +275,16 @@ def _timer(world: World, path: str, life: int, unit: str, due: float, reboot: bo
     if not reboot:
         happen(world, machine, "compute.instances.guestTerminate")
         return
-    world.running.pop(path).power_off()
+    _reboot(world, machine)
+
+
+def _reboot(world: World, machine: Machine) -> None:
+    """The power stays, and with it the cloud's deadline; what was not on a disk is gone."""
+    guest = world.running.pop(machine.path, None)
+    if guest is not None:
+        guest.power_off()
     machine.timers.clear()
-    boot(world, path, life)
+    boot(world, machine.path, machine.life)
 
 
 # ----------------------------------------------------------------------------------------------- what the cloud does

@@ -142,6 +142,17 @@ def image_family_view(call: Call) -> dict[str, Any]:
     return {"image": image(call)}
 
 
+def networks(call: Call) -> dict[str, Any]:
+    """The one that every new project has."""
+    path = f"{call.project}/global/networks"
+    found = {
+        "kind": "compute#network", "id": str(2**60), "name": "default", "creationTimestamp": _CREATED,
+        "selfLink": link(f"{path}/default"), "autoCreateSubnetworks": True,
+        "routingConfig": {"routingMode": "REGIONAL"},
+    }  # fmt: skip
+    return listing.page(call, "compute#network", path, [found])
+
+
 #: Two rules: none lets the world in on port 22, one lets Identity-Aware Proxy in.
 _FIREWALLS = {
     "default-allow-internal": (["10.128.0.0/9"], [{"IPProtocol": "tcp", "ports": ["0-65535"]}]),

@@ -70,6 +70,11 @@ def _only_from(status: str, why: str, call: Call, kind: str, plan: Callable[[Wor
     return _power(call, machine, kind, plan(call.world))
 
 
+def reset(call: Call) -> dict[str, Any]:
+    """The button on the front: no shutdown, another boot."""
+    return _only_from("RUNNING", "Only a running instance can be reset.", call, "reset", power.resetting)
+
+
 def delete_instance(call: Call) -> dict[str, Any]:
     machine = call.machine()
     if machine.resource["deletionProtection"]:
@@ -147,6 +152,16 @@ def list_disks(call: Call) -> dict[str, Any]:
 def aggregated_disks(call: Call) -> dict[str, Any]:
     rows = [disk for path, disk in call.world.disks.items() if path.startswith(f"{call.project}/")]
     return copy.deepcopy(listing.aggregated(call, "compute#disk", "disks", rows))
+
+
+def resize_disk(call: Call) -> dict[str, Any]:
+    """Disks only grow."""
+    path = f"{call.zone}/disks/{call.at['name']}"
+    disk, size = disks.find(call.world, path), call.body.get("sizeGb")
+    if not str(size).isdigit() or int(str(size)) <= int(disk["sizeGb"]):
+        raise invalid("sizeGb", size, f"New disk size must be larger than the current one ({disk['sizeGb']} GB).")
+    disk["sizeGb"] = str(size)
+    return call.begin("resizeDisk", path, [], target_id=disk["id"])
 
 
 def delete_disk(call: Call) -> dict[str, Any]:

@@ -110,6 +110,29 @@ def test_a_machine_is_given_another_shape() -> None:
             emulator.request("POST", f"{path}/setTags", body)
 
 
+def test_reset_boots_again_and_keeps_the_deadline() -> None:
+    with Emulator() as emulator:
+        made(emulator, "vm")
+        before = emulator.world.running[f"{HERE}/instances/vm"]
+        done(emulator, emulator.request("POST", f"{HERE}/instances/vm/reset", {}))
+        after = emulator.world.running[f"{HERE}/instances/vm"]
+        assert after is not before
+        assert emulator.machine("vm").status == "RUNNING"
+        assert emulator.machine("vm").port == before.port
+        done(emulator, emulator.request("POST", f"{HERE}/instances/vm/stop", {}))
+        with pytest.raises(ApiError, match="Only a running instance"):
+            emulator.request("POST", f"{HERE}/instances/vm/reset", {})
+
+
+def test_disks_only_grow() -> None:
+    with Emulator() as emulator:
+        done(emulator, emulator.request("POST", f"{HERE}/disks", {"name": "d", "sizeGb": "20"}))
+        done(emulator, emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"}))
+        assert emulator.request("GET", f"{HERE}/disks/d", {})["sizeGb"] == "30"
+        with pytest.raises(ApiError, match="must be larger"):
+            emulator.request("POST", f"{HERE}/disks/d/resize", {"sizeGb": "30"})
+
+
 def test_lists_over_everything() -> None:
     with Emulator() as emulator:
         made(emulator, "vm")
