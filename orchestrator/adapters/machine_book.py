@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.adapters.replace_file import replace_file
 from orchestrator.domain.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it
@@ -139,21 +138,8 @@ def _are_names(project: str, name: str) -> bool:
 
 def _write(path: Path, data: bytes) -> None:
     """A reader, or a crash, finds the old content or the new; of two writers, one wins."""
-    from orchestrator.adapters.store.durable import sync_folder
-
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, unfinished = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(unfinished).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(unfinished).unlink()
-        raise
-    sync_folder(path.parent)
+    replace_file(path, data, durable=True)
 
 
 # ------------------------------------------------------------------------------------------------ what a file may say

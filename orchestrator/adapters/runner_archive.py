@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.adapters.replace_file import replace_file
 from orchestrator.errors import FcctlError
 
 #: The earliest time a zip file can hold.
@@ -95,12 +94,5 @@ def _write(folder: Path, marker: Path, content: bytes) -> RunnerArchive:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{digest}.pyz"
     for target in (path, marker):
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(target, content)
     return RunnerArchive(path, digest)

@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 
 from fcctl_remote.wire import TreeEntry
+from orchestrator.adapters.replace_file import replace_file
 from orchestrator.errors import ConflictError
 
 #: A file changed this recently may change again within one tick of its time stamps, so its hash is not remembered.
@@ -67,10 +67,7 @@ class SourceHashes:
         rows = {path: row for path, row in self._known.items() if path not in stale}
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(dir=self._file.parent, prefix=".source-")
-            with os.fdopen(fd, "w") as file:
-                json.dump(rows, file, separators=(",", ":"))
-            Path(temporary).replace(self._file)
+            replace_file(self._file, json.dumps(rows, separators=(",", ":")).encode())
 
     def _remember(self, path: str, facts: os.stat_result, digest: str) -> None:
         if time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) < RACY_NS:

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote.bundles import CONTENTS
+from orchestrator.adapters.replace_file import replace_file
 from orchestrator.errors import ConfigError, FcctlError, NotFoundError
 from orchestrator.ports import Bundle
 
@@ -226,14 +226,7 @@ def _write(folder: Path, identity: str, content: bytes) -> Bundle:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{sha256}.zip"
     for target, data in ((path, content), (folder / f"{identity}.txt", sha256.encode())):
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(target, data)
     _drop_old(folder)
     return Bundle(path, sha256, len(content))
 

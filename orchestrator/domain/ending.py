@@ -52,6 +52,22 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
             now,
             omitted=omitted,
         )
+    return _record(
+        saved,
+        status,
+        omitted,
+        message=outcome.message,
+        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out")), None),
+        started=iso(outcome.started),
+        finished=iso(outcome.finished) or "",
+        host=outcome.host,
+        steps=steps,
+        cost=_cost(saved, outcome),
+    )
+
+
+def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted], **more: Any) -> RunRecord:
+    """What the plan alone says of a run that ended with ``status``, and ``more``."""
     return RunRecord(
         run_id=saved.plan.run_id,
         job=saved.plan.job,
@@ -59,17 +75,11 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         target=saved.target.name,
         status=status,
         exit_code=EXIT_CODES[status],
-        message=outcome.message,
-        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out")), None),
         created=iso(saved.plan.created) or "",
-        started=iso(outcome.started),
-        finished=iso(outcome.finished) or "",
         source=saved.source,
-        host=outcome.host,
-        steps=steps,
-        cost=_cost(saved, outcome),
         omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
         settings=saved.settings,
+        **more,
     )
 
 
@@ -101,21 +111,7 @@ def without_outcome(
     omitted: Sequence[wire.Omitted] = (),
 ) -> RunRecord:
     """The record of a run that the host has no account of: never submitted, or lost."""
-    return RunRecord(
-        run_id=saved.plan.run_id,
-        job=saved.plan.job,
-        title=saved.plan.title,
-        target=saved.target.name,
-        status=status,
-        exit_code=EXIT_CODES[status],
-        message=message,
-        hint=hint,
-        created=iso(saved.plan.created) or "",
-        finished=iso(now) or "",
-        source=saved.source,
-        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
-        settings=saved.settings,
-    )
+    return _record(saved, status, omitted, message=message, hint=hint, finished=iso(now) or "")
 
 
 def ended_here(

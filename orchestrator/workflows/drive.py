@@ -9,29 +9,19 @@ machine that is off, a host that does not answer, a person who wants it to end.
 from __future__ import annotations
 
 from fcctl_remote import wire
-from orchestrator.domain.lifecycle import Mode, Move, Stage, State, decide
+from orchestrator.domain.lifecycle import Move, Stage, State, decide
 from orchestrator.domain.records import RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostError, HostFault, MachineStopped
-from orchestrator.ports import ActiveRun, Intake, Services, Source
-from orchestrator.workflows.link import Link
+from orchestrator.ports import Intake
 from orchestrator.workflows.moves import Moves
-from orchestrator.workflows.waking import Waking
 
 
 class Driver:
     """Moves one active run along. Owns neither the run nor the link: the caller opens and closes both."""
 
-    def __init__(
-        self,
-        services: Services,
-        link: Link,
-        active: ActiveRun,
-        mode: Mode,
-        source: Source | None = None,
-        waking: Waking | None = None,
-    ) -> None:
-        self._moves = Moves(services, link, active, mode, source, waking)
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
 
     @property
     def run_id(self) -> str:

@@ -25,6 +25,7 @@ from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import prewake
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
+from orchestrator.workflows.moves import Moves
 from orchestrator.workflows.resume import new_link, resumed
 from orchestrator.workflows.run import Finished, see_home
 
@@ -92,7 +93,7 @@ def _begin(services: Services, rest: SavedPlan) -> tuple[Driver, Link, ActiveRun
     link = new_link(services, rest.target)
     active = services.store.begin(rest.plan.run_id, rest.to_json())
     try:
-        later = Driver(services, link, active, "launch")
+        later = Driver(Moves(services, link, active, "launch"))
         later.begin()
         try:
             later.take_machine()

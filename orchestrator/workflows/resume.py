@@ -18,6 +18,7 @@ from orchestrator.errors import ConflictError, FcctlError, HostError, MachineSto
 from orchestrator.ports import Services
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
+from orchestrator.workflows.moves import Moves
 
 if TYPE_CHECKING:
     from orchestrator.workflows.debts import Effort
@@ -45,8 +46,14 @@ def new_link(services: Services, target: Target, *, patience_s: float | None = N
 
 
 @contextmanager
-def resumed(services: Services, run_id: str, *, patience_s: float | None = None) -> Iterator[Driver]:
+def resumed(
+    services: Services, run_id: str, *, patience_s: float | None = None, doubt: Callable[[], None] | None = None
+) -> Iterator[Driver]:
     """A driver for an active run, taken over from whoever left it.
+
+    Args:
+        patience_s: instead of the target's ``reconnect_s``.
+        doubt: one of :attr:`Link.doubts`.
 
     Raises:
         ConflictError: another fcctl is following this run right now.
@@ -62,7 +69,8 @@ def resumed(services: Services, run_id: str, *, patience_s: float | None = None)
     try:
         saved = _readable(run_id, active.plan)
         link = new_link(services, saved.target, patience_s=patience_s)
-        yield Driver(services, link, active, "resume")
+        link.doubts += [doubt] if doubt is not None else []
+        yield Driver(Moves(services, link, active, "resume"))
     finally:
         active.release()
         if link is not None:

@@ -12,6 +12,7 @@ from orchestrator.errors import FcctlError, HostFault, LinkLost
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
+from orchestrator.workflows.moves import Moves
 from orchestrator.workflows.waking import Waking
 
 
@@ -52,7 +53,7 @@ def run(
     """
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
-        driver = Driver(services, link, active, "launch", source, waking)
+        driver = Driver(Moves(services, link, active, "launch", source, waking))
         driver.begin()
         if begun is not None:
             begun()

@@ -2,7 +2,8 @@
 
 import os
 import time
-from typing import Optional
+from contextlib import contextmanager
+from typing import Iterator, Optional
 
 from fcctl_remote import files, process, progress, runs, wire
 from fcctl_remote.events import EventLog
@@ -33,13 +34,10 @@ def settle(run: RunLayout) -> bool:
 def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
     """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
     plan = runs.load_plan(run)
-    if plan is None or runs.has_begun(run) or runs.is_finished(run):
+    if plan is None:
         return False
-    fd = files.try_lock(run.supervisor_lock)
-    if fd is None:
-        return False
-    try:
-        if runs.has_begun(run) or runs.is_finished(run):
+    with unbegun(run) as ours:
+        if not ours:
             return False
         cancelled = cancelled or _asked_to_end(run)
         if cancelled is not None:
@@ -49,9 +47,19 @@ def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
         else:
             return False
         _conclude(run, runs.unstarted_outcome(plan, status, message))
-    finally:
-        os.close(fd)
     return True
+
+
+@contextmanager
+def unbegun(run: RunLayout) -> Iterator[bool]:
+    """Whether nobody has taken the run up; nobody does until this is left."""
+    fd = None if runs.has_begun(run) or runs.is_finished(run) else files.try_lock(run.supervisor_lock)
+    try:
+        # Once more, now that it is ours: its supervisor may have come and gone meanwhile.
+        yield fd is not None and not (runs.has_begun(run) or runs.is_finished(run))
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def _asked_to_end(run: RunLayout) -> Optional[str]:

@@ -115,13 +115,7 @@ def _start(layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str]
 
 def _withdraw(run: RunLayout) -> bool:
     """Take the plan back, so that nobody waits for a run that tmux did not start; False if it did."""
-    fd = files.try_lock(run.supervisor_lock)
-    if fd is None:
-        return False
-    try:
-        if runs.has_begun(run) or runs.is_finished(run):
-            return False
-        os.unlink(run.plan)
-    finally:
-        os.close(fd)
-    return True
+    with lost.unbegun(run) as ours:
+        if ours:
+            os.unlink(run.plan)
+    return ours

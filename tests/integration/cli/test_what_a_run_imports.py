@@ -40,7 +40,8 @@ entry()
 BEFORE_LOGIN = """
     adapters adapters.hosts adapters.hosts.connector adapters.hosts.known_hosts adapters.hosts.ssh
     adapters.hosts.ssh_auth adapters.hosts.ssh_config adapters.hosts.ssh_library adapters.hosts.ssh_link
-    adapters.hosts.transport adapters.logging_setup adapters.machine_book adapters.price_file adapters.system_clock
+    adapters.hosts.transport adapters.logging_setup adapters.machine_book adapters.price_file adapters.replace_file
+    adapters.system_clock
     adapters.workspace app
     cli cli.amounts cli.commands cli.context cli.entry cli.failures cli.launching cli.main cli.options cli.output
     cli.run
