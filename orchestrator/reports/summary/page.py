@@ -29,10 +29,10 @@ def render(report: Report, charts: Sequence[Chart], *, made_by: str = "fcctl", f
     Raises:
         FcctlError: Jinja2 or vl-convert is not installed.
     """
-    from markupsafe import Markup
+    template = environment().get_template("report.html.j2")
+    from markupsafe import Markup  # it comes with Jinja2, and so does the error without it
 
     pictures = {chart.name: Markup(inline_svg(chart.spec)) for chart in charts}  # noqa: S704  shapes and text only
-    template = environment().get_template("report.html.j2")
     return template.render(
         report=report, charts=charts, pictures=pictures, levers=words.levers(report), made_by=made_by,
         for_paper=for_paper, policy=POLICY, style=Markup(styles()),  # noqa: S704  a file of ours

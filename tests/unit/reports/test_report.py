@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.domain.records import CostRecord
+from orchestrator.errors import FcctlError
 from orchestrator.reports.summary import as_json, drawing, markdown, page, words
 from orchestrator.reports.summary.build import build
 from orchestrator.reports.summary.charts import charts
@@ -183,6 +185,15 @@ def test_json_says_the_same(h200: Report) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the page
+def test_without_its_libraries_it_says_what_to_install(h200: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jinja2", "markupsafe"):
+        monkeypatch.setitem(sys.modules, name, None)
+    page.environment.cache_clear()
+    with pytest.raises(FcctlError, match="an HTML report cannot be made here") as caught:
+        page.render(h200, [])
+    assert "fcctl[web]" in str(caught.value.hint)
+
+
 def test_the_page_needs_nothing_from_elsewhere_and_holds_no_script(html: str) -> None:
     elements = Elements(html)
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {t for t, _ in elements.tags}
