@@ -56,7 +56,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             error = click.UsageError(f"there is no command '{args[0]}'", ctx)
-            error.fcctl_hint = did_you_mean(args[0], VERBS)  # type: ignore[attr-defined]  # ours, beside click's own
+            hint = "fcctl --help, or fcctl COMMAND --help" if args[0] == "help" else did_you_mean(args[0], VERBS)
+            error.fcctl_hint = hint  # type: ignore[attr-defined]  # ours, beside click's own
             raise error
         return super().resolve_command(ctx, args)
 

@@ -21,10 +21,10 @@ _RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
 def completion(cli: Cli, shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print the completion script for SHELL: bash, zsh or fish.
 
     \b
     bash:  fcctl completion bash > ~/.local/share/bash-completion/completions/fcctl

@@ -117,12 +117,12 @@ def launch(
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()
         services = app.services(cli, observer, hosts)
-        observer.phase("source", "reading")
         reading = ahead(lambda: services.source.read(workspace.root))
         comparing = compare(services) if compare else None
         from orchestrator.workflows.prepare import prepare
 
         config, asked = workspace.config, wanted(on)
+        observer.phase("source", "reading")
         prepared = prepare(services, workspace.root, config.project.name, config.budget, asked, reading.result())
         if how.dry_run:
             observer.close()

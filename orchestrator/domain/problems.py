@@ -77,7 +77,8 @@ def _words(model: type[BaseModel], path: Path, details: Any, prefix: Path) -> tu
     hint = (
         "in quotes it is text" if kind == "string_type" and isinstance(details["input"], bool | int | float) else None
     )
-    return f"{name}: {details['msg'][:1].lower()}{details['msg'][1:]}, not {_shown(details['input'])}", hint
+    expected = details["msg"].split(", unable to parse")[0]  # what it is instead follows
+    return f"{name}: {expected[:1].lower()}{expected[1:]}, not {_shown(details['input'])}", hint
 
 
 def _shown(value: object) -> str:

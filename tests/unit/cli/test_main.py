@@ -103,6 +103,7 @@ def test_an_error_as_json(verb: dict[str, Cli], capsys: pytest.CaptureFixture[st
     [
         (["prob"], "there is no command 'prob'", "did you mean 'probe'?"),
         (["zzz"], "there is no command 'zzz'", "known: attach, "),
+        (["help"], "there is no command 'help'", "fcctl --help"),
         (["probe", "--limt", "1"], "no such option '--limt'", "did you mean '--limit'?"),
         (["probe", "--jsn"], "no such option '--jsn'", "did you mean '--json'?"),
         (["--jsn", "probe"], "no such option '--jsn'", "did you mean '--json'?"),

@@ -96,7 +96,12 @@ def test_local_can_be_something_else() -> None:
         ('[project]\nnam = "x"\n', "fcctl.toml:2", "unknown key 'nam' in project", "did you mean 'name'?"),
         ("\n[budgets]\nper_run_usd = 1\n", "fcctl.toml:2", "unknown section 'budgets'", "did you mean 'budget'?"),
         ("budget.per_run = 1\n", "fcctl.toml:1", "unknown key 'per_run' in budget", "did you mean 'per_run_usd'?"),
-        ('[budget]\nper_run_usd = "much"\n', "fcctl.toml:2", "budget.per_run_usd: input should be a valid number", ""),
+        (
+            '[budget]\nper_run_usd = "much"\n',
+            "fcctl.toml:2",
+            "budget.per_run_usd: input should be a valid number, not 'much'",
+            "",
+        ),
         ("[budget]\nper_run_usd = nan\n", "fcctl.toml:2", "finite number", ""),
         ("[budget]\nper_run_usd = inf\n", "fcctl.toml:2", "finite number", ""),
         ("[budget]\nper_run_usd = -1\n", "fcctl.toml:2", "greater than 0", ""),
