@@ -92,7 +92,7 @@ def resume(cli: Cli, name: str) -> None:
             with observer.aside():
                 agree_on_one(cli, saved, capped=place.budget.per_run_usd is not None)
 
-        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked))
+        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.doubt))
 
 
 def agree(cli: Cli, plans: Sequence[Prepared]) -> None:

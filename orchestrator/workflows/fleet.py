@@ -161,20 +161,16 @@ class Conductor:
         return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)
 
     def link(self) -> Link:
-        """To the search's machine; given up early if that is away and another could go on."""
+        """To the search's machine."""
         link = Link(self.services.hosts, self._saved.target, self.services.clock, self.observer)
-        away: list[float] = []
-
-        def doubt() -> None:
-            now = self.services.clock.monotonic()
-            if self._hub.is_up:
-                away.clear()
-            away.append(now)
-            if now - away[0] > LEADER_AWAY_S and self._heir() is not None:
-                raise LinkLost(f"no link to {self._saved.target.name} for {now - away[0]:.0f} s, and others answer")
-
-        link.doubt = doubt
+        link.doubts.append(self.doubt)
         return link
+
+    def doubt(self) -> None:
+        """Of a link that broke: raises LinkLost if the search's machine stays away and another could go on."""
+        away_s = self._hub.away_s
+        if away_s > LEADER_AWAY_S and self._heir() is not None:
+            raise LinkLost(f"no link to {self._saved.target.name} for {away_s:.0f} s, and others answer")
 
     # ------------------------------------------------------------------------------------------------- what happens
     def _search_is_there(self, run_id: str) -> bool:

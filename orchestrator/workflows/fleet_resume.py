@@ -56,8 +56,13 @@ def _member(
     return Prepared(there, source) if there is not None else plan_member(services, place, search, source, host)
 
 
-def go_on_with(services: Services, run_id: str, agree: Callable[[SavedPlan], None]) -> Finished | None:
+def go_on_with(
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None]
+) -> Finished | None:
     """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
+
+    Args:
+        doubt: whether a machine that cannot be reached is waited for.
 
     Raises:
         Detached: Ctrl-C; it goes on.
@@ -68,7 +73,7 @@ def go_on_with(services: Services, run_id: str, agree: Callable[[SavedPlan], Non
 
         return go_on(services, run_id, agree)
     try:
-        with resumed(services, run_id) as driver:
+        with resumed(services, run_id, doubt=doubt) as driver:
             record = driver.finish()
             if record is None:
                 raise RuntimeError("a run that is waited for has an end")

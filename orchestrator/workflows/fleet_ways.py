@@ -54,6 +54,7 @@ class Way(ABC):
         self._on_host = on_host
         self._runs: list[str] = []
         self._closed = threading.Event()
+        self._down_since: float | None = None  # once it was reached
         self._thread = threading.Thread(target=self._keep, name=f"fcctl-way-{target.name}", daemon=True)
 
     def start(self) -> None:
@@ -70,6 +71,11 @@ class Way(ABC):
     @property
     def is_up(self) -> bool:
         return self.passage is not None
+
+    @property
+    def away_s(self) -> float:
+        """For how long its machine, which had been reached, is out of reach, seconds."""
+        return 0.0 if self.is_up or self._down_since is None else time.monotonic() - self._down_since
 
     def close(self) -> None:
         self._closed.set()
@@ -107,6 +113,7 @@ class Way(ABC):
             try:
                 self._use(passage)
             finally:
+                self._down_since = time.monotonic()
                 self.passage = None
 
     @abstractmethod

@@ -55,7 +55,7 @@ class MachineHold:
         self.timer = Timer(self._held)
         self.watch = Watch(self._held)
         self.letting_go = LettingGo(self._held)
-        link.doubt = self.watch.check
+        link.doubts.append(self.watch.check)
 
     # ----------------------------------------------------------------------------------------------------- acquire
     def acquire(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:

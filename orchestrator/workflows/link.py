@@ -32,8 +32,8 @@ class Link:
 
     def __init__(self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer) -> None:
         self.target = target
-        #: Called after each failed attempt to reconnect: raises if there is no use in trying again.
-        self.doubt: Callable[[], None] | None = None
+        #: Called after each failed attempt to reconnect: they raise if there is no use in trying again.
+        self.doubts: list[Callable[[], None]] = []
         self._host_ahead_s = 0.0
         self._hosts = hosts
         self._clock = clock
@@ -120,14 +120,14 @@ class Link:
                 lost = e
             except HostUnreachable as e:
                 self._ask_doubt()
-                if e.reason not in _PASSING and not (e.reason == "login" and self.doubt):
+                if e.reason not in _PASSING and not (e.reason == "login" and self.doubts):
                     raise
                 lost = e
 
     def _ask_doubt(self) -> None:
         """A machine that may be off is no longer tried; one that boots refuses logins for a while."""
-        if self.doubt is not None:
-            self.doubt()
+        for doubt in self.doubts:
+            doubt()
 
     def close(self) -> None:
         """End the session; the next call opens another."""

@@ -108,7 +108,7 @@ def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *
     ended: set[str] = set()
     request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
     link = new_link(services, saved.target)
-    link.doubt = doubt
+    link.doubts.append(doubt)
     try:
         _await_arrival(services, link, saved, wait=wait)
         for step_id in steps:

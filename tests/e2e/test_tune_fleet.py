@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,36 @@ def test_the_machine_with_the_search_is_killed_and_the_other_goes_on(
     assert {workers[number] for number in range(3, 12)} == {"b"}
     assert not secrets_below(other.home, search.workspace.root, private_home)
     assert search.workspace.active() == []
+
+
+#: fcctl, a minute being two seconds to it.
+SOON = """
+from orchestrator.workflows import fleet, fleet_ways
+fleet.LEADER_AWAY_S, fleet_ways.REMEMBER_S = 2.0, 0.3
+from orchestrator.cli.entry import entry
+entry()
+"""
+
+
+def test_the_machine_with_the_search_goes_for_good_and_the_other_goes_on(
+    tmp_path: Path, private_home: Path, sshd: LoopbackSshd, other: LoopbackSshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.workspace.FCCTL", [sys.executable, "-c", SOON])
+    search = Search(tmp_path, private_home, sshd, other)
+    search.until_it_says("trial   2 of 12")
+    search.until_it_says("\nhost b: 1 x cpu")
+    sshd.stop()  # what runs there goes on; nobody knows
+    search.until_it_says("12 trials", on="b")
+    said = search.ends()
+    assert "host box: out of reach; the search moves to b, with what was found" in said
+    (passed,) = by_age(search.workspace, "tune")
+    assert (passed["target"], passed["status"]) == ("b", "passed")
+    assert {trial["worker"].split("/")[0] for trial in search.trials(passed["run_id"])} >= {"b"}
+    sshd.start()  # the search there went on by itself, to its end
+
+    def is_settled() -> bool:
+        search.workspace.json("ps")
+        return search.workspace.active() == []
+
+    until(is_settled, "what was left on box is not brought home", search.runs["box"])
+    assert len(by_age(search.workspace, "tune")) == 2

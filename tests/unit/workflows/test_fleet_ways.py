@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from orchestrator.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Passage, Stream
 from orchestrator.reports.live import Silent
 from orchestrator.workflows import fleet_ways
-from orchestrator.workflows.fleet import Watching
+from orchestrator.workflows.fleet import Conductor, Watching
 from orchestrator.workflows.fleet_member import Impatient
 from orchestrator.workflows.fleet_ways import Hub, Spoke
 from tests.support.waiting import wait_for
@@ -45,7 +48,7 @@ class Machine:
         self.ports: dict[int, Callable[[], Stream]] = {}
         self.opened = 0
         self.dialled: list[int] = []
-        self.broken = False
+        self.broken = self.off = False
         self.listens: FcctlError | None = None
         self.dials: FcctlError | None = None
 
@@ -98,6 +101,8 @@ class Two:
 
     def open(self, target: Target) -> Passage:
         machine = self.machines[target.name]
+        if machine.off:
+            raise LinkLost("no route")
         machine.opened += 1
         return machine
 
@@ -160,6 +165,40 @@ def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> N
     wait_for(lambda: b.told(MEMBER) == 40002)
     two.machines["a"].broken = True
     wait_for(lambda: two.machines["a"].opened == 2)
+
+
+def test_for_how_long_a_machine_is_away(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(fleet_ways, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert two.hub.away_s == 0.0, "it has never been there"
+    two.there.add(SEARCH)
+    two.announce()
+    two.hub.start()
+    a = two.machines["a"]
+    wait_for(lambda: two.hub.scheduler is not None)
+    now[0] += 500
+    assert two.hub.away_s == 0.0
+    a.off = a.broken = True
+    wait_for(lambda: not two.hub.is_up)
+    now[0] += 61
+    assert two.hub.away_s == 61.0
+    a.off = False
+    wait_for(lambda: two.hub.is_up)
+    assert two.hub.away_s == 0.0
+    a.broken = True
+    wait_for(lambda: a.opened == 3)
+    assert two.hub.away_s < 61.0, "an hour ago does not count"
+
+
+@pytest.mark.parametrize(("away_s", "another", "waits"), [(59, True, True), (61, False, True), (61, True, False)])
+def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(away_s: int, another: bool, waits: bool) -> None:
+    conductor: Any = SimpleNamespace(
+        _hub=SimpleNamespace(away_s=float(away_s)),
+        _heir=lambda: object() if another else None,
+        _saved=SimpleNamespace(target=A),
+    )
+    with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
+        Conductor.doubt(conductor)
 
 
 def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
