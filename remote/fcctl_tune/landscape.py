@@ -177,10 +177,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         landscape = recorded(options.spec, options.storage, options.machine, options.date)
         files.write_atomic(options.out, landscape.dumps().encode("utf-8"))
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except TuneError as error:
+    except (OSError, ValueError, TuneError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{options.out}: {len(landscape)} configurations, {len(landscape.values)} of them work")

@@ -56,12 +56,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
     try:
         return Member(options).carry_out()
-    except Lacking as error:
-        code, said = UNAVAILABLE, error
     except TuneError as error:
-        code, said = 1, error  # type: ignore[assignment]
-    print("error: %s" % said, file=sys.stderr, flush=True)
-    return code
+        print("error: %s" % error, file=sys.stderr, flush=True)
+        return UNAVAILABLE if isinstance(error, Lacking) else 1
 
 
 class Member:

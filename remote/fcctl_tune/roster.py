@@ -113,7 +113,7 @@ class Roster:
                 there.setdefault(host.name, {})[str(worker.get("name"))] = address
                 self._seen(host, now)
         for name, guest in list(self._guests.items()):
-            self._count(name, there.get(name, {}))
+            self._count_deaths(name, there.get(name, {}))
             self._completed(guest, there.get(name, {}))
             if now - guest.seen > GONE_S:
                 self._forget(name)
@@ -155,7 +155,7 @@ class Roster:
             guest.host, guest.is_complete = host, False
         guest.seen = now
 
-    def _count(self, name: str, there: Mapping[str, str]) -> None:
+    def _count_deaths(self, name: str, there: Mapping[str, str]) -> None:
         known, now = self._workers.get(name, set()), set(there.values())
         if now:
             self.deaths += [name] * len(known - now)

@@ -240,7 +240,9 @@ class Server:
         return self._serving
 
     def _replenish(self) -> None:
-        self._waiting = [p for p in self._waiting if not p.ended or p.end()]  # type: ignore[func-returns-value]
+        for process in [p for p in self._waiting if p.ended]:
+            self._waiting.remove(process)
+            process.end()
         while len(self._waiting) < self.standbys:
             self._waiting.append(self._start())
 

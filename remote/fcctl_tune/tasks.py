@@ -185,8 +185,8 @@ def gathered(collect: Sequence[Any], env: Mapping[str, str], cwd: str, log: str)
             continue  # some tool's own file
         found += [document] if document is not None else []
     for spec in collect:
-        for path in matching(spec.file, env, cwd, log)[:MAX_DOCUMENTS]:
-            found.append(read_document(spec.reader, path, env))  # noqa: PERF401
+        paths = matching(spec.file, env, cwd, log)[:MAX_DOCUMENTS]
+        found += [read_document(spec.reader, path, env) for path in paths]
     by_kind: Dict[str, Any] = {}
     for document in found:
         kind = document["kind"]
