@@ -75,7 +75,7 @@ def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: F
 
 
 def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords) -> None:
-    add(fcctl, "--set", "SECONDS_=8")
+    add(fcctl, "--set", "SECONDS_=60")
     due_now(records)
     assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
     wait_for(lambda: records.at_work("often"), 30)
@@ -84,7 +84,10 @@ def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRe
     (records._path("often")).write_text("")
     records.append("often", (past, newest.model_copy(update={"due": newest.due - 60})))
     assert [f["outcome"] for f in fcctl("schedule", "tick")["firings"]][-1] == "overlap"
+    wait_for(lambda: any(run["state"] == "followed" and run["summary"] for run in fcctl("ps")["runs"]), 60)
+    fcctl("cancel", "--all")
     wait_for(lambda: "finished" in outcomes(records), 60)
+    assert records.read("often")[-1].status == "cancelled"
 
 
 def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
