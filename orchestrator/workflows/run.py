@@ -108,6 +108,9 @@ def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
 def _left_alone(error: LinkLost, driver: Driver) -> LinkLost:
     if not driver.submitted:
         return error
+    if driver.state.without_outcome == "abandoned":
+        hint = f"nothing was started there; to see where it breaks: fcctl doctor --on {driver.saved.target.name}"
+        return LinkLost(error.message, cause=error.cause, hint=hint)
     return LinkLost(
         error.message,
         cause=error.cause,

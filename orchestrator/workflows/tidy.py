@@ -20,7 +20,7 @@ def tidy_host(services: Services, link: Link) -> None:
 
 def make_room(services: Services, link: Link) -> None:
     """Before a run is sent: on a host whose disk is nearly full, not even the newest of the old runs stay."""
-    if link.session().hello.free_bytes < LOW_BYTES and (count := _forget_old(services, link, 0)):
+    if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := _forget_old(services, link, 0)):
         runs = f"{count} old run{'s' if count > 1 else ''}"
         services.observer.note(f"the disk of {link.target.name} is nearly full: {runs} deleted there")
 

@@ -292,7 +292,7 @@ class AgentSession:
         return LinkLost(
             "the connection broke",
             cause=f"{why}: {said}" if said else why if status is not None else None,
-            hint="the run goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+            hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
         )
 
 

@@ -43,11 +43,11 @@ def start(transport: Transport, runner: Runner, *, root: str, python: str | None
     try:
         return _started(transport, runner, root=root, python=python, timeout_s=timeout_s)
     except (HostUnusable, LinkLost):
-        _check_shell(transport)
+        _check_shell(transport, min(timeout_s, _PROBE_TIMEOUT_S))
         raise
 
 
-def _check_shell(transport: Transport) -> None:
+def _check_shell(transport: Transport, timeout_s: float) -> None:
     """Raises: HostUnusable, if no command can work there; nothing is said of a link that is dead."""
     if not transport.remote or not transport.alive():
         return
@@ -56,8 +56,8 @@ def _check_shell(transport: Transport) -> None:
     except LinkLost:
         return
     try:
-        answer = _answer(process)
-        ended = answer is not None and process.wait(_PROBE_TIMEOUT_S) is not None
+        answer = _answer(process, timeout_s)
+        ended = answer is not None and process.wait(timeout_s) is not None
         said = process.stderr()
     finally:
         process.close()
@@ -72,17 +72,17 @@ def _check_shell(transport: Transport) -> None:
     )
 
 
-def _answer(process: Process) -> bytes | None:
+def _answer(process: Process, timeout_s: float) -> bytes | None:
     """All that comes back; None if the other end falls silent or has no end."""
     answer = b""
     try:
-        process.write(b"fcctl-input\n", _PROBE_TIMEOUT_S)
+        process.write(b"fcctl-input\n", timeout_s)
         process.end_input()
     except OSError:  # it has ended: what it said on the way tells more
         pass
     try:
         while len(answer) <= _PROBE_BYTES:
-            part = process.read(4096, _PROBE_TIMEOUT_S)
+            part = process.read(4096, timeout_s)
             if not part:
                 return answer
             answer += part

@@ -110,7 +110,7 @@ class FrameStream:
 def silent(seconds: float) -> LinkLost:
     return LinkLost(
         "the connection fell silent", cause=f"nothing arrived for {seconds:g} s",
-        hint="the run goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+        hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
     )  # fmt: skip
 
 

@@ -125,6 +125,18 @@ def test_a_host_that_stays_away_leaves_the_run_to_the_next_command(
     assert (tmp_path / "c").read_text().split() == ["one", "two"]
 
 
+def test_a_host_that_never_answers_has_no_run_to_come_back_to(
+    tmp_path: Path, private_home: Path, sshd: LoopbackSshd
+) -> None:
+    (sshd.home / ".bashrc").write_text("sleep 30\n")
+    workspace = Workspace(tmp_path / "w", private_home, sshd, link_timeout_s=2.0, reconnect_s=0.0)
+    workspace.job("slow", SLOW)
+    done = workspace.fcctl("run", "slow", "--on", "box", "--set", f"COUNT={tmp_path / 'c'}", check=6)
+    assert "hint:  nothing was started there; to see where it breaks: fcctl doctor --on box" in done.stderr
+    assert workspace.only_run()["status"] == "error"
+    assert workspace.active() == []
+
+
 def test_pull_results_says_what_it_did_as_json(workspace: Workspace, tmp_path: Path) -> None:
     run_id = workspace.fcctl("run", "slow", "--on", "box", "-d", "--set", f"COUNT={tmp_path / 'c'}").stdout.strip()
     assert workspace.json("pull-results")["active"] == [run_id]
