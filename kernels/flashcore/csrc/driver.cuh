@@ -5,21 +5,29 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
-
-#ifndef CUDA_ON_CPU
-#include <cuda.h>
-#endif
-
 namespace flashcore {
 
+// What is needed of <atomic> and <cuda.h> is here: a twelfth of what the compilers of one tiling take is reading these
+// two, and a search has many built.
+
+// Of static storage: what one thread stores, another loads with all that was written before.
+template <typename T>
+struct Published {
+  T load() const { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
+  void store(T to) { __atomic_store_n(&value, to, __ATOMIC_RELEASE); }
+
+  T value;
+};
+
 #ifndef CUDA_ON_CPU
 
-using Launch = decltype(&cuLaunchKernel);
+// As cuLaunchKernel is declared: function, blocks, threads, bytes of shared memory, stream, parameters, extra.
+using Launch = int (*)(cudaFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cudaStream_t,
+                       void **, void **);
 
 inline int driver_launch(Launch &launch) {
-  static std::atomic<void *> known;
-  void *found = known.load(std::memory_order_acquire);
+  static Published<void *> known;
+  void *found = known.load();
   if (!found) {
     cudaDriverEntryPointQueryResult status{};
 #if CUDART_VERSION >= 12050
@@ -29,7 +37,7 @@ inline int driver_launch(Launch &launch) {
 #endif
     if (error) return error;
     if (status != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
-    known.store(found, std::memory_order_release);
+    known.store(found);
   }
   launch = reinterpret_cast<Launch>(found);
   return cudaSuccess;
@@ -48,7 +56,7 @@ struct Handle {
     if (const int error = driver_launch(launch)) return error;
     void *parameters[] = {&parameter};
     return launch(function, blocks.x, blocks.y, blocks.z, threads, 1, 1, static_cast<unsigned>(shared_bytes),
-                  static_cast<CUstream>(stream), parameters, nullptr);
+                  static_cast<cudaStream_t>(stream), parameters, nullptr);
   }
 
   cudaFunction_t function;

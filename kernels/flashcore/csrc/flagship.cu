@@ -71,7 +71,7 @@ constexpr int kDevices = 64;
 
 // What one device needs to know to run a kernel: asked once.
 struct Prepared {
-  std::atomic<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+  Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
   Handle<Task> handle;
 };
 
@@ -202,12 +202,12 @@ int ask_driver(int number, Device &device) {
 
 int current_device(int &number, Device &device) {  // remembered
   static Device known[kDevices];
-  static std::atomic<bool> ready[kDevices];
+  static Published<bool> ready[kDevices];
   if (const cudaError_t error = cudaGetDevice(&number)) return error;
   if (number >= kDevices) return cudaErrorInvalidValue;
-  if (!ready[number].load(std::memory_order_acquire)) {  // two threads may both ask: they write the same
+  if (!ready[number].load()) {  // two threads may both ask: they write the same
     if (const int error = ask_driver(number, known[number])) return error;
-    ready[number].store(true, std::memory_order_release);
+    ready[number].store(true);
   }
   device = known[number];
   return cudaSuccess;
@@ -216,7 +216,7 @@ int current_device(int &number, Device &device) {  // remembered
 // Let a kernel have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
 int prepare(const Candidate &c, int number, int &resident) {
   Prepared &known = c.of_device[number];
-  resident = known.resident.load(std::memory_order_acquire);
+  resident = known.resident.load();
   if (resident) return cudaSuccess;
   const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
   if (const cudaError_t error = cudaFuncSetAttribute(c.kernel, limit, c.shared_bytes)) return error;
@@ -225,7 +225,7 @@ int prepare(const Candidate &c, int number, int &resident) {
     return error;
   if (const int error = known.handle.open(c.kernel)) return error;  // two threads may both ask: they write the same
   resident = resident > 1 ? resident : 1;
-  known.resident.store(resident, std::memory_order_release);
+  known.resident.store(resident);
   return cudaSuccess;
 }
 

@@ -148,13 +148,13 @@ FLASHCORE_API int flashcore_peak_copy(const void *from, void *to, int64_t bytes,
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   constexpr int kDevices = 64;
   static flashcore::Handle<int> handles[kDevices];
-  static std::atomic<bool> ready[kDevices];
+  static flashcore::Published<bool> ready[kDevices];
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   if (device >= kDevices) return cudaErrorInvalidValue;
-  if (!ready[device].load(std::memory_order_acquire)) {
+  if (!ready[device].load()) {
     if (const int error = handles[device].open(peak_empty)) return error;
-    ready[device].store(true, std::memory_order_release);
+    ready[device].store(true);
   }
   return handles[device].start(peak_empty, dim3(1), 32, 0, args->stream, 0);
 }
