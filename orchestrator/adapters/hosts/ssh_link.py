@@ -275,7 +275,9 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
     def _unknown(self, key: paramiko.PKey) -> NoReturn:
         settings = self._settings
-        file = settings.known_hosts[0] if settings.known_hosts else "~/.ssh/known_hosts"
+        files = [str(file) for file in settings.known_hosts]
+        kept = bool(files) and files[0] != os.devnull
+        file = files[0] if kept else os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - pathlib is not needed yet
         host, _ = settings.key_name
         if settings.proxy_jump or settings.proxy_command:
             see = f"ssh {shlex.quote(settings.name)}"  # ssh-keyscan cannot go through a proxy
@@ -283,7 +285,9 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
             see = f"ssh-keyscan -p {settings.port} {shlex.quote(settings.host)}"
             if settings.host_key_alias:
                 see += f" | sed 's/^[^ ]*/{host}/'"
-            see += f" >> {shlex.quote(str(file))}"
+            see += f" >> {shlex.quote(file)}"
+        if not kept:
+            see += f', and say `known_hosts = "{file}"` in the target, since your SSH configuration keeps no keys'
         raise HostUnreachable(
             f"the key of {settings} is not known",
             reason="key",

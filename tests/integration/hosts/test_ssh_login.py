@@ -197,6 +197,13 @@ def test_unknown_key(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None
     assert client.works(sshd.target(known_hosts=str(empty)))
 
 
+def test_unknown_key_where_none_are_kept(client: Client, sshd: LoopbackSshd, private_home: Path) -> None:
+    """``UserKnownHostsFile /dev/null``: a key that is added there is gone."""
+    hint = client.refused(sshd.target(known_hosts="/dev/null")).hint or ""
+    place = private_home / ".ssh/known_hosts"
+    assert f'>> {place}, and say `known_hosts = "{place}"` in the target' in hint
+
+
 def test_changed_key_is_loud(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
     other = generate_key(tmp_path / "other")
     kind, blob = Path(f"{other}.pub").read_text().split()[:2]
