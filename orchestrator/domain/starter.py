@@ -194,7 +194,11 @@ def _python_steps(found: Findings) -> list[_Step]:
         steps.append(_build(found, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
     elif found.python_build:
         more = " pytest" if found.python_tests else ""
-        line = f"{python} -m venv --system-site-packages build/venv\nbuild/venv/bin/python -m pip install .{more}"
+        pip = "build/venv/bin/python -m pip install"
+        line = (
+            f"{python} -m venv --system-site-packages build/venv\n"
+            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # where no index is reached"
+        )
         steps.append(_build(found, line, "A virtual environment of the run's own; it sees the target's torch.", ()))
         python = "build/venv/bin/python"
     if found.python_tests:
