@@ -111,7 +111,6 @@ def test_every_gate_has_a_hint_and_passes_on_a_good_run(name: str) -> None:
         ("phase1", {"ratio": 0.2}, ["1 / 7"]),
         ("phase1", {"tensor": 3.0}, ["tensor_active_pct"]),
         ("phase1", {"smem": 70000}, ["smem_dynamic"]),
-        ("build", {"registers": 255}, ["< 255"]),
         ("evidence", {"both": 18}, ["fewest_both >= 19"]),
         ("phase1", {"p50": 250.0}, ["< 200"]),
         ("phase2", {"p50": 60.0, "ratio": 0.07}, ["< 58", "1 / 15"]),
