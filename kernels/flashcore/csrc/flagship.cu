@@ -261,13 +261,14 @@ int start(const Candidate &c, const flashcore_args &args, int number) {
 // do in 8 or less; what a key costs is then 1.6 times as much.
 double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
   const bool one_tile = c.warp_rows == 16;  // of mma, for a warp
-  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
-                         (device.minor == 0 ? 1 : 1.6);
   const double latency = one_tile ? (c.pipelined ? 94 : 116) : 234, ends = c.groups == 1 ? 65 : 540;
   const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
   const double share = blocks / device.processors, each = std::ceil(share);
   const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
   const double longest = static_cast<double>(tiles_of(tiles, c.groups));
+  const bool many_small = c.keys == 16 && longest > 2;  // steps, each with its barrier
+  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
+                         (many_small ? 1.25 : 1) * (device.minor == 0 ? 1 : 1.6);
   double mean = longest, rounds = std::ceil(each / resident), here = each;
   if (args.causal) {
     const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
