@@ -29,6 +29,11 @@ class Host:
         return f"{self.name}:{self.member}" if self.member else self.name
 
     @property
+    def process(self) -> str:
+        """Of its member, the same when that joins anew: its link broke, and nothing else is known to."""
+        return self.member.partition(".")[0]
+
+    @property
     def model(self) -> str:
         """Of its GPUs, of one model all."""
         return self.devices[0].model

@@ -23,8 +23,8 @@ from fcctl_tune.stations import DEFAULT, PROBE, WARM, Flight, Station, roomiest
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
 
-#: Hosts that a trial is tried on, one after the other lost under it.
-TRIES = 3
+#: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.
+TRIES, MOST_LOSSES = 3, 9
 #: Trials in a row that no worker could carry out, before the search is given up.
 MAX_LOST = 5
 #: After SIGTERM, how long a timing under way may still take, seconds.
@@ -141,15 +141,16 @@ class Engine:
             self.cluster.cancel(call)
             self._where.pop(call)
         for flight in station.trials:
-            self._begin_again(flight, "its hosts were lost")
+            self._begin_again(flight, station.host, "its hosts were lost")
         if station.host.key == self.lead:
             self.lead = next((key for key, one in self._stations.items() if one.is_ready), "")
             self.lead = self.lead or next(iter(self._stations), "")
 
-    def _begin_again(self, flight: Flight, reason: str) -> None:
-        flight.moves += 1
+    def _begin_again(self, flight: Flight, host: Host, reason: str) -> None:
+        """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
+        flight.lost_under.append((host.name, host.process))
         flight.is_checked = False
-        if flight.moves >= TRIES:
+        if len(set(flight.lost_under)) >= TRIES or len(flight.lost_under) >= MOST_LOSSES:
             self._tell(flight, "lost", reason)
         else:
             self._waiting.append(flight)
@@ -207,7 +208,7 @@ class Engine:
         if station.host.key != self.lead and not getattr(error, "killed", False):
             station.faults += 1
             if flight.is_trial:
-                self._begin_again(flight, str(error))
+                self._begin_again(flight, station.host, str(error))
             if isinstance(error, TuneError) or station.faults >= TRIES or not flight.is_trial:
                 self._leave_out(station, str(error))
             return

@@ -54,11 +54,6 @@ def _key(said: Mapping[str, Any]) -> str:
     return Host(str(said.get("host")), 1, (), member=str(said.get("member", ""))[:LONGEST]).key
 
 
-def _process(host: Host) -> str:
-    """Of a host's member, which has joined some times."""
-    return host.member.partition(".")[0]
-
-
 def _member_of(said: Mapping[str, Any]) -> str:
     return _text(said.get("member", ""))
 
@@ -143,7 +138,7 @@ class Roster:
         guest = self._guests.get(host.name)
         is_news = True
         if guest is not None and guest.host.key != host.key:
-            is_news = _process(guest.host) != _process(host)
+            is_news = guest.host.process != host.process
             self._forget(host.name, is_news)  # another member took its place, or this one joined anew
             self._past.add(guest.host.key)
             guest = None

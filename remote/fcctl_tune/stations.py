@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from fcctl_tune.cluster import Host
 from fcctl_tune.records import Trial
@@ -28,7 +28,7 @@ class Flight:
     worker: str = ""
     is_timed: bool = False  # it is built, and checked or timed now
     is_checked: bool = False  # on this host
-    moves: int = 0  # hosts that were lost under it
+    lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
     seconds: Dict[str, float] = field(default_factory=dict)
 
     @property

@@ -37,8 +37,8 @@ SPEC = Spec.from_dict(
 )  # fmt: skip
 
 
-def host(name: str = "", cpus: int = 3, gpus: int = 1) -> Host:
-    return Host(name, cpus, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)))
+def host(name: str = "", cpus: int = 3, gpus: int = 1, member: str = "") -> Host:
+    return Host(name, cpus, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)), member=member)
 
 
 class Cluster:
@@ -58,7 +58,7 @@ class Cluster:
         self._keys = itertools.count()
 
     def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
-        assert host in [h.name for h in self.hosts]
+        assert host in [h.key for h in self.hosts]
         call = f"{function.__name__}-{next(self._keys)}"
         queue = self.waiting.setdefault((host, slot), deque())
         if priority:
@@ -84,10 +84,10 @@ class Cluster:
         self.left_out[host] = reason
         self.goes(host)
 
-    def goes(self, name: str) -> None:
-        self.hosts = [h for h in self.hosts if h.name != name]
-        for key in [key for key in self.waiting if key[0] == name]:
-            del self.waiting[key]
+    def goes(self, key: str) -> None:
+        self.hosts = [h for h in self.hosts if h.key != key]
+        for slot in [slot for slot in self.waiting if slot[0] == key]:
+            del self.waiting[slot]
 
     def heard(self, seconds: float) -> list[tuple[str, Any]]:
         found = []
@@ -368,6 +368,29 @@ def test_a_trial_whose_hosts_are_lost_three_times_is_lost(study: Study) -> None:
     assert len(flight_of) == 3
     (lost,) = [r for r in study.records() if not r.is_timed]
     assert (lost.params["P"], lost.state, lost.reason) == (1, "lost", "its hosts were lost")
+
+
+@pytest.mark.parametrize(("member", "state"), [("one.%d", "complete"), ("%d.1", "lost")])
+def test_a_link_that_breaks_three_times_costs_no_trial_as_three_crashes_do(
+    study: Study, member: str, state: str
+) -> None:
+    cluster = Cluster(host("a", cpus=1), host("b", cpus=9, member=member % 0))
+    breaks: list[int] = []
+
+    def turned() -> None:  # the trial with P = 1 is tried on b
+        b = cluster.hosts[-1]
+        queued = [argument for slot in ("cpu", "gpu") for _, argument in cluster.waiting.get((b.key, slot), ())]
+        tried = [getattr(argument, "candidate", argument) for argument in queued if not isinstance(argument, int)]
+        if len(breaks) < 3 and any(one.values["P"] == 1 and one.number > 0 for one in tried):
+            breaks.append(1)
+            cluster.goes(b.key)
+            cluster.hosts.append(host("b", cpus=9, member=member % len(breaks)))
+
+    cluster.turned = turned
+    engine(study, cluster).run()
+    assert len(breaks) == 3
+    assert by_p(study)[1].state == state
+    assert all(record.is_timed for record in study.records()) == (state == "complete")
 
 
 def test_if_the_first_host_goes_another_leads(study: Study) -> None:
