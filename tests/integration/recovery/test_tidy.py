@@ -42,5 +42,6 @@ def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the disk of here is nearly full: 2 old runs deleted there" in done.stderr
-    mine = sorted(workspace.runs())
-    assert sorted(p.name for p in (workspace.home / ".fcctl/runs").iterdir()) == [mine[0], mine[-1]]
+    mine = sorted(workspace.runs().values(), key=lambda run: str(run["created"]))
+    there = {p.name for p in (workspace.home / ".fcctl/runs").iterdir()}
+    assert there == {mine[0]["run_id"], mine[-1]["run_id"]}
