@@ -226,7 +226,8 @@ VARIANTS: dict[str, Variant] = {
             name="flagship",
             device="cuda",
             source=CSRC / "flagship.cu",
-            summary="fused further: independent groups of warps, the next scores in place, tiling chosen by shape and device",
+            summary="fused further: independent groups of warps, the next scores in place, "
+            "tiling chosen by shape and device",
             parameters=(
                 Parameter("TILE_M", (0, 16, 32, 64, 128), 0, "query rows per block; 0: all by shape and device"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
