@@ -110,7 +110,7 @@ def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
 #: Parameters of the flagship where TILE_M is 0.
 _CHOSEN_BY_SHAPE = {
     "TILE_M": 0, "WARP_ROWS": 16, "TILE_N": 64, "WARPS_KV": 1, "STAGES": 1, "PIPELINED": 0, "MIN_BLOCKS": 0,
-    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64,
+    "STAGGERED": 0, "TENSOR_SUMS": 0, "SHARED_Q": 0, "HEAD_DIM": 64, "BFLOAT16": 0,
 }  # fmt: skip
 
 
@@ -242,6 +242,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: queries are read from shared memory in each step"),
                 Parameter("HEAD_DIM", (64, 128), 64, "of a library of one tiling; by shape and device both are in it"),
+                Parameter("BFLOAT16", (0, 1), 0, "1: a library of one tiling is for bfloat16, not FP16"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: chunks of a row in order, to see what bank conflicts cost"),
             ),
             constraints=(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # torch is needed to serve only
     from flashcore.launch import Kernel
 
 #: Parameters that are there to show what they cost, or that follow from the shape: no dimensions of a search.
-SETTLED = {"flagship": ("SWIZZLE", "HEAD_DIM")}
+SETTLED = {"flagship": ("SWIZZLE", "HEAD_DIM", "BFLOAT16")}
 #: Loaded libraries and drawn inputs that are kept; the default configuration comes again and again.
 MAX_KERNELS, MAX_CASES = 32, 8
 #: Places of the inputs that a bench uses, and the fewest samples worth another place.

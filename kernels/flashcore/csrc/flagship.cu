@@ -57,6 +57,9 @@
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
+#ifndef BFLOAT16
+#define BFLOAT16 0
+#endif
 // A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
 // at once, each with some of the tilings: those of 16 rows (1), of 32 (2), of 64 and more (4), those for D = 128 (8), or
 // a sum of these. The one with 1 has the functions of flashcore.h. FP16 and bfloat16 stay together: what the compiler
@@ -302,15 +305,12 @@ struct Lists {
 };
 
 #if TILE_M
-template <Type T>
-Candidates only() {
-  static constexpr Candidate candidates[] = {candidate<Tiling<
-      T, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED, TENSOR_SUMS, SHARED_Q>>()};
-  return all_of(candidates);
-}
-
 Lists lists(Type type, int dim) {
-  return {{type == Type::kHalf ? only<Type::kHalf>() : only<Type::kBfloat16>()}, dim == HEAD_DIM};
+  constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
+  static constexpr Candidate candidates[] = {
+      candidate<Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
+                       TENSOR_SUMS, SHARED_Q>>()};
+  return {{all_of(candidates)}, type == kOnly && dim == HEAD_DIM};
 }
 #else
 Lists lists(Type type, int dim) {

@@ -6,6 +6,7 @@ Not covered, by nature: what the compiler makes of it, memory ordering, and spee
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,8 @@ def test_right_on_awkward_lengths(
         assert excess(library, (1, 2, lengths[0], 64), (2, lengths[1]), causal=causal, seed=seed) < 3
 
 
-def right_with_shared_heads_of_keys(library: ctypes.CDLL, D: int) -> None:
-    for dtype in DTYPES:
+def right_with_shared_heads_of_keys(library: ctypes.CDLL, D: int, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    for dtype in dtypes:
         assert excess(library, (2, 6, 33, D), (2, 70), dtype=dtype, causal=True) < 3, (D, dtype)
 
 
@@ -105,11 +106,16 @@ def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.C
     right_with_shared_heads_of_keys(auto, D)
 
 
-def test_a_tiling_for_large_heads_with_shared_heads_of_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_tiling_for_large_heads_with_shared_heads_of_keys(number: int, tmp_path: Path) -> None:
     tile = {
         "TILE_M": 32, "WARP_ROWS": 32, "TILE_N": 32, "WARPS_KV": 2, "HEAD_DIM": 128, "SHARED_Q": 1, "STAGES": 2,
+        "BFLOAT16": number,
     }  # fmt: skip
-    right_with_shared_heads_of_keys(compile_on_cpu(VARIANTS["flagship"], tile, tmp_path), 128)
+    library = compile_on_cpu(VARIANTS["flagship"], tile, tmp_path)
+    right_with_shared_heads_of_keys(library, 128, [DTYPES[number]])
+    other = Args(B=1, H=1, S_q=1, S_kv=1, D=128, scale=1.0, dtype=1 - number)
+    assert library.flashcore_forward(other) == 1
 
 
 def test_a_negative_scale_and_large_scores(library: ctypes.CDLL) -> None:
