@@ -41,6 +41,7 @@ class Row:
     during: str | None = None
     #: How much this computer's clock is ahead of the cloud's, seconds.
     ahead_s: float = 0.0
+    #: ``preempted or lost``: whether the host program can say goodbye before the power goes.
     status: str | None = None
     then: tuple[tuple[str, int], ...] = ()
     #: Where the machine is in the end; None: nowhere.
@@ -49,6 +50,10 @@ class Row:
     kept: list[str] | None = None
     #: ``nothing``: no machine was on for a second.
     cost: Literal["nothing", "within the plan"] = "within the plan"
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        return tuple(self.status.split(" or ")) if self.status else ()
 
 
 def operation(code: str, **more: Any) -> Fault:
@@ -251,8 +256,8 @@ UNDER_A_RUN = (
         then=(("cancel --all --give-up", 0),)),
     Row("stopped-by-hand", "somebody stops it in the console", 100, ("stopped",), status="lost", command=WORK,
         during="stopped", then=(("cancel --all --give-up", 0),)),
-    Row("restarted-by-hand", "somebody stops and starts it in the console", 100, (), status="lost", command=WORK,
-        during="restarted", then=(("pull-results --wake last --yes", 0), ("hosts audit --stop", 0))),
+    Row("restarted-by-hand", "somebody stops and starts it in the console", 100, (), status="preempted or lost",
+        command=WORK, during="restarted", then=(("pull-results --wake last --yes", 0), ("hosts audit --stop", 0))),
     Row("deleted", "somebody deletes it", 100, ("deleted",), command=WORK, during="deleted", status="lost", zone=None),
     Row("shut-down-inside", "something on it shuts it down", 100, ("shut down",), status="lost", command=WORK,
         during="shut_down", then=(("cancel --all --give-up", 0),)),
