@@ -28,6 +28,7 @@ from orchestrator.emulator import power_command, processes
 POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
 HOST_KEY_KINDS = ("ed25519", "ecdsa")
 _LISTEN_LIMIT_S = 10.0
+_FREEZING_PASSES = 3
 
 _LOGIN = """\
 #!/bin/sh
@@ -182,8 +183,13 @@ class Guest:
         shutil.rmtree(self.volatile, ignore_errors=True)
 
     def freeze(self) -> None:
-        """Suspend: nothing runs, connections stay as they are."""
-        processes.send(self._tree() | processes.of_home(self.home), signal.SIGSTOP)
+        """Suspend: nothing runs, connections stay as they are.
+
+        In passes, for what was being started meanwhile, and since a tmux that is not stopped yet sends its stopped
+        panes on.
+        """
+        for _ in range(_FREEZING_PASSES):
+            processes.send(self._tree() | processes.of_home(self.home), signal.SIGSTOP)
 
     def thaw(self) -> None:
         processes.send(self._tree() | processes.of_home(self.home), signal.SIGCONT)
