@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,10 @@ from orchestrator.domain.schedule import Firing
 
 #: A record is read from its end; nobody asks a schedule about more.
 _NEWEST_BYTES = 4 << 20
+
+#: Whoever looks whether a firing is at work has its lock for a moment; a firing that begins just then does not take
+#: that for another one, seconds.
+_LOOKERS_S = 1.0
 
 
 class FiringRecords:
@@ -58,18 +63,20 @@ class FiringRecords:
     @contextmanager
     def firing(self, name: str) -> Iterator[bool]:
         """Held by whoever runs a firing of ``name``; False: another one is at work."""
-        with self._held(f"{name}.firing") as held:
+        with self._held(f"{name}.firing", _LOOKERS_S) as held:
             yield held
 
     def at_work(self, name: str) -> bool:
-        with self.firing(name) as free:
+        with self._held(f"{name}.firing") as free:
             return not free
 
     @contextmanager
-    def _held(self, name: str) -> Iterator[bool]:
+    def _held(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
+        path, limit = self._folder / f"{name}.lock", time.monotonic() + patience_s
         with disk_errors("lock the schedules", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock = OwnerLock.take(self._folder / f"{name}.lock", 0.0)
+            while (lock := OwnerLock.take(path, 0.0)) is None and time.monotonic() < limit:
+                time.sleep(0.01)
         try:
             yield lock is not None
         finally:

@@ -78,7 +78,7 @@ def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRe
     add(fcctl, "--set", "SECONDS_=60")
     due_now(records)
     assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
-    wait_for(lambda: records.at_work("often"), 60)
+    wait_for(lambda: records.at_work("often"), 30)
     newest = records.read("often")[-1]
     past = newest.model_copy(update={"due": newest.due - 60, "outcome": "missed"})
     (records._path("often")).write_text("")
