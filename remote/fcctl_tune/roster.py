@@ -68,7 +68,6 @@ def _text(said: Any) -> str:
 class Guest:
     host: Host
     seen: float  # when one of its workers was there last
-    is_news: bool = True  # not if it only joined anew, before it was missed for long
     is_complete: bool = False
 
 
@@ -91,6 +90,7 @@ class Roster:
         self._notice, self._dismiss = notice, dismiss
         self._guests: Dict[str, Guest] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
+        self._told: Set[str] = set()  # are there, as far as was told; one that only joins anew is no news
         self._past: Set[str] = set()  # keys of members in whose place others came
         self._workers: Dict[str, Set[str]] = {}  # addresses, by host
 
@@ -136,16 +136,14 @@ class Roster:
 
     def _seen(self, host: Host, now: float) -> None:
         guest = self._guests.get(host.name)
-        is_news = True
         if guest is not None and guest.host.key != host.key:
-            is_news = guest.host.process != host.process
-            self._forget(host.name, is_news)  # another member took its place, or this one joined anew
+            self._forget(host.name, joins_anew=guest.host.process == host.process)  # or another took its place
             self._past.add(guest.host.key)
             guest = None
         if guest is None:
             if len(self._guests) >= MOST_HOSTS:
                 return
-            guest = self._guests[host.name] = Guest(host, now, is_news)
+            guest = self._guests[host.name] = Guest(host, now)
         if guest.host != host:
             guest.host, guest.is_complete = host, False
         guest.seen = now
@@ -162,14 +160,16 @@ class Roster:
         if not guest.is_complete and names <= set(there):
             guest.is_complete = True
             back = "back, " if host.name in self._known else ""
-            if guest.is_news or not back:
+            if host.name not in self._told:
                 self._notice("host %s: %s%s" % (host.name, back, host.outline()))
+            self._told.add(host.name)
             self._known.add(host.name)
 
-    def _forget(self, name: str, is_news: bool = True) -> None:
-        guest = self._guests.pop(name)
+    def _forget(self, name: str, joins_anew: bool = False) -> None:
+        del self._guests[name]
         self._workers.pop(name, None)
-        if guest.is_complete and is_news:
+        if name in self._told and not joins_anew:
+            self._told.remove(name)
             self._notice("host %s: lost" % name)
 
     def leave_out(self, key: str, reason: str) -> None:
@@ -180,6 +180,7 @@ class Roster:
         if guest is not None and guest.host.key == key:
             del self._guests[name]
             self._workers.pop(name, None)
+            self._told.discard(name)
         self._notice("host %s: left out: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 

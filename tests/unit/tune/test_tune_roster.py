@@ -131,6 +131,25 @@ def test_one_that_only_joined_anew_is_another_host_and_no_news() -> None:
     assert [line.partition(",")[0] for line in seen.said[1:]] == ["host b: lost", "host b: back"]
 
 
+def test_one_that_is_lost_while_it_joins_anew_is_said_to_be() -> None:
+    seen = Seen()
+    seen.roster.look(workers(host("b", member="m.1")), 0.0)
+    seen.roster.look(dict(list(workers(host("b", member="m.2")).items())[:1]), 3.0)
+    assert len(seen.said) == 1
+    seen.roster.look({}, 3.0 + GONE_S + 1)
+    seen.roster.look(workers(host("b", member="n.1")), 30.0)
+    assert [line.partition(",")[0] for line in seen.said[1:]] == ["host b: lost", "host b: back"]
+
+
+def test_one_that_is_left_out_while_it_joins_anew_is_not_lost_besides() -> None:
+    seen = Seen()
+    seen.roster.look(workers(host("b", member="m.1")), 0.0)
+    seen.roster.look(dict(list(workers(host("b", member="m.2")).items())[:1]), 1.0)
+    seen.roster.leave_out("b:m.2", "no nvcc there")
+    seen.roster.look({}, GONE_S + 5)
+    assert seen.said[1:] == ["host b: left out: no nvcc there"]
+
+
 def test_workers_of_others_are_none_of_ours() -> None:
     seen = Seen(own="a")
     strangers = {"tcp://x:1": {"name": "x"}, "tcp://x:2": {"name": "y", FACTS: "?"}}
