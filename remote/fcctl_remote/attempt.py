@@ -98,6 +98,7 @@ class StepRun:
         state.attempts = attempt
         summary = state.summary
         summary.step, summary.step_started, summary.step_timeout_s = spec.id, time.time(), spec.timeout_s
+        supervisor.progress.save()  # first: who hears of it and asks is told the same
         supervisor.events.append(
             "step_started",
             {"step": spec.id, "attempt": attempt, "timeout_s": spec.timeout_s, "index": summary.step_index},

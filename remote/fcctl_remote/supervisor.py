@@ -124,8 +124,8 @@ class Supervisor:
                 break
             if behind != told:
                 told = summary.behind = behind
+                self.progress.save()  # first: who hears of it and asks is told the same
                 self.events.append("queued", {"behind": behind})
-                self.progress.save()
                 self.mirror.note("queued behind %s" % behind)
             self.signals.wait(QUEUE_POLL_S)
             self.progress.beat()
@@ -136,9 +136,9 @@ class Supervisor:
             self.deadline = time.monotonic() + self.plan.max_minutes * 60
         state = self.progress.state
         state.summary.status = "running"
+        self.progress.save()
         # On disk before anything runs: after a power cut no one may take the run up again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
-        self.progress.save()
         self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
         shared = environment.for_run(self.layout, self.run, self.plan, self.runner, self.warn)
         for index, spec in enumerate(self.plan.steps):

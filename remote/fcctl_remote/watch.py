@@ -80,10 +80,13 @@ class Watch:
         return self._offset
 
     def _reply(self, step: Optional[str]) -> Tuple[wire.WatchReply, bytes]:
+        # The events first, so that the summary knows of all that they tell; but with an ending go all events.
+        found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
         summary = runs.summary(self.run)
         if summary is None:
             raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
-        found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+        if summary.status in wire.RUN_ENDINGS:
+            found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
         reply = wire.WatchReply(found, offset, summary, telemetry=runs.last_sample(self.run))
         blob = b""
         if step is not None:

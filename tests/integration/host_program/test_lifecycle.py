@@ -237,7 +237,7 @@ def test_exclusive_runs_queue_and_the_machine_is_handed_on(host: Host, agent: Ag
     agent.wait_for(first, "step_started")
     second = agent.submit(step("b", "true"))
     assert agent.wait_for(second, "queued").data == {"behind": first}
-    wait_for(lambda: agent.call("status", {"run_ids": [second]})["runs"][0]["behind"] == first)
+    assert agent.call("status", {"run_ids": [second]})["runs"][0]["behind"] == first
     (host.run_dir(first) / "go").touch()
     assert agent.outcome(first).status == "passed"
     assert agent.outcome(second).status == "passed"
