@@ -102,11 +102,13 @@ class Host:
             agent.close()
         with contextlib.suppress(FileNotFoundError):
             Host.facts = (self.root / "facts.json").read_bytes()
-        for pid in self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):
-            try:
-                os.kill(pid, 9)
-            except OSError:
-                continue
+        deadline = time.monotonic() + 60
+        while left := self.processes(f"TMUX_TMPDIR={self.tmux_dir}"):  # again, for what one of them has just started
+            assert time.monotonic() < deadline, f"{left} outlive SIGKILL"
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, 9)
+            time.sleep(0.01)
 
 
 class Agent:
@@ -182,12 +184,12 @@ class Agent:
         self.call("submit", {"plan": wire.encode(plan)})
         return run_id
 
-    def outcome(self, run_id: str, within: float = 30.0) -> wire.Outcome:
+    def outcome(self, run_id: str, within: float = 120.0) -> wire.Outcome:
         """Watch the run to its end."""
         self.follow(run_id, within)
         return wire.decode(wire.Outcome, json.loads((self.host.run_dir(run_id) / "outcome.json").read_bytes()))
 
-    def follow(self, run_id: str, within: float = 30.0, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
+    def follow(self, run_id: str, within: float = 120.0, log_step: str | None = None) -> tuple[list[wire.Event], bytes]:
         """All events, and one step's log, until the run has ended and nothing is left to read."""
         events: list[wire.Event] = []
         log = bytearray()
@@ -204,7 +206,7 @@ class Agent:
                 return events, bytes(log)
         raise AssertionError(f"run {run_id} has not ended: {result['summary']}")
 
-    def wait_for(self, run_id: str, kind: str, within: float = 10.0) -> wire.Event:
+    def wait_for(self, run_id: str, kind: str, within: float = 60.0) -> wire.Event:
         """Wait until an event of this kind was written."""
         offset = 0
         deadline = time.monotonic() + within

@@ -94,5 +94,5 @@ def test_an_attached_run_whose_supervisor_is_killed_too_is_settled_by_the_next_a
     os.kill(supervisor, signal.SIGKILL)
     agent.process.kill()
     later = host.agent()
-    assert later.call("status", {"run_ids": [run_id]})["runs"][0]["status"] == "lost"
+    wait_for(lambda: later.call("status", {"run_ids": [run_id]})["runs"][0]["status"] == "lost")
     assert not host.processes(f"FCCTL_RUN_ID={run_id}")

@@ -16,6 +16,7 @@ import pytest
 
 from fcctl_remote import tree, watch, wire
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
+from tests.support.waiting import wait_for
 
 
 def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
@@ -24,46 +25,54 @@ def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
     assert hello.runner_sha256 == host.runner.stem
     assert hello.tools["tmux"] is not None
     assert hello.free_bytes > 0
-    assert abs(hello.time - time.time()) < 5
+    assert abs(hello.time - time.time()) < 60
     assert (host.root / "runner" / f"{host.runner.stem}.d" / "fcctl_remote" / "wire.py").is_file()
     assert host.root.stat().st_mode & 0o077 == 0 or host.root.parent == host.base
 
 
 def test_ticks_come_while_nothing_is_asked_and_during_a_long_call(agent: Agent) -> None:
-    run_id = agent.submit(step("quiet", "sleep 30"))
+    run_id = agent.submit(step("quiet", "sleep 300"))
     agent.wait_for(run_id, "step_started")
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
-    began = time.monotonic()
-    agent.call("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=2.6)))
-    assert 2.5 < time.monotonic() - began < 25, "and not until the step ends"
+    began, agent.ticks = time.monotonic(), 0
+    agent.call("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=2 * wire.TICK_S)))
+    assert 2 * wire.TICK_S - 0.1 < time.monotonic() - began < 250, "and not until the step ends"
     assert agent.ticks >= 2
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None:
-    run_id = agent.submit(step("quiet", "sleep 30"))
+    run_id = agent.submit(step("quiet", "sleep 300"))
     agent.wait_for(run_id, "step_started")
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     began = time.monotonic()
-    poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=30)))
+    poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=watch.MAX_WAIT_S)))
     time.sleep(0.2)
     cancel = agent.send("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
     assert [agent.receive()[0]["id"] for _ in range(2)] == [poll, cancel]
-    assert time.monotonic() - began < 25, "not the thirty seconds that it asked for"
+    assert time.monotonic() - began < watch.MAX_WAIT_S - 1, "not the minute that it asked for"
 
 
 def test_news_arrives_at_once(agent: Agent) -> None:
-    run_id = agent.submit(step("talk", "sleep 0.8; date +%s.%N; sleep 30"))
+    run_id = agent.submit(step("talk", "while sleep 0.4; do date +%s.%N; done"))
     agent.wait_for(run_id, "step_started")
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
-    _, blob = agent.call_blob("watch", wire.encode(wire.WatchRequest(run_id, size, "talk", 0, wait_s=10)))
-    assert time.time() - float(blob) < 0.25
+    request = wire.WatchRequest(run_id, size, "talk", 0, wait_s=10)
+
+    def late_s() -> float:
+        """How old the newest line was on its arrival; a machine that has much to do lets one or the other wait."""
+        reply, blob = agent.call_blob("watch", wire.encode(request))
+        request.log_offset = reply["log_offset"] + len(blob)
+        return time.time() - float(blob.split()[-1])
+
+    late_s()  # the poll may have begun after the line
+    wait_for(lambda: late_s() < 0.25)
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
 
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
-    run_id = agent.submit(step("one", "seq 20000"), step("two", "echo second; sleep 30"))
-    deadline = time.monotonic() + 10
+    run_id = agent.submit(step("one", "seq 20000"), step("two", "echo second; sleep 300"))
+    deadline = time.monotonic() + 60
     request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
     reply, blob = agent.call_blob("watch", wire.encode(request))
     while reply["log_step"] != "two" or not blob:
@@ -142,7 +151,7 @@ def test_files_lists_regular_files_only_and_fetch_brings_them(host: Host, agent:
     (deep / "lost").write_bytes(b"x")
     began = time.monotonic()
     listed = wire.decode(wire.FileList, agent.call("files", {"run_id": run_id}))
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 100
     files = {entry.path: entry for entry in listed.files}
     quoted = "artifacts/quote'\"; rm -rf $HOME"
     assert {"events.jsonl", "outcome.json", "steps/make/script.sh", "steps/make/log.txt"} <= set(files)
@@ -190,7 +199,7 @@ def test_a_fetch_is_cut_at_the_blobs_limit(host: Host, agent: Agent) -> None:
 
 
 def test_forget_spares_a_living_run(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("busy", "sleep 30"))
+    run_id = agent.submit(step("busy", "sleep 300"))
     agent.wait_for(run_id, "step_started")
     with pytest.raises(CallFailed) as caught:
         agent.call("forget", {"run_id": run_id})
@@ -257,7 +266,7 @@ def test_a_sender_that_fell_silent_does_not_hold_the_tree(host: Host, agent: Age
         assert stuck.poll() is None
         assert agent.call("tree_diff", {"workspace": "ws"}, b"[]")["changed"] == []
         stuck.stdin.close()
-        assert stuck.wait(5) == 1
+        assert stuck.wait(60) == 1
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "new\nline"])

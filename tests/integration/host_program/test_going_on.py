@@ -46,7 +46,7 @@ def test_another_source_is_another_run(agent: Agent) -> None:
 
 
 def test_a_run_that_goes_on_is_in_nobodys_way(agent: Agent) -> None:
-    first = agent.submit(step("slow", "sleep 30"))
+    first = agent.submit(step("slow", "sleep 300"))
     with pytest.raises(CallFailed, match=r"conflict: .* has not ended"):
         go_on(agent, first, step("use", "true"))
 

@@ -28,6 +28,12 @@ def _telemetry(host: Host) -> list[int]:
     return found
 
 
+def _is_up(host: Host, run_id: str, step_id: str) -> bool:
+    """Whether the step has said so, once it was ready for signals."""
+    log = host.run_dir(run_id) / f"steps/{step_id}/log.txt"
+    return log.exists() and log.read_text() == "up\n"
+
+
 def _supervisor(host: Host, run_id: str) -> int:
     return int((host.run_dir(run_id) / "supervisor.lock").read_text())
 
@@ -123,10 +129,9 @@ def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> Non
 @pytest.mark.parametrize("noticed_by", ["agent", "telemetry"])
 def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: Agent, noticed_by: str) -> None:
     run_id = agent.submit(
-        step("done", "echo one"), step("busy", "setsid sleep 300 & sleep 301"), step("never", "echo never")
+        step("done", "echo one"), step("busy", "setsid sleep 300 & echo up; sleep 301"), step("never", "echo never")
     )
-    wait_for((host.run_dir(run_id) / "steps/busy/log.txt").exists)
-    time.sleep(0.2)
+    wait_for(lambda: _is_up(host, run_id, "busy"))
     if noticed_by == "agent":
         host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
         for pid in _telemetry(host):
@@ -187,11 +192,10 @@ def test_a_run_submitted_before_a_restart_is_lost_for_who_watches(host: Host, ag
 @pytest.mark.parametrize(("status", "code"), [("cancelled", 103), ("over_budget", 5)])
 def test_cancel(host: Host, agent: Agent, status: str, code: int) -> None:
     run_id = agent.submit(
-        step("busy", "trap 'echo tidied; exit 0' TERM; while true; do sleep 0.05; done"), step("b", "true")
+        step("busy", "trap 'echo tidied; exit 0' TERM; echo up; while true; do sleep 0.05; done"), step("b", "true")
     )
-    agent.wait_for(run_id, "step_started")
-    time.sleep(0.2)
-    agent.call("cancel", {"run_id": run_id, "reason": "enough", "status": status, "grace_s": 5})
+    wait_for(lambda: _is_up(host, run_id, "busy"))
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "status": status, "grace_s": 60})
     events, log = agent.follow(run_id, log_step="busy")
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.exit_code, outcome.message) == (status, code, "enough")
@@ -202,10 +206,9 @@ def test_cancel(host: Host, agent: Agent, status: str, code: int) -> None:
     assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
 
 
-def test_cancel_kills_what_ignores_sigterm_after_the_grace(agent: Agent) -> None:
+def test_cancel_kills_what_ignores_sigterm_after_the_grace(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("deaf", "trap '' TERM; echo up; while true; do sleep 0.05; done"))
-    agent.wait_for(run_id, "step_started")
-    time.sleep(0.2)
+    wait_for(lambda: _is_up(host, run_id, "deaf"))
     began = time.monotonic()
     agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0.5})
     assert agent.outcome(run_id).status == "cancelled"
