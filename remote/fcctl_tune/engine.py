@@ -158,7 +158,7 @@ class Engine:
 
     def _ask(self) -> None:
         while True:
-            station = roomiest(self._stations.values())
+            station = roomiest(self._stations.values(), self.pace)
             if station is None:
                 return
             flight = self._next()
@@ -235,7 +235,7 @@ class Engine:
             self._default_built(station, built)
             return
         flight.took("build", built.seconds)
-        self.pace.built(time.monotonic())
+        self.pace.built(built.seconds, usable=not built.state)
         if built.state:
             self._tell(flight, built.state, built.reason)
         elif not station.is_ready:
@@ -281,12 +281,19 @@ class Engine:
     def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
-        flight.repeats = self.halving.repeats[flight.rung] * self.pace.factor(self.effort.gpus)
+        flight.repeats = self.halving.repeats[flight.rung] * self._factor(station)
         timing = Timing(flight.candidate, self.default, flight.repeats, self.seed, check=not flight.is_checked)
         if priority is None:
             priority = DEFAULT_FIRST if flight.trial.number == 0 else RISING if flight.rung else FRESH
         flight.is_timed = True
         self._measure(station, flight, slot.measure, timing, priority)
+
+    def _factor(self, station: Station) -> int:
+        """Reckoned of all hosts together, so that times of one are as good as another's."""
+        if station.is_behind:
+            return 1
+        hosts = [station.host for station in self._stations.values()]
+        return self.pace.factor(sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts))
 
     def _measure(
         self, station: Station, flight: Flight, function: Callable[..., Timed], argument: object, priority: int

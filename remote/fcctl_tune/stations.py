@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Tuple
 
 from fcctl_tune.cluster import Host
+from fcctl_tune.pace import AHEAD, Pace
 from fcctl_tune.records import Trial
 from fcctl_tune.tasks import Candidate
 
-#: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
-AHEAD = 3
 #: What a flight is for: a trial, the default's build on a host, whether the default works on one that came later, or
 #: that a GPU is met before there is something to time.
 TRIAL, DEFAULT, PROBE, WARM = "trial", "default", "probe", "warm"
@@ -63,15 +62,19 @@ class Station:
         return [call for call, flight in self.flights.items() if flight.is_timed]
 
     @property
-    def room(self) -> int:
-        """How many more trials are to be begun here."""
-        ahead = AHEAD * len(self.host.devices)
-        if len(self.in_timing) >= ahead:
-            return 0
-        return self.host.cpus + ahead - len(self.flights) - len(self.held)
+    def is_behind(self) -> bool:
+        """Whether more is built than its GPUs come to time soon."""
+        return len(self.in_timing) >= AHEAD * len(self.host.devices)
+
+    def room(self, pace: Pace) -> float:
+        """Which share of the trials that are to be under way here are not. As many again may be built before anything
+        can be timed."""
+        due = pace.under_way(len(self.host.devices), self.host.cpus)
+        held = len(self.held) if self.is_ready else max(0, len(self.held) - due)
+        return (due - len(self.flights) - held) / due
 
 
-def roomiest(stations: Iterable[Station]) -> Optional[Station]:
+def roomiest(stations: Iterable[Station], pace: Pace) -> Optional[Station]:
     """Where the next trial is begun: the emptiest, for its size; None if all have enough."""
-    with_room = [s for s in stations if s.room > 0]
-    return max(with_room, key=lambda s: s.room / (s.host.cpus + AHEAD * len(s.host.devices)), default=None)
+    station = max(stations, key=lambda s: s.room(pace), default=None)
+    return station if station is not None and station.room(pace) > 0 else None

@@ -3,59 +3,78 @@ from __future__ import annotations
 import pytest
 
 from fcctl_tune.halving import Halving
-from fcctl_tune.pace import FACTORS, LONGEST_S, USED, Pace
+from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, USED, Pace
 
 
-def search(
-    build_every_s: float, repeat_s: float, check_s: float, gpus: int, trials: int = 60, rising: int = 3
-) -> tuple[Pace, float]:
-    """A search in which every ``rising``-th trial rises; what share of a GPU its second half takes."""
-    halving = Halving()
-    pace = Pace(halving)
-    busy, began = 0.0, trials // 2
-    for trial in range(trials):
-        pace.built(trial * build_every_s)
-        rung, check = 0, check_s
-        while True:
-            repeats = halving.repeats[rung] * pace.factor(gpus)
-            pace.timed(repeats, repeats * repeat_s, check if rung == 0 else None)
-            busy += (repeats * repeat_s + (check if rung == 0 else 0.0)) * (trial >= began)
-            if rung == halving.top or trial % rising ** (rung + 1):
-                break
-            rung += 1
-        pace.ended(rung)
-    return pace, busy / (gpus * build_every_s * (trials - began))
+def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Pace:
+    """Of a search in which ``usable`` of ten builds can be timed and every ``rising``-th of those rises."""
+    pace = Pace(Halving())
+    for trial in range(200):
+        pace.built(build_s, trial % 10 < usable)
+        pace.timed(3, 3 * repeat_s, check_s)
+        pace.ended(trial % rising == 0)
+    return pace
+
+
+def trial_s(pace: Pace, factor: int, repeat_s: float, check_s: float, rising: int) -> float:
+    """What a trial takes of a GPU, on average, seconds."""
+    return check_s + factor * repeat_s * (3 + 9 / rising)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
+@pytest.mark.parametrize("usable", [10, 5])
 @pytest.mark.parametrize("rising", [3, 60])
-def test_where_builds_are_slow_a_gpu_times_most_of_the_while(gpus: int, rising: int) -> None:
-    pace, share = search(0.16 / gpus, 0.0005, 0.01, gpus, rising=rising)
-    assert pace.factor(gpus) > 4
+def test_where_builds_are_slow_a_gpu_times_most_of_the_while(gpus: int, usable: int, rising: int) -> None:
+    builders = 15 * gpus
+    pace = pace_of(2.4, 0.002, 0.01, usable=usable, rising=rising)
+    comes_every = 2.4 / builders * 10 / usable
+    share = trial_s(pace, pace.factor(gpus, builders), 0.002, 0.01, rising) / (gpus * comes_every)
+    assert pace.factor(gpus, builders) > 1
     assert 0.6 < share < 1.0
 
 
 def test_where_timing_is_slower_than_building_nothing_is_added() -> None:
-    pace, _ = search(0.05, 0.02, 0.2, 1)
-    assert pace.factor(1) == 1
+    pace = pace_of(0.75, 0.02, 0.2)
+    assert pace.factor(1, 15) == 1
+    assert pace.under_way(1, 15) < 15 + AHEAD
 
 
 def test_nothing_is_known_at_the_beginning() -> None:
     pace = Pace(Halving())
-    assert pace.factor(8) == 1
-    pace.built(10.0)
-    pace.timed(3, 0.1, 0.1)
-    pace.ended(0)
-    assert pace.factor(8) == 1  # one build has no interval
+    assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
+    pace.built(10.0, False)
+    assert (pace.factor(8, 120), pace.under_way(8, 120)) == (1, 120 + 8 * AHEAD)
+
+
+def test_where_hardly_any_build_can_be_timed_all_builders_are_at_it() -> None:
+    pace = pace_of(2.4, 0.1, 0.1, usable=0)
+    assert pace.under_way(2, 30) == 30 + 2 * AHEAD
+    assert pace.factor(2, 30) == 1
 
 
 def test_it_stays_within_bounds_however_long_builds_take() -> None:
-    pace, _ = search(600.0, 0.001, 0.01, 1)
-    assert pace.factor(1) == FACTORS[-1]
-    pace, _ = search(600.0, 1.0, 0.01, 1)
-    assert pace.factor(1) == 1
-    pace, _ = search(600.0, 0.01, 0.01, 1)
-    assert 1 < pace.factor(1) <= LONGEST_S / (0.01 * 3)
+    assert pace_of(9000.0, 0.001, 0.01).factor(1, 15) == FACTORS[-1]
+    assert pace_of(9000.0, 1.0, 0.01).factor(1, 15) == 1
+    assert 1 < pace_of(9000.0, 0.01, 0.01).factor(1, 15) <= LONGEST_S / (0.01 * 3)
+
+
+@pytest.mark.parametrize("repeat_s", [1e-4, 1e-3, 1e-2, 0.1])
+def test_longer_timings_do_not_look_like_slow_builders(repeat_s: float) -> None:
+    """What is measured longer, since builders are slow, changes nothing of what is planned."""
+    pace = pace_of(2.0, repeat_s, 0.01)
+    planned = (pace.factor(1, 15), pace.under_way(1, 15))
+    for _ in range(50):
+        repeats = 3 * pace.factor(1, 15)
+        pace.timed(repeats, repeats * repeat_s, 0.01)
+        assert (pace.factor(1, 15), pace.under_way(1, 15)) == planned
+
+
+@pytest.mark.parametrize(
+    ("repeat_s", "check_s", "enough"),
+    [(1e-4, 0.001, AHEAD + 15), (0.11, 0.5, AHEAD + 2), (10.0, 10.0, AHEAD + 1)],
+)
+def test_no_more_is_under_way_than_a_gpu_can_time_meanwhile(repeat_s: float, check_s: float, enough: int) -> None:
+    assert pace_of(2.0, repeat_s, check_s).under_way(1, 15) == enough
 
 
 def test_its_plan_leaves_room_for_bursts() -> None:

@@ -166,12 +166,12 @@ def test_what_serves_meets_each_gpu_while_the_default_is_built(study: Study, out
 def test_a_gpu_that_would_wait_for_builds_times_longer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "TICK_S", 0.0)
     made = engine(study, Cluster())
-    for build in range(9):
-        made.pace.built(float(build))  # one a second
+    for _ in range(9):
+        made.pace.built(3.0, usable=True)  # by three builders
         made.pace.timed(3, 0.003, 0.01)
         made.pace.ended(0)
     made.effort.have(1)
-    monkeypatch.setattr(made.pace, "built", lambda now: None)
+    monkeypatch.setattr(made.pace, "built", lambda *_, **__: None)
     made.run()
     asked = [repeats for phase, _, repeats in made.cluster.asked if phase == "time"]  # type: ignore[attr-defined]
     assert max(asked) > 9
