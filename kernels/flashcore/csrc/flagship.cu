@@ -107,7 +107,7 @@ constexpr Candidates all_of(const Candidate (&candidates)[COUNT]) {
   return {candidates, COUNT};
 }
 
-// What each part offers for a type. Each tiling is the fastest somewhere (docs/flagship-notes.md).
+// What each part offers for a type. Each tiling is the fastest, or nearly, for some shapes (docs/flagship-notes.md).
 // Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums, shared queries>
 Candidates tilings_of_16_rows(Type type);
 Candidates tilings_of_32_rows(Type type);
