@@ -100,16 +100,17 @@ class Roster:
         return tuple(guest.host for guest in self._guests.values() if guest.is_complete)
 
     def look(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """``workers``: those that the scheduler knows at ``now``, by address."""
-        there: Dict[str, Dict[str, str]] = {}  # names of workers with their addresses, by host
-        for address, worker in workers.items():
+        """``workers``: those that the scheduler knows at ``now``, by address. What it has not yet missed of a member
+        that is gone has been silent for longer than one that came in its place."""
+        there: Dict[str, Dict[str, str]] = {}  # names of workers with their addresses, by their member's key
+        for address, worker in sorted(workers.items(), key=lambda item: float(item[1].get("last_seen", 0.0))):
             host = self._host_of(worker)
             if host is not None:
-                there.setdefault(host.name, {})[str(worker.get("name"))] = address
+                there.setdefault(host.key, {})[str(worker.get("name"))] = address
                 self._seen(host, now)
         for name, guest in list(self._guests.items()):
-            self._count_deaths(name, there.get(name, {}))
-            self._completed(guest, there.get(name, {}))
+            self._count_deaths(name, there.get(guest.host.key, {}))
+            self._completed(guest, there.get(guest.host.key, {}))
             if now - guest.seen > GONE_S:
                 self._forget(name)
 
@@ -174,6 +175,8 @@ class Roster:
 
     def leave_out(self, key: str, reason: str) -> None:
         """For good; another member on that host may come in its place."""
+        if key in self.dismissed:
+            return
         name = key.partition(":")[0]
         self.dismissed[key] = reason
         guest = self._guests.get(name)
