@@ -48,20 +48,20 @@ def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
 
 
 def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link: LinkProxy) -> None:
-    slow_link.bytes_per_s = 200_000  # not there for long, unless we let it
+    slow_link.bytes_per_s = 100_000  # not there for long, unless we let it
     running = sending(workspace, "count", "--on", "box")
     assert "is not on box" in workspace.fcctl("logs", check=101).stderr
     slow_link.bytes_per_s = 2_000_000
     followed = workspace.fcctl("logs", "-f")
     assert followed.stdout == "==> count <==\n1\n2\n3\n4\n5\n6\n"
-    running.communicate(timeout=100)
+    running.communicate(timeout=120)
     assert running.returncode == 0
 
 
 def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
     workspace: Workspace, slow_link: LinkProxy
 ) -> None:
-    slow_link.bytes_per_s = 200_000
+    slow_link.bytes_per_s = 100_000
     (other,) = [workspace.fcctl("run", "endless", "--on", "here", "-d").stdout.strip()]
     running = sending(workspace, "hello", "--on", "box")
     told = workspace.json("cancel", "--all", "--grace", "0", check=8)
@@ -70,7 +70,7 @@ def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
     assert list(statuses.values()) == [None]
     running.send_signal(signal.SIGINT)
     slow_link.bytes_per_s = 0
-    running.communicate(timeout=100)
+    running.communicate(timeout=120)
     assert running.returncode == 130
     assert workspace.active() == []
     assert {run["status"] for run in workspace.runs().values()} == {"cancelled"}
@@ -100,7 +100,7 @@ def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -
     run_id = workspace.fcctl("run", "hello", "--on", "box", "-d").stdout.strip()
     pulls = [workspace.start("pull-results", "--wait") for _ in range(3)]
     for pull in pulls:
-        pull.communicate(timeout=30)
+        pull.communicate(timeout=120)
     assert 0 in {pull.returncode for pull in pulls} <= {0, 8}  # 8: another is following it
     assert list(workspace.runs()) == [run_id]
 
@@ -108,20 +108,23 @@ def test_pulled_by_several_at_once(workspace: Workspace, slow_link: LinkProxy) -
 def test_started_in_the_same_second(workspace: Workspace) -> None:
     started = [workspace.start("run", "hello", "--on", "here") for _ in range(3)]
     for process in started:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert [process.returncode for process in started] == [0, 0, 0]
     assert len(workspace.runs()) == 3
 
 
 def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
-    process = workspace.start("run", "count", "--on", "here")
+    go = workspace.root.parent / "go"
+    workspace.job("held", f"steps:\n  - {{id: wait, run: 'until [ -e {go} ]; do sleep 0.1; done'}}\n")
+    process = workspace.start("run", "held", "--on", "here")
     wait_for(workspace.active)
     folder = workspace.root / "results/active" / workspace.active()[0]
     wait_for(lambda: "submitted" in "".join(p.read_text() for p in folder.rglob("*journal*") if p.is_file()))
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 129
     assert [run["state"] for run in workspace.json("ps", "--offline")["runs"]] == ["interrupted"]
+    go.touch()
     workspace.fcctl("attach")
 
 
@@ -137,5 +140,5 @@ def test_nohup_stays_nohup(workspace: Workspace) -> None:
     )
     wait_for(workspace.active)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0

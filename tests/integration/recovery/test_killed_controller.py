@@ -30,7 +30,7 @@ LINES = 7  # begun sync submit submitted ended collected complete
 
 def pick_up(workspace: Workspace) -> None:
     """``fcctl ps`` until no run is active; what a user would see over the next seconds."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while workspace.active():
         assert time.monotonic() < deadline, workspace.fcctl("ps").stdout
         workspace.fcctl("ps")

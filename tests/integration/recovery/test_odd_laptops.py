@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -108,8 +110,16 @@ def typed(workspace: Workspace, script: str, *argv: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def test_what_it_says_goes_into_the_folder_that_is_sent(workspace: Workspace) -> None:
+def test_what_it_says_goes_into_the_folder_that_is_sent(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log has grown between its hash and its journey, by what fcctl itself says there."""
+    log, patient = workspace.root / "run.log", tmp_path / "bin/rsync"
+    patient.parent.mkdir()
+    wait = f"until grep -q sync: {shlex.quote(str(log))}; do sleep 0.01; done"
+    patient.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("rsync")} "$@"\n')
+    patient.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{patient.parent}:{os.environ['PATH']}")
     workspace.job("quick", "steps:\n  - {id: say, run: 'wc -c run.log'}\n")
     for number in range(70):  # more than one call carries, so rsync has them first
         (workspace.root / f"more{number}").write_text("x")
@@ -138,7 +148,7 @@ def test_the_clocks_are_a_day_apart(workspace: Workspace, days: int, tmp_path: P
     workspace.job("count", f"steps:\n  - {{id: count, run: 'sleep 1; until [ -e {go} ]; do sleep 0.1; done'}}\n")
     began = time.monotonic()
     run_id = workspace.fcctl("run", "count", "--on", "here", "-d", env=off).stdout.strip()
-    assert "running" in workspace.fcctl("ps", env=off).stdout
+    wait_for(lambda: "running" in workspace.fcctl("ps", env=off).stdout)  # the host program is just starting
     go.touch()
     workspace.fcctl("attach", env=off)
     took = time.monotonic() - began
