@@ -93,8 +93,7 @@ class Engine:
         try:
             while self._stop is None:
                 self._look_round()
-                if until is None or time.monotonic() < until:
-                    self._ask()
+                self._ask(fresh=until is None or time.monotonic() < until)
                 if self._is_done():
                     return
                 self._hear(TICK_S)
@@ -156,12 +155,13 @@ class Engine:
             self._waiting.append(flight)
             self._waiting.sort(key=lambda f: f.trial.number)
 
-    def _ask(self) -> None:
+    def _ask(self, *, fresh: bool) -> None:
+        """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
         while True:
             station = roomiest(self._stations.values(), self.pace)
             if station is None:
                 return
-            flight = self._next()
+            flight = self._next(fresh)
             if flight is None:
                 return
             if flight.trial.number == 0:
@@ -171,10 +171,10 @@ class Engine:
                     continue
             self._submit(station, flight)
 
-    def _next(self) -> Optional[Flight]:
+    def _next(self, fresh: bool) -> Optional[Flight]:
         if self._waiting:
             return self._waiting.pop(0)
-        trial = self.study.ask()
+        trial = self.study.ask() if fresh else None
         return Flight(trial, self.candidate(trial)) if trial is not None else None
 
     def _submit(self, station: Station, flight: Flight, priority: int = FRESH) -> None:
@@ -205,7 +205,8 @@ class Engine:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
         if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
             return
-        if station.host.key != self.lead and not getattr(error, "killed", False):
+        by_trial = flight.is_trial and getattr(error, "killed", False)  # else it may be the machine
+        if station.host.key != self.lead and not by_trial:
             station.faults += 1
             if flight.is_trial:
                 self._begin_again(flight, station.host, str(error))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -410,6 +411,29 @@ def test_a_host_on_which_nothing_works_is_left_out_and_costs_no_trial(study: Stu
     engine(study, cluster).run()
     assert list(cluster.left_out) == ["b"]
     assert all(r.is_timed for r in study.records())
+
+
+@pytest.mark.parametrize("phase", ["build", "time"])
+def test_a_host_on_which_the_default_takes_the_workers_with_it_is_left_out(study: Study, phase: str) -> None:
+    cluster = Cluster(host("a"), host("b"))
+    cluster.outcomes = {("b", phase, 6): KILLED}
+    engine(study, cluster).run()
+    assert cluster.left_out == {"b": "its workers died"}
+    assert [r.number for r in study.records() if r.is_timed] == list(range(12))
+
+
+def test_after_its_time_what_a_lost_host_had_begun_still_comes_to_its_end(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(host("a", cpus=1), host("b", cpus=2))
+    now = itertools.count()
+    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    turns = itertools.count()
+    cluster.turned = lambda: cluster.goes("b") if next(turns) == 2 else None
+    searching = engine(study, cluster)
+    searching.run(until=1.0)
+    assert study.pending == []
+    assert 0 < len(study.records()) < 12
 
 
 def test_what_it_cost_is_accounted_for(study: Study) -> None:

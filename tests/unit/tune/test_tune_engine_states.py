@@ -1,0 +1,254 @@
+"""A search on machines that come, go, come back and break in any order: what becomes of its trials."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fcctl_tune import engine as engines
+from fcctl_tune.cluster import Host, Undone
+from fcctl_tune.devices import Device
+from fcctl_tune.engine import TRIES, Engine, Stopped
+from fcctl_tune.errors import TuneError
+from fcctl_tune.halving import Halving
+from fcctl_tune.records import Trial, TrialRecord
+from fcctl_tune.slot import Timed, Timing
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Built, Recipe
+
+TRIALS = 16
+SPEC = Spec.from_dict(
+    {
+        "tune": "t",
+        "parameters": {"P": {"values": list(range(TRIALS)), "default": 0}},
+        "serve": "serves",
+        "trials": TRIALS,
+    }
+)
+#: Steps of a search after which nothing more happens to the hosts, and of one that comes to its end.
+TROUBLE_STEPS, MOST_STEPS = 60, 1000
+#: Trials of which workers die: fewer than end a search.
+MOST_KILLED = 2
+
+
+class Study:
+    """As :class:`fcctl_tune.study.Study`, in memory."""
+
+    def __init__(self) -> None:
+        self.spec, self.space = SPEC, SPEC.known_space
+        self.told: dict[int, TrialRecord] = {}
+        self.asked: dict[int, Trial] = {}
+        self.again: list[Trial] = []
+
+    def ask(self) -> Trial | None:
+        if self.again:
+            return self.again.pop(0)
+        number = len(self.told) + len(self.asked)
+        if number == TRIALS:
+            return None
+        self.asked[number] = Trial(number, {"P": number}, "default" if number == 0 else "order")
+        return self.asked[number]
+
+    def tell(self, record: TrialRecord) -> None:
+        assert record.number not in self.told, "told twice"
+        del self.asked[record.number]
+        self.told[record.number] = record
+
+    def records(self) -> list[TrialRecord]:
+        return [self.told[number] for number in sorted(self.told)]
+
+    def reopened(self) -> None:
+        """Another process has it now."""
+        self.again = [self.asked[number] for number in sorted(self.asked)]
+
+
+@dataclass
+class Call:
+    host: str
+    slot: str
+    phase: str
+    p: int
+    number: int
+
+
+class World:
+    """Machine a, which searches, and b and c. What happens next is drawn."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.known: dict[str, Host] = {}  # as the engine sees them, by name
+        self.gone: set[str] = set()  # keys of those that do nothing more
+        self.left_out: set[str] = set()
+        self.calls: dict[str, Call] = {}
+        self.built: set[tuple[str, int]] = set()  # on the host with this key
+        self.works: set[str] = set()  # where the default does
+        self.checked: set[tuple[str, int]] = set()  # trials, by the keys of hosts
+        self.processes = Counter[str]()
+        self.joined = Counter[str]()
+        self.at: dict[int, str] = {}  # trials, and the keys of the hosts that they were begun on last
+        self.losses: defaultdict[int, list[str]] = defaultdict(list)  # by trial: hosts' processes
+        self.killed: set[int] = set()  # trials that took workers with them
+        self.troubled: set[str] = set()  # keys of hosts on which something could not be carried out
+        self.deaths: list[str] = []
+        self.now = 0.0
+        self.steps = 0
+        self._names = itertools.count()
+        self.known["a"] = self._host("a", "")
+
+    def _host(self, name: str, member: str) -> Host:
+        gpus = 2 if name == "c" else 1
+        return Host(name, 2, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)), member=member)
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+    @property
+    def hosts(self) -> list[Host]:
+        return list(self.known.values())
+
+    def submit(self, function: Any, recipe: Recipe, argument: Any, *, slot: str, host: str, priority: int = 0) -> str:
+        name = f"{function.__name__}-{next(self._names)}"
+        if isinstance(argument, int):
+            self.calls[name] = Call(host, slot, "warm", -1, -1)
+            return name
+        candidate = argument.candidate if isinstance(argument, Timing) else argument
+        p = int(candidate.values["P"])
+        if slot == "gpu":
+            assert (host, p) in self.built, "it is timed where it was not built"
+            assert host == "a" or p == 0 or host in self.works, "it is timed where the default does not work"
+            assert argument.check or (host, candidate.number) in self.checked, "it is timed unchecked"
+            self.checked.add((host, candidate.number))
+        self.calls[name] = Call(host, slot, "time" if slot == "gpu" else "build", p, candidate.number)
+        self.at[candidate.number] = host
+        return name
+
+    def cancel(self, call: str) -> None:
+        self.calls.pop(call, None)
+
+    def wake(self) -> None: ...
+
+    def leave_out(self, host: str, reason: str) -> None:
+        assert host != "a"
+        self.left_out.add(host)
+        self._forgotten(host)
+
+    def heard(self, seconds: float) -> list[tuple[str, Any]]:
+        self.steps += 1
+        self.now += 1.0
+        assert self.steps < MOST_STEPS, "it does not come to its end"
+        slots: dict[tuple[str, str], list[str]] = {}
+        for name, call in self.calls.items():
+            if call.host not in self.gone:
+                slots.setdefault((call.host, call.slot), []).append(name)
+        done = [name for names in slots.values() for name in names[:2] if self.draw.random() < 0.6]
+        self.draw.shuffle(done)
+        return [(name, self._outcome(self.calls.pop(name))) for name in done]
+
+    def _outcome(self, call: Call) -> Any:
+        own = call.host == "a"
+        if self.steps < TROUBLE_STEPS and self.draw.random() < 0.06:
+            if call.number > 0 and len(self.killed) < MOST_KILLED:
+                self.killed.add(call.number)
+                return Undone("its workers died", killed=True)
+            if not own:
+                self.troubled.add(call.host)
+                self.losses[call.number].append(call.host.partition(".")[0])
+                kinds: list[Any] = [Undone("no space"), Undone("its workers died", killed=call.number <= 0)]
+                return self.draw.choice([*kinds, TuneError("serve does not come up")])
+        if call.phase == "build":
+            self.built.add((call.host, call.p))
+            return Built("", "", 1.0)
+        if call.phase == "warm":
+            return Timed()
+        if call.p == 0:
+            self.works.add(call.host)
+        return Timed("", "", {"default": 100.0 - call.p}, {"default": 100.0}, 0.1, 0.2, "gpu-0")
+
+    # ------------------------------------------------------------------------------------------------ what happens
+    def mend(self) -> None:
+        """The roster is looked at: who came, who went, who is there anew."""
+        if self.steps > TROUBLE_STEPS or self.draw.random() > 0.3:
+            return
+        name = self.draw.choice("bc")
+        host = self.known.get(name)
+        if host is None:
+            self.processes[name] += 1
+            self._joins(name)
+        elif host.key in self.gone:  # it is missed for long now, or is back in time
+            self._missed(host)
+            if self.draw.random() < 0.5:
+                self._joins(name)
+        elif self.draw.random() < 0.5:
+            self.gone.add(host.key)  # and that is not known yet
+            self.processes[name] += self.draw.random() < 0.5  # or its link broke, and it will join anew
+        else:  # its link broke, and it is back already
+            self._missed(host)
+            self._joins(name)
+
+    def _joins(self, name: str) -> None:
+        self.joined[name] += 1
+        self.known[name] = self._host(name, f"p{self.processes[name]}.{self.joined[name]}")
+
+    def _missed(self, host: Host) -> None:
+        self._forgotten(host.key)
+
+    def _forgotten(self, key: str) -> None:
+        for number, where in self.at.items():
+            if where == key:
+                self.losses[number].append(key.partition(".")[0])
+        self.gone.add(key)
+        self.known = {name: host for name, host in self.known.items() if host.key != key}
+
+
+def searching(study: Any, world: Any) -> Engine:
+    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    return Engine(study, world, recipe, Halving((3, 9), 3), seed=5, told=lambda _: None, gpu="card")
+
+
+def check(study: Study, world: World) -> None:
+    assert world.calls == {}, "each call was heard or cancelled"
+    for number, record in study.told.items():
+        if record.state == "lost":
+            assert number in world.killed or len(set(world.losses[number])) >= TRIES
+        else:
+            assert record.state in ("complete", "pruned")
+            assert record.value == (100.0 - number) / 100.0
+    assert world.left_out <= world.troubled, "a host that works is used"
+
+
+@given(seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(seed: int, stops: bool, hurry: bool) -> None:
+    draw = random.Random(seed)
+    study, world = Study(), World(draw)
+    with (
+        mock.patch.object(engines, "time", SimpleNamespace(monotonic=lambda: world.now)),
+        mock.patch.object(engines, "LAST_WORD_S", 2.0),
+    ):
+        made = searching(study, world)
+        if stops:
+            at, mend = draw.randrange(1, 40), world.mend
+
+            def stopping() -> None:
+                mend()
+                if world.steps >= at:
+                    made.stop("SIGTERM")
+
+            with mock.patch.object(world, "mend", stopping):
+                try:
+                    made.run()
+                except Stopped:
+                    check(study, world)
+            study.reopened()
+            made = searching(study, world)
+        made.run(until=world.now + draw.randrange(5, 60) if hurry else None)
+    check(study, world)
+    assert study.asked == {}, "what was begun comes to its end"
+    if not hurry:
+        assert sorted(study.told) == list(range(TRIALS))
