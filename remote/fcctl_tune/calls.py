@@ -23,8 +23,6 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import Timed
 from fcctl_tune.tasks import Built, Recipe
 
-#: States of a Dask future that give no result any more.
-OVER = ("error", "cancelled")
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
 LAST_S = 1.0
@@ -82,6 +80,7 @@ class Calls:
         self._numbers = itertools.count()
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._is_cut = False
         client.subscribe_topic(self._topic, self._told)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
@@ -107,10 +106,12 @@ class Calls:
             self._ended.put((event[1]["call"], decode(event[1]["said"])))
 
     def _over(self, call: str, future: Any) -> None:
-        """In Dask's own thread: there is no result, unless it came already."""
+        """In Dask's own thread: there is no result, unless it came already. What we did not cancel ourselves was given
+        up with the connection to the scheduler, which forgets that we listen, too."""
+        self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
         killed = future.status == "error"  # a call raises nothing: its workers died
-        reasons = {"error": "its workers died", "cancelled": "it was cancelled"}
-        self._ended.put((call, Undone(reasons.get(future.status, "its result did not come"), killed)))
+        reason = "its workers died" if killed else "its result did not come"
+        self._ended.put((call, Undone(reason, killed)))
 
     def cancel(self, call: str) -> None:
         future = self._futures.pop(call, None)
@@ -118,6 +119,7 @@ class Calls:
             future.cancel(force=True)
 
     def heard(self, seconds: float) -> List[Tuple[str, Any]]:
+        """Raises: TuneError: the connection to the scheduler broke, which is no call's fault."""
         found = []
         with contextlib.suppress(queue.Empty):
             one = self._ended.get(timeout=seconds)
@@ -125,6 +127,8 @@ class Calls:
                 if one is not None and self._futures.pop(one[0], None) is not None:
                     found.append(one)
                 one = self._ended.get_nowait()
+        if self._is_cut:
+            raise TuneError("the connection to the scheduler broke", "the same command goes on once it is back")
         return found
 
     def wake(self) -> None:

@@ -82,13 +82,18 @@ class DaskCluster(abc.ABC):
         return self.client.scheduler_info(n_workers=-1)["workers"]
 
     def carry_out(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call gives in a ``cpu`` slot of the first host.
+        """What a call gives in a ``cpu`` slot of the first host; of another, if that is lost.
 
         Raises:
             TuneError: it gives nothing.
         """
-        call = self.submit(function, *arguments, slot="cpu", host=self.hosts[0].key)
+        call = host = ""
         while True:
+            keys = [one.key for one in self.hosts]
+            if keys and host not in keys:
+                self.cancel(call)
+                host = keys[0]
+                call = self.submit(function, *arguments, slot="cpu", host=host)
             for ended, outcome in self.heard(0.25):
                 if ended == call and isinstance(outcome, TuneError):
                     raise outcome

@@ -11,8 +11,9 @@ import pytest
 
 from fcctl_tune import calls, site
 from fcctl_tune.calls import Calls, decode, encode
-from fcctl_tune.cluster import Undone
+from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.errors import TuneError
+from fcctl_tune.local import DaskCluster
 from fcctl_tune.site import Site
 from fcctl_tune.slot import Timed
 from fcctl_tune.spec import Spec
@@ -124,7 +125,6 @@ def test_each_result_is_heard_once(client: Client) -> None:
     ("status", "killed", "reason"),
     [
         ("error", True, "its workers died"),
-        ("cancelled", False, "it was cancelled"),
         ("finished", False, "its result did not come"),
     ],
 )
@@ -134,6 +134,42 @@ def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed:
     client.futures[0].ends(status)
     ((heard, outcome),) = made.heard(0)
     assert (heard, str(outcome), outcome.killed) == (call, reason, killed)
+
+
+def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Client) -> None:
+    made = Calls(client)
+    ours, theirs = submitted(made), submitted(made)
+    made.cancel(ours)
+    client.futures[0].ends("cancelled")
+    assert made.heard(0) == []
+    client.futures[1].ends("cancelled")
+    for _ in range(2):
+        with pytest.raises(TuneError, match="the connection to the scheduler broke"):
+            made.heard(0)
+    made.cancel(theirs)
+
+
+def test_what_one_host_is_to_carry_out_another_does_if_that_is_lost(client: Client) -> None:
+    class Cluster(DaskCluster):
+        hosts = (Host("b", 1, (), member="m.1"),)
+
+        def ready(self) -> None: ...
+
+        def mend(self) -> None:
+            if len(client.asked) == 1:
+                self.hosts = (Host("c", 1, ()),)
+            else:
+                client.says("task-1", "listing")
+
+        def leave_out(self, host: str, reason: str) -> None: ...
+
+        def goodbye(self, reason: str) -> None: ...
+
+    with Cluster(print) as made:
+        made.calls = Calls(client)
+        assert made.carry_out(task, "recipe", "what") == "listing"
+    assert [how["resources"] for _, how in client.asked] == [{"cpu:b:m.1": 1}, {"cpu:c": 1}]
+    assert client.futures[0].status == "cancelled"
 
 
 def test_of_a_call_that_nobody_waits_for_nothing_is_heard(client: Client) -> None:
