@@ -245,12 +245,12 @@ def test_the_log_is_put_together_from_its_lines(workspace: Workspace) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
 def test_leaving_is_an_error_object_too(workspace: Workspace, number: signal.Signals, code: int) -> None:
-    workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 60'}\nenv: {MARK: x}\n")
+    workspace.job("slow", "steps:\n  - {id: a, run: 'touch \"$MARK\"; sleep 600'}\nenv: {MARK: x}\n")
     mark = workspace.root.parent / f"mark-{code}"
     process = workspace.start("run", "slow", "--on", "here", "--set", f"MARK={mark}", "--json")
     wait_for(mark.exists)
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (code, "")
     error = strict(err)["error"]
     assert (error["code"], error["exit_code"]) == ("interrupted", code)

@@ -31,14 +31,22 @@ class Screen:
         self._env = workspace.env(TERM="xterm-256color", LC_ALL="C.UTF-8", COLUMNS="120", LINES="24")
         self._socket = f"top-{os.getpid()}-{columns}"  # another process may be at the same test
         command = shlex.join([*FCCTL, "-C", str(workspace.root), "top", "--interval", "0.3"])
-        self.tmux("new-session", "-d", "-x", str(columns), "-y", "20", f"{command}; echo left with $?; sleep 60")
+        self.tmux("new-session", "-d", "-x", str(columns), "-y", "20", f"{command}; echo left with $?; sleep 600")
 
     def tmux(self, *words: str) -> str:
         argv = ["tmux", "-f", "/dev/null", "-L", self._socket, *words]
-        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=True, timeout=30).stdout
+        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=True, timeout=120).stdout
 
-    def text(self) -> str:
-        return self.tmux("capture-pane", "-p")
+    def shows(self, *words: str) -> str:
+        """The screen as soon as all of ``words`` are on it."""
+        seen: list[str] = []
+
+        def look() -> bool:
+            seen.append(self.tmux("capture-pane", "-p"))
+            return all(word in seen[-1] for word in words)
+
+        wait_for(look)
+        return seen[-1]
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -46,15 +54,13 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
     (run_id,) = workspace.active()
     screen = Screen(workspace, columns)
     try:
-        shown = ("1 active", run_id, "running", "hold 1/1", "q leaves")
-        wait_for(lambda: all(words in screen.text() for words in shown), 60)
-        assert ("RUN" in screen.text()) == (columns == 200)
+        text = screen.shows("1 active", run_id, "running", "hold 1/1", "q leaves")
+        assert ("RUN" in text) == (columns == 200)
         (tmp_path / "go").touch()
-        wait_for(lambda: "no run goes on" in screen.text(), 60)
+        screen.shows("no run goes on")
         assert workspace.runs()[run_id]["status"] == "passed", "what ended meanwhile is brought home"
         screen.tmux("send-keys", "q")
-        wait_for(lambda: "left with 0" in screen.text(), 60)
-        assert "1 active" not in screen.text(), "the screen is what it was before"
+        assert "no run goes on" not in screen.shows("left with 0"), "the screen is what it was before"
     finally:
         screen.tmux("kill-server")
 
@@ -62,6 +68,4 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
 def test_without_a_terminal_it_looks_once(workspace: Workspace) -> None:
     (run_id,) = workspace.active()
     assert run_id in workspace.fcctl("top").stdout
-    found = workspace.json("top")
-    assert found["runs"][0]["run_id"] == run_id
-    assert found["runs"][0]["state"] == "running"
+    wait_for(lambda: [(run["run_id"], run["state"]) for run in workspace.json("top")["runs"]] == [(run_id, "running")])

@@ -102,7 +102,7 @@ INSERT = (
         scenario={"quotas": {"us-west1": {"NVIDIA_L4_GPUS": 0}, "us-central1": {"NVIDIA_L4_GPUS": 0}}},
         target={"provisioning": "on_demand_then_spot"}, command=UP),
     Row("insert-preempted", "a Spot machine is preempted while it boots", 5, ("was stopped again while it was waking",),
-        scenario={"latency": {"boot": 60}}, target={"provisioning": "spot"}, during="waking_preempted", status="error"),
+        scenario={"latency": {"boot": 99}}, target={"provisioning": "spot"}, during="waking_preempted", status="error"),
     Row("insert-not-ready", "RESOURCE_NOT_READY, once", 0, (),
         faults=(on("insert", operation("RESOURCE_NOT_READY", http=400)),), command=UP),
     Row("insert-operation-rate", "RESOURCE_OPERATION_RATE_EXCEEDED, twice", 0, (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -52,8 +53,10 @@ def soon(cloud: Emulator, name: str) -> threading.Thread:
     happen: Callable[[Emulator], None] = globals()[name]
 
     def watch() -> None:
-        wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud), 60)
+        wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud), 120)
         happen(cloud)
+        with contextlib.suppress(LookupError, OSError):  # the machine, and its disk, may be gone now
+            (cloud.home(INSTANCE) / "happened").touch()
 
     thread = threading.Thread(target=watch, name=f"happening-{name}", daemon=True)
     thread.start()

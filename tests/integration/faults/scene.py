@@ -12,10 +12,15 @@ from tests.integration.faults.fault_table import Row
 from tests.support.virtual_cloud import CloudWorkspace, Done, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 
-#: As long as it takes the happening to come, and short enough for a run that nothing happens to.
+#: Until what happens to it has happened, and then as long as a system needs to go down.
 WORK = """
 steps:
-  - {id: work, run: 'touch "$HOME/at-work"; sleep 2', timeout: 2m}
+  - id: work
+    run: |
+      touch "$HOME/at-work"
+      until [ -e "$HOME/happened" ]; do sleep 0.1; done
+      sleep 2
+    timeout: 2m
 budget: {minutes: 2}
 """
 
@@ -55,7 +60,7 @@ def play(row: Row, folder: Path, home: Path) -> Played:
             thread = happenings.soon(cloud, row.during) if row.during else None
             first = workspace.type(*row.command.split())
             if thread is not None:
-                thread.join(60)
+                thread.join(120)
             then = [workspace.type(*command.split(), check=code) for command, code in row.then]
             cloud.advance(180)  # what turns itself off has begun to by then
             wait_for(lambda: not any(state.endswith(" STOPPING") for state in billed(cloud)), 60)

@@ -42,11 +42,11 @@ def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
         # A run that still works there is not disturbed; it is ended by whoever collects it.
         if billed(cloud):
             assert "goes on there" in said.out
-            wait_for(lambda: workspace.type("ps") and not workspace.active(), 30)
+            wait_for(lambda: workspace.type("ps") and not workspace.active(), 120)
         assert said.code == 0 or not billed(cloud)
         assert billed(cloud) == []
         assert len(machines(cloud)) == 1
-        wait_for(lambda: workspace.type("ps") and not workspace.active(), 30)
+        wait_for(lambda: workspace.type("ps") and not workspace.active(), 120)
         assert billed(cloud) == []
 
 

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.adapters.store import FileStore
+from orchestrator.ports import ActiveRun
 from tests.support.stores import begin
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 OWNER = """
@@ -25,11 +26,11 @@ assert run is not None
 run.journal.append("sync")
 children = {
     "none": lambda: None,
-    "exec": lambda: subprocess.Popen(["sleep", "30"], close_fds=False).pid,
-    "fork": lambda: os.fork() or (time.sleep(30), os._exit(0)),
+    "exec": lambda: subprocess.Popen(["sleep", "300"], close_fds=False).pid,
+    "fork": lambda: os.fork() or (time.sleep(300), os._exit(0)),
 }
 print(children[sys.argv[3]](), flush=True)
-time.sleep(30)
+time.sleep(300)
 """
 
 
@@ -56,15 +57,16 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
         owner.wait()
         if child != "none":
             os.kill(int(said), 0)  # the child lives
-        again = store.claim(run_id)
-        for _ in range(50):  # a forked child closes its copy as soon as it is scheduled
-            if again is not None:
-                break
-            time.sleep(0.02)
-            again = store.claim(run_id)
-        assert again is not None
-        assert [e.kind for e in again.journal.entries()] == ["sync"]
-        again.release()
+        again: list[ActiveRun | None] = []
+
+        def is_free() -> bool:
+            again[:] = [store.claim(run_id)]
+            return again != [None]
+
+        wait_for(is_free)  # a forked child closes its copy as soon as it is scheduled
+        assert again[0] is not None
+        assert [e.kind for e in again[0].journal.entries()] == ["sync"]
+        again[0].release()
     finally:
         owner.kill()
         owner.wait()
@@ -109,7 +111,7 @@ def test_of_many_claimers_one_completes_each_run(store: FileStore, tmp_path: Pat
         for _ in range(5)
     ]  # fmt: skip
     (tmp_path / "go").touch()
-    won = [int(c.communicate(timeout=60)[0]) for c in claimers]
+    won = [int(c.communicate(timeout=120)[0]) for c in claimers]
     assert [c.returncode for c in claimers] == [0] * 5
     assert sum(won) == 12
     assert sorted(row.run_id for row in store.rows()) == sorted(run.run_id for run in runs)

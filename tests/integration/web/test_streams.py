@@ -80,4 +80,4 @@ def test_it_ends_although_somebody_watches(workspace: Workspace) -> None:
         events = stream(opened, "/live")
         assert next(events)[1] == "runs"
         opened.process.terminate()
-        assert opened.process.wait(20) == 143
+        assert opened.process.wait(60) == 143
