@@ -38,6 +38,8 @@ def _row(state: ActiveState, now: float) -> tuple[str, ...]:
             note = f"{clean(s.status, 16)}, followed by another fcctl"
         elif s.behind:
             note = f"behind {clean(s.behind, 63)}"
+        elif s.status == "queued":
+            note = "about to begin"
     return state.run_id, state.job, state.target, status, step, age, note
 
 

@@ -237,7 +237,7 @@ class Live:
     def _headline(self) -> str:
         s = self._summary
         if s is None or s.step is None:
-            return queued_text(s.behind) if s is not None and s.status == "queued" else self._phase
+            return queued_text(s.behind) if s is not None and s.behind else self._phase
         text = f"[{s.step_index + 1}/{s.step_count}] {clean(s.step, 40)}"
         if s.step_started is not None:
             elapsed = max(0.0, self._clock() - self._skew - s.step_started)

@@ -153,12 +153,12 @@ class Overview:
                 known.ended[str(event.data.get("step"))] = str(event.data.get("status"))
         if reply.telemetry is not None:
             known.load.append(_load(reply.telemetry))
-        status = reply.summary.status
-        ended = status in wire.RUN_ENDINGS
+        ended = reply.summary.status in wire.RUN_ENDINGS
+        state, detail = _standing(reply.summary)
         _show(
             known,
-            state="ended" if ended else "queued" if status == "queued" else "running",
-            detail=f"behind {reply.summary.behind}" if reply.summary.behind else "",
+            state=state,
+            detail=detail,
             summary=reply.summary,
             sample=reply.telemetry or known.shown.sample,
             load=tuple(known.load),
@@ -181,6 +181,15 @@ def _first(saved: SavedPlan) -> LiveRun:
         worst_case_s=saved.worst_case_minutes * 60,
         created=plan.created,
     )
+
+
+def _standing(summary: wire.RunSummary) -> tuple[State, str]:
+    """How a run that is on its machine stands there."""
+    if summary.status in wire.RUN_ENDINGS:
+        return "ended", ""
+    if summary.status != "queued":
+        return "running", ""
+    return ("queued", f"behind {summary.behind}") if summary.behind else ("starting", "about to begin")
 
 
 def _show(known: _Known, **changes: Any) -> None:

@@ -9,7 +9,10 @@ import pytest
 from rich.console import Console
 
 from fcctl_remote import wire
+from orchestrator.reports.active_table import rows
 from orchestrator.reports.live import Live, Plain, duration, step_line, telemetry_text
+from orchestrator.workflows.overview import _standing
+from orchestrator.workflows.resume import ActiveState
 
 GPU = {"util_pct": 98, "sm_mhz": 1980, "power_w": 328.85, "temp_c": 41, "throttle": []}
 
@@ -79,6 +82,24 @@ def test_a_clock_that_differs_from_the_hosts_does_not_show() -> None:
     assert "[4/4] bench  8.0 s of at most 10 min 00 s" in shown
     assert "second" in shown
     assert "GPU 98 %" in shown
+
+
+@pytest.mark.parametrize(("behind", "shown"), [(None, "submit"), ("another-run", "queued behind another-run")])
+def test_a_run_that_is_about_to_begin_waits_for_no_other(behind: str | None, shown: str) -> None:
+    """Between its submission and its first event, a run is queued behind nobody."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, legacy_windows=False)
+    live = Live(console)
+    live.phase("submit")
+    waits = summary(status="queued", step=None, step_started=None, behind=behind)
+    live.progress(wire.WatchReply([], 0, summary=waits), b"")
+    live.close()
+    with console.capture() as captured:
+        console.print(live._render())
+    assert shown in captured.get()
+    assert ("one exclusive job" in captured.get()) == (behind is not None)
+    state = ActiveState(waits.run_id, waits.job, "local", "queued", waits)
+    assert rows([state], 1000.0)[0][-1] == (f"behind {behind}" if behind else "about to begin")
+    assert _standing(waits) == (("queued", f"behind {behind}") if behind else ("starting", "about to begin"))
 
 
 def test_plain_lines_for_a_pipe() -> None:
