@@ -30,6 +30,8 @@ WATCH_MARGIN_S = 120.0
 #: Calls of one ``fetch`` that are under way at once, and the most parts in one of them.
 FETCH_DEPTH = 4
 FETCH_PARTS = 400
+#: From the end of a program's output until its exit status is known, on a machine that is busy, seconds.
+_EXIT_S = 2.0
 
 
 @dataclass
@@ -286,7 +288,7 @@ class AgentSession:
     def _lost(self, error: Exception) -> LinkLost:
         if isinstance(error, LinkLost):
             return error
-        status = self._process.wait(0.2)
+        status = self._process.wait(_EXIT_S)  # its output has ended, so it has, or is just about to
         said = self._process.stderr()
         why = "the host program ended" + (f" with {status}" if status is not None else "")
         return LinkLost(

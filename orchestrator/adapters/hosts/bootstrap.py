@@ -100,7 +100,7 @@ def _started(transport: Transport, runner: Runner, *, root: str, python: str | N
         try:
             session.greet()
         except EndOfOutput:
-            status = process.wait(2.0)
+            status = process.wait(timeout_s)  # without it, a program that is missing would pass for a broken link
             said = process.stderr()
             process.close()
         except BaseException:

@@ -12,7 +12,7 @@ from tests.support.sshd import LoopbackSshd
 
 @pytest.fixture(params=["ssh", "local"])
 def session(request: pytest.FixtureRequest, sshd: LoopbackSshd) -> Iterator[AgentSession]:
-    target: Target = sshd.target() if request.param == "ssh" else LocalTarget(name="local", link_timeout_s=8)
+    target: Target = sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local")
     session = Connector().connect(target)
     assert isinstance(session, AgentSession)
     yield session

@@ -22,6 +22,7 @@ from orchestrator.errors import HostFault, HostUnreachable, HostUnusable
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, free_port, generate_key
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
@@ -128,7 +129,7 @@ def test_proxy_command(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> No
         f"Host astray\n  ProxyCommand echo astray >&2; exit 3\n"
     )
     assert client.works(SshTarget(name="b", host="box", ssh_config=str(config)))
-    error = client.refused(SshTarget(name="b", host="astray", ssh_config=str(config), connect_timeout_s=5))
+    error = client.refused(SshTarget(name="b", host="astray", ssh_config=str(config), connect_timeout_s=30))
     assert error.reason == "proxy"
     assert "astray" in (error.cause or "")
 
@@ -325,8 +326,11 @@ class Agent:
     def __init__(self, folder: Path) -> None:
         self.socket = str(folder / "agent")
         self.process = subprocess.Popen(["ssh-agent", "-D", "-a", self.socket], stdout=subprocess.DEVNULL)
-        while not os.path.exists(self.socket):
-            time.sleep(0.01)
+        wait_for(self._answers)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.socket) == 0
 
     def add(self, key: Path, **options: Any) -> None:
         environment = {**os.environ, "SSH_AUTH_SOCK": self.socket, **options}
@@ -411,7 +415,7 @@ def test_passphrase_is_asked_for_on_a_terminal(
         Destination("127.0.0.1", sshd.user, sshd.port), config_file="/dev/null", identity_file=str(locked)
     )
     with paramiko.Transport(socket.create_connection(("127.0.0.1", sshd.port))) as transport:
-        transport.start_client(timeout=5)
+        transport.start_client(timeout=60)
         KeyLogin(settings, None, interactive=True).authenticate(transport)
         assert transport.is_authenticated()
 
@@ -441,7 +445,7 @@ def test_endless_noise_on_standard_error(client: Client, sshd: LoopbackSshd) -> 
 def test_a_startup_file_in_the_way_of_commands(sshd: LoopbackSshd, startup: str) -> None:
     (sshd.home / ".bashrc").write_text(f"{startup}\n")
     with pytest.raises(HostUnusable, match="does not run the commands") as caught:
-        Connector().connect(sshd.target(link_timeout_s=2))
+        Connector().connect(sshd.target(link_timeout_s=5))
     assert ".bashrc" in (caught.value.cause or "")
     (sshd.home / ".bashrc").write_text("[[ $- == *i* ]] || return\n" + startup)
     Connector().connect(sshd.target()).close()

@@ -220,7 +220,7 @@ def cut(link: LinkProxy) -> None:
 
 
 def stall(link: LinkProxy) -> None:
-    link.bytes_per_s = 40_000_000
+    link.bytes_per_s = 4_000_000
 
     def later() -> None:
         while link.up < 3_000_000:
@@ -237,7 +237,7 @@ def test_link_breaks_during_the_upload(
 ) -> None:
     root = big_source(tmp_path)
     connector = Connector()
-    target = sshd.target(port=link.port, link_timeout_s=2.0)
+    target = sshd.target(port=link.port, link_timeout_s=5.0)
     session = connector.connect(target)
     assert isinstance(session, AgentSession)
     if how == "tar":
@@ -259,13 +259,13 @@ def test_link_breaks_during_the_upload(
 
 
 def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=2.0))
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
     assert session.status() == []
     link.stall()
     began = time.monotonic()
     with pytest.raises(LinkLost, match="silent"):
         session.status()
-    assert 1.5 < time.monotonic() - began < 60
+    assert 4.5 < time.monotonic() - began < 60
     session.close()
 
 
@@ -299,7 +299,7 @@ def test_link_is_reset_and_sshd_restarts(sshd: LoopbackSshd, link: LinkProxy) ->
 
 def test_slow_link_is_no_dead_link(sshd: LoopbackSshd, link: LinkProxy, tmp_path: Path) -> None:
     link.delay_s = 0.05
-    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
+    session = Connector().connect(sshd.target(port=link.port, link_timeout_s=30.0))
     link.bytes_per_s = 4_000_000
     sync_and_check(session, big_source(tmp_path, 1_000_000))
     session.close()
