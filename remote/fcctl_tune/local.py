@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import shutil
 import sys
-import tempfile
 import time
 from typing import Any, Callable, List, Sequence, Tuple
 
-from fcctl_tune import dask_settings
+from fcctl_tune import dask_settings, scratch
 from fcctl_tune.cluster import Host, Undone, resource
 from fcctl_tune.crew import Crew
 from fcctl_tune.errors import TuneError
@@ -28,8 +26,8 @@ class DaskCluster(abc.ABC):
         self.notice = notice
         self.deaths: List[str] = []
         self.ending = contextlib.ExitStack()
-        self.folder = tempfile.mkdtemp(prefix="fcctl-tune-")
-        self.ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        scratch.sweep()
+        self.folder = self.ending.enter_context(scratch.folder())
 
     def __enter__(self) -> DaskCluster:
         return self
