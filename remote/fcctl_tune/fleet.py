@@ -24,8 +24,8 @@ from fcctl_tune.roster import Roster
 CONTROL = "fcctl-tune-control"
 #: How often the scheduler is asked who is there, seconds.
 LOOK_S = 0.5
-#: How long hosts have to hear the goodbye, seconds.
-GOODBYE_S = 5.0
+#: How long hosts have to hear the goodbye, seconds; far more than it takes one that is there, however busy.
+GOODBYE_S = 20.0
 #: After the first host is complete, how long others have to come before the GPU model is chosen, seconds.
 SETTLE_S = 3.0
 

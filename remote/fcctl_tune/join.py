@@ -6,6 +6,7 @@ anything.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -60,12 +61,13 @@ class Join:
     def read(cls, path: str) -> Optional[Join]:
         """None if there is no such file. Raises: ValueError, if it is not right."""
         try:
-            os.stat(path)
+            with open(path, "rb") as stream:  # once: it comes and goes
+                said = stream.read()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ValueError("%s: %s" % (path, error.strerror)) from None
-        return cls.from_dict(files.read_json(path))
+        return cls.from_dict(json.loads(said))
 
     @classmethod
     def from_dict(cls, entry: Any) -> Join:

@@ -12,16 +12,14 @@ import dataclasses
 import json
 import os
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote import files
 from fcctl_remote.text import one_line
-from fcctl_tune import dask_settings, devices, roster, site, tasks, workplace
+from fcctl_tune import dask_settings, devices, roster, scratch, site, tasks, workplace
 from fcctl_tune.crew import Crew, this_machine
 from fcctl_tune.errors import Lacking, TuneError
 from fcctl_tune.join import Join, is_address
@@ -32,6 +30,8 @@ UNAVAILABLE, STOPPED = 69, 143
 PATIENCE_S = 1800.0
 #: Between two tries to reach it, and how often workers are looked at, seconds.
 AGAIN_S, LOOK_S = 1.0, 0.2
+#: How long somebody may take to write where it is, seconds.
+WRITING_S = 3.0
 #: The longest pause after tries at which it was there and did not let us in, seconds.
 LONGEST_PAUSE_S = 15.0
 
@@ -72,6 +72,7 @@ class Member:
         self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._left: Optional[float] = None  # when a search that was there did not answer any more
+        self._unsound_since: Optional[float] = None
         self._stop = False
 
     def carry_out(self) -> int:
@@ -80,6 +81,7 @@ class Member:
         signal.signal(signal.SIGINT, self._told_to_stop)
         signal.signal(signal.SIGHUP, lambda *_: None)
         self._lock = workplace.claim(self.work)
+        scratch.sweep()
         self.host = self._facts()
         self.site = self._site()
         try:
@@ -122,18 +124,20 @@ class Member:
         return STOPPED
 
     def _join(self) -> Optional[Join]:
-        """None if nothing is known of a search yet. Raises: Lacking."""
+        """None if nothing is known of a search yet. Raises: Lacking, if what is said of it stays unsound."""
         options = self.options
         try:
             if options.join is not None:
-                return Join.read(options.join)
-            pem = None
-            if options.tls is not None:
-                with open(options.tls, encoding="ascii") as stream:
-                    pem = stream.read()
-            return Join(options.scheduler, pem)
+                found = Join.read(options.join)
+            else:
+                found = Join(options.scheduler, _text(options.tls) if options.tls is not None else None)
         except (OSError, ValueError) as error:
+            self._unsound_since = self._unsound_since or time.monotonic()
+            if time.monotonic() - self._unsound_since < WRITING_S:
+                return None
             raise Lacking("%s: %s" % (options.join or options.tls, error), "see docs/tune.md, A fleet") from None
+        self._unsound_since = None
+        return found
 
     def _is_over(self, join: Optional[Join]) -> bool:
         """Whether it has been waited for long enough. Raises: Lacking, if it never came."""
@@ -153,7 +157,10 @@ class Member:
 
     def _work_for(self, join: Join) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""
-        folder = tempfile.mkdtemp(prefix="fcctl-tune-")  # of this crew: its keepers remove it
+        with scratch.folder() as folder:  # of this crew: its keepers remove it, too
+            return self._with_a_crew(join, folder)
+
+    def _with_a_crew(self, join: Join, folder: str) -> Optional[str]:
         tls = _key(join, folder)
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
@@ -165,22 +172,18 @@ class Member:
             return self._watched(crew, join, folder)
         finally:
             crew.end()
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _watched(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
         """As of :meth:`_work_for`, with its workers."""
         is_in = False
         while not self._stop:
-            if not is_in and os.path.exists(os.path.join(folder, JOINED)):
-                is_in = True
-                self.joined += 1
-                say("joined the search at %s" % join.address)
+            is_in = is_in or self._has_joined(join, folder)
             for worker in crew.ended():
                 assert worker.keeper is not None  # noqa: S101
                 if worker.keeper.returncode == DISMISSED:
                     return _said(folder)
                 if worker.keeper.returncode == LOST:
-                    self._lost(is_in)
+                    self._lost(is_in or self._has_joined(join, folder))
                     return None
                 self.deaths += 1
                 crew.replace(worker)
@@ -189,6 +192,14 @@ class Member:
                 return None
             self._nap(LOOK_S)
         return None
+
+    def _has_joined(self, join: Join, folder: str) -> bool:
+        """Once one of its workers was let in."""
+        if not os.path.exists(os.path.join(folder, JOINED)):
+            return False
+        self.joined += 1
+        say("joined the search at %s" % join.address)
+        return True
 
     def _lost(self, was_in: bool) -> None:
         if was_in and not self._stop:
@@ -228,8 +239,13 @@ def _key(join: Join, folder: str) -> Optional[str]:
     return path
 
 
+def _text(path: str) -> str:
+    with open(path, encoding="ascii") as stream:
+        return stream.read()
+
+
 def _answers(join: Join) -> bool:
-    with tempfile.TemporaryDirectory(prefix="fcctl-tune-") as folder:
+    with scratch.folder() as folder:
         return join.answers(_key(join, folder))
 
 

@@ -1,0 +1,128 @@
+"""A member between searches: what it makes of what it is told, and of workers that come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_tune import member
+from fcctl_tune.errors import Lacking
+from fcctl_tune.join import Join
+from fcctl_tune.member import WRITING_S, Member
+from fcctl_tune.worker import DISMISSED, GOODBYE, JOINED, LOST
+
+TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "token": "t", "patience_s": 5}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(member, "time", made)
+    return made
+
+
+def one(tmp_path: Path) -> Member:
+    path = str(tmp_path / "join.json")
+    return Member(Namespace(host="b", join=path, scheduler=None, tls=None, work=str(tmp_path), wait=60, patience=60))
+
+
+def test_what_is_told_may_go_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "join.json"
+    path.write_text(json.dumps(TOLD))
+    stat = os.stat
+
+    def seen_and_gone(what: Any, *more: Any, **how: Any) -> os.stat_result:
+        found = stat(what, *more, **how)
+        if str(what) == str(path):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(os, "stat", seen_and_gone)
+    assert Join.read(str(path)) in (None, Join("tcp://127.0.0.1:4711", None, "t", 5))
+    monkeypatch.undo()
+    path.unlink(missing_ok=True)
+    assert Join.read(str(path)) is None
+
+
+@pytest.mark.parametrize("half", ["", '{"schema": 1, "sched'])
+def test_what_is_just_being_written_is_waited_for(tmp_path: Path, clock: Clock, half: str) -> None:
+    made, path = one(tmp_path), tmp_path / "join.json"
+    for _ in range(3):
+        path.write_text(half)
+        assert made._join() is None
+        clock.sleep(WRITING_S - 1)
+        assert made._join() is None
+        path.write_text(json.dumps(TOLD))
+        clock.sleep(WRITING_S)
+        found = made._join()
+        assert found is not None
+        assert found.token == "t"
+
+
+def test_what_stays_unsound_is_said(tmp_path: Path, clock: Clock) -> None:
+    made = one(tmp_path)
+    (tmp_path / "join.json").write_text("{}")
+    assert made._join() is None
+    clock.sleep(WRITING_S)
+    with pytest.raises(Lacking, match=r"it is no file of schema 1"):
+        made._join()
+
+
+class Crew:
+    """Whose worker ends at the first look with ``code``, having written ``name``."""
+
+    def __init__(self, folder: Path, name: str, code: int) -> None:
+        self.folder, self.name, self.code = folder, name, code
+
+    def ended(self) -> list[Any]:
+        (self.folder / self.name).write_text("enough is known")
+        return [SimpleNamespace(keeper=SimpleNamespace(returncode=self.code))]
+
+
+def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, join = one(tmp_path), Join.from_dict(TOLD)
+    crew: Any = Crew(tmp_path, JOINED, LOST)
+    assert made._watched(crew, join, str(tmp_path)) is None
+    assert made.joined == 1
+    assert "the search does not answer" in capsys.readouterr().out
+    clock.sleep(4)
+    assert not made._is_over(join)
+    clock.sleep(2)
+    assert made._is_over(join), "its patience counts from then"
+
+
+def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -> None:
+    made = one(tmp_path)
+    crew: Any = Crew(tmp_path, "nothing", LOST)
+    assert made._watched(crew, Join.from_dict(TOLD), str(tmp_path)) is None
+    assert made.joined == 0
+    clock.sleep(30)
+    assert not made._is_over(None)
+    clock.sleep(31)
+    with pytest.raises(Lacking, match="no search came within 60 s"):
+        made._is_over(None)
+
+
+def test_a_goodbye_ends_it(tmp_path: Path) -> None:
+    crew: Any = Crew(tmp_path, GOODBYE, DISMISSED)
+    assert one(tmp_path)._watched(crew, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
+    assert os.listdir(tmp_path) == [GOODBYE]
