@@ -16,6 +16,8 @@ LEFTOVER_GRACE_S = 0.5
 #: A process that SIGKILL does not end (a driver call that hangs) is given up after this, seconds.
 KILL_PATIENCE_S = 5.0
 IDLE_S = 0.2
+#: How often processes are looked for that were started while SIGTERM was being sent, seconds.
+LOOK_S = 0.25
 
 
 class Signals:
@@ -157,8 +159,8 @@ class StepProcess:
 
     def _end(self, grace_s: float) -> int:
         """SIGTERM, patience, SIGKILL. Returns how many processes survived all that."""
-        self._send(signal.SIGTERM)
-        if self._gone_within(grace_s):
+        told = self._send(signal.SIGTERM)
+        if self._gone_within(grace_s, told):
             return 0
         deadline = time.monotonic() + KILL_PATIENCE_S
         while time.monotonic() < deadline:
@@ -167,23 +169,42 @@ class StepProcess:
                 return 0
         return len(self._members())
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: int) -> Set[int]:
+        """Signal all of the step; who that was."""
         if self.pid not in self._statuses:
             send(self.pid, number, group=True)
-        for pid in self._members():
+        found = self._members()
+        for pid in found:
             send(pid, number)
             if number == signal.SIGTERM:
                 send(pid, signal.SIGCONT)  # a stopped process would not hear it
+        return found | {self.pid}
 
-    def _gone_within(self, seconds: float) -> bool:
+    def _gone_within(self, seconds: float, told: Optional[Set[int]] = None) -> bool:
+        """``told``: who has heard SIGTERM; it grows by those who are told here."""
         deadline = time.monotonic() + seconds
+        look_at = time.monotonic() + LOOK_S
         while True:
             if not self._children() and (IS_LINUX or not self._members()):
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
                 return not self._members() and self.pid in self._statuses
+            if told is not None and time.monotonic() >= look_at:
+                self._tell_orphans(told)
+                look_at = time.monotonic() + LOOK_S
             self.signals.wait(min(0.05, left))
+
+    def _tell_orphans(self, told: Set[int]) -> None:
+        """SIGTERM to those whose parent is gone and who have not heard it.
+
+        A shell holds signals back while it starts a program. One that was told to end just then starts it, and goes;
+        the program came too late to hear anything. What still has its parent is left to it: it tidies up.
+        """
+        for pid in self._members() - told:
+            if parent_of(pid) in (os.getpid(), 1):
+                send(pid, signal.SIGTERM)
+                told.add(pid)
 
 
 def send(pid: int, number: int, group: bool = False) -> None:
@@ -226,6 +247,16 @@ def _stat(pid: int) -> Optional[Tuple[str, int, int]]:
         return fields[0].decode("ascii"), int(fields[1]), int(fields[3])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def parent_of(pid: int) -> Optional[int]:
+    """Whose child it is now; None once it is gone."""
+    if IS_LINUX:
+        facts = _stat(pid)
+        return None if facts is None else facts[1]
+    argv = ["ps", "-o", "ppid=", "-p", str(pid)]
+    said = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    return int(said) if said.isdigit() else None
 
 
 def _environ(pid: int) -> List[bytes]:
