@@ -29,6 +29,8 @@ FOLDER = "fleet"
 #: A file of that folder, or one further below the run's.
 _NAME = re.compile(r"([a-z0-9]+/)*[a-z0-9]+\.[a-z]+")
 NO_RUN, NO_FILE, NO_ROOM = 92, 91, 95
+#: Exit statuses above it are those of a program that a signal ended.
+KILLED = 128
 
 
 class _Files:
@@ -47,10 +49,12 @@ class _Files:
     def write(self, run_id: str, name: str, data: bytes) -> bool:
         script = (
             f'{self._place(run_id, name)}; umask 077; [ -d "$r" ] || exit {NO_RUN}; t="$f.$$"; '
-            f'mkdir -p "$d" && cat >"$t" && [ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$f" && exit 0; '
-            f'rm -f "$t"; exit {NO_ROOM}'
+            f'mkdir -p "$d" && cat >"$t" && [ "$(wc -c <"$t")" -eq {len(data)} ] && mv -f "$t" "$f" && exit 0; s=$?; '
+            f'rm -f "$t"; [ $s -le {KILLED} ] || exit $s; exit {NO_ROOM}'
         )
         status, _ = self._carry_out(script, data, 0)
+        if status > KILLED:  # as all is that runs on a machine which is switched off
+            raise self._lost(None)
         if status not in (0, NO_RUN):
             raise HostUnusable(
                 f"{self._target.name} does not let fcctl write into the folder of run {run_id}",
