@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from orchestrator.adapters.hosts import known_hosts
 from orchestrator.adapters.hosts.ssh_auth import KeyLogin
 from orchestrator.adapters.hosts.ssh_config import Destination, SshSettings, resolve
-from orchestrator.adapters.hosts.ssh_library import paramiko
+from orchestrator.adapters.hosts.ssh_library import Transport, paramiko
 from orchestrator.adapters.hosts.transport import printable
 from orchestrator.errors import HostUnreachable
 
@@ -223,6 +223,11 @@ class Dialer:
         except HostUnreachable:
             client.close()
             raise
+        except paramiko.ssh_exception.IncompatiblePeer as error:
+            client.close()
+            from orchestrator.adapters.hosts.ssh_disagreement import nothing_in_common
+
+            raise nothing_in_common(settings, error, keys.asked) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             client.close()
             _explain(settings, error, proxy, late=time.monotonic() - began >= self._timeout_s)
@@ -237,6 +242,8 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
+        #: The last transport that asked.
+        self.asked: Transport | None = None
         host, port = settings.key_name
         self._known = list(settings.pinned) or known_hosts.lookup(settings.known_hosts, host, port)
         if not self._known and port != 22:  # as OpenSSH does, a key filed without a port will do if it matches
@@ -246,7 +253,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """A transport that asks for the kinds of key we know first, and for fast ciphers."""
-        transport = paramiko.Transport(sock, **options)
+        transport = self.asked = Transport(sock, **options)
         security = transport.get_security_options()
         security.ciphers = [c for c in CIPHERS if c in security.ciphers] or security.ciphers
         security.digests = [m for m in MACS if m in security.digests] or security.digests

@@ -183,6 +183,41 @@ def test_key_of_the_jump_host_is_checked_too(
     assert "hop" in error.message
 
 
+@pytest.mark.parametrize(
+    ("only", "what", "usual"),
+    [
+        ("KexAlgorithms sntrup761x25519-sha512", "key exchange", "curve25519-sha256"),
+        ("Ciphers chacha20-poly1305@openssh.com", "cipher", "aes256-gcm@openssh.com"),
+        ("MACs umac-128-etm@openssh.com", "message code", "hmac-sha2-256-etm@openssh.com"),
+    ],
+)
+def test_a_server_that_knows_only_what_paramiko_does_not(client: Client, only: str, what: str, usual: str) -> None:
+    """Refused, with what to change; and with that changed, the login works."""
+    setting, _, name = only.partition(" ")
+    server = LoopbackSshd(settings=(only,))
+    try:
+        server.start()
+        error = client.refused(server.target())
+        assert error.reason == "config", "and not tried again"
+        assert f"have no {what} in common" in error.message
+        assert f"it offers {name}; " in (error.cause or "")
+        assert f"there, add {usual} to {setting} in /etc/ssh/sshd_config" in (error.hint or "")
+        server.settings = (f"{only},{usual}",)
+        server.restart()
+        assert client.works(server.target())
+    finally:
+        server.close()
+
+
+def test_a_key_exchange_by_its_newer_name(client: Client) -> None:
+    """Which Paramiko 5 does not know; the exchange itself it has."""
+    server = LoopbackSshd(settings=("KexAlgorithms curve25519-sha256",))
+    try:
+        assert client.works(server.start().target())
+    finally:
+        server.close()
+
+
 # ------------------------------------------------------------------------------------------------ the host's key
 def test_unknown_key(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
     empty = tmp_path / "kh"
