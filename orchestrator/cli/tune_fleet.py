@@ -80,11 +80,11 @@ def resume(cli: Cli, name: str) -> None:
     with app.observing(cli) as observer:
         services, place = app.services(cli, observer), _place(cli)
         run_id = services.store.resolve(name)
-        plans, taken = plans_of(services, place, run_id)
-        fresh = [p for p in plans.members if p.saved.plan.run_id not in taken.values()]
+        plans, left = plans_of(services, place, run_id)
+        fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
         with observer.aside():
             agree(cli, fresh)
-        leader = Conductor(_maker(cli), app.tunnels(app.connector()), place, plans, Waking(), observer, taken)
+        leader = Conductor(_maker(cli), app.tunnels(app.connector()), place, plans, Waking(), observer, left)
 
         def asked(saved: Any) -> None:
             from orchestrator.cli.launching import agree as agree_on_one

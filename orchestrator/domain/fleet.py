@@ -57,6 +57,12 @@ def machines(target: Target, count: int) -> list[Target]:
     return [target, *more]
 
 
+def searches_of(plan: Mapping[str, Any]) -> set[str]:
+    """The run of a saved ``plan`` of a search, and what it was before it had to go on elsewhere or anew."""
+    run, fleet = plan.get("plan") or {}, plan.get("fleet") or {}
+    return {one for one in (run.get("run_id"), run.get("resume_from"), *fleet.get("before", ())) if one}
+
+
 def check_apart(hosts: Sequence[Target]) -> None:
     """Raises UsageError if two of them are the same machine, or there are too many."""
     if len(hosts) > MOST_HOSTS:

@@ -20,3 +20,5 @@ class Fleet(BaseModel):
     #: What each machine's run may cost, dollars, if that was said.
     budget_usd: float | None = None
     stop_at_budget: bool = False
+    #: What this search was until its machine was lost, the newest last: members may have been started for one of these.
+    before: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.domain.fleet import searches_of
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import ConflictError, HostFault, HostUnreachable, RunNotFound
@@ -13,7 +14,8 @@ from orchestrator.workflows.resume import new_link, resumed, saved_plan
 
 def with_members(store: Store, run_ids: Sequence[str]) -> list[str]:
     """``run_ids``, and the runs that do nothing but help one of these."""
-    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in run_ids]
+    helped = set(run_ids).union(*(searches_of(plan) for plan in map(store.plan_of, run_ids) if plan))
+    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in helped]
     return list(dict.fromkeys([*run_ids, *helping]))
 
 

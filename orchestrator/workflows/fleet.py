@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from fcctl_remote import wire
@@ -40,7 +40,7 @@ class Conductor:
 
     Args:
         make: what a workflow may touch, for one thread, with this observer.
-        taken: runs of members that an earlier fcctl left, by target.
+        left: runs of members that an earlier fcctl left, by target, oldest first.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Conductor:
         plans: Plans,
         waking: Waking,
         observer: Observer,
-        taken: dict[str, str] | None = None,
+        left: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.observer = Watching(observer, self._said, from_now=taken is not None)
+        self.observer = Watching(observer, self._said, from_now=left is not None)
         self.services = make(self.observer)
         saved = plans.search.saved
         self._notes = observer
@@ -72,11 +72,10 @@ class Conductor:
         self._spokes: dict[str, Spoke] = {}
         for first in plans.members:
             host = first.saved.target
+            before = list((left or {}).get(host.name, ()))
             spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
-            spoke.hopeless = self._no_way_to(host.name)
-            self.members[host.name] = Member(
-                make, spoke, first, self._again(host), waking, observer, take_over=(taken or {}).get(host.name)
-            )
+            spoke.before, spoke.hopeless = before, self._no_way_to(host.name)
+            self.members[host.name] = Member(make, spoke, first, self._again(host), waking, observer, before)
 
     def _way_to_the_search(self, saved: SavedPlan) -> Hub:
         hub = Hub(self._tunnels, saved.target, self._search_is_there)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -106,7 +106,7 @@ class Member:
     Args:
         make: what a workflow may touch, for this thread alone; with this observer.
         again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
-        take_over: a run that an earlier fcctl left there.
+        before: runs that an earlier fcctl left, oldest first; the last goes on, if it is the one of ``first``.
     """
 
     def __init__(
@@ -117,8 +117,7 @@ class Member:
         again: Callable[[float | None], Prepared],
         waking: Waking,
         observer: Observer,
-        *,
-        take_over: str | None = None,
+        before: Sequence[str] = (),
     ) -> None:
         self.name = first.saved.target.name
         self.usd = 0.0
@@ -131,7 +130,9 @@ class Member:
         self._spoke = spoke
         self._again = again
         self._waking = waking
-        self._take_over = take_over
+        own = first.saved.plan.run_id
+        self._take_over = own if own in before else None
+        self._before = [run_id for run_id in before if run_id != own]
         self._next: Prepared | None = first
         self._heard = Heard(self.name, observer)
         services = replace(make(self._heard), notifier=Tacit())
@@ -208,7 +209,7 @@ class Member:
             self.status = "error"
             self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
         finally:
-            for run_id in self.runs:
+            for run_id in (*self._before, *self.runs):
                 close_waiting(self._plain, run_id, "its machine was stopped, and nobody needs what is there")
 
     def _prepare_again(self, why: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.domain.budget import Budget
-from orchestrator.domain.fleet import check_apart, member_job, search_again
+from orchestrator.domain.fleet import MEMBER, check_apart, member_job, search_again, searches_of
 from orchestrator.domain.saved_fleet import Fleet
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
@@ -121,15 +123,25 @@ def plan_again(
         tunings={"search": step.tune},
     )
     prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
-    later = fleet.model_copy(update={"members": others})
+    later = fleet.model_copy(update={"members": others, "before": [*fleet.before, search.plan.run_id]})
     return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
 
 
-def left_behind(services: Services, run_id: str) -> dict[str, str]:
-    """The members of a search that are not complete: target, and its run, the newest of each."""
-    found = {}
-    for member in services.store.active():
-        raw = services.store.plan_of(member) or {}
-        if raw.get("fleet_of") == run_id:
-            found[str(raw.get("target", {}).get("name"))] = member
+def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
+    """The runs of a search's members, by target, oldest first; some are complete."""
+    store, helped = services.store, searches_of(search.to_json())
+    complete = [row.run_id for row in store.rows(job=MEMBER) if row.run_id[:16] >= min(helped)[:16]]
+    found: dict[str, list[str]] = {}
+    for run_id in sorted({*complete, *store.active()}):
+        plan = store.plan_of(run_id) or _plan_at_home(services, run_id)
+        if plan.get("fleet_of") in helped:
+            found.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
     return found
+
+
+def _plan_at_home(services: Services, run_id: str) -> dict[str, Any]:
+    try:
+        found = json.loads((services.store.folder(run_id) / "plan.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.domain.lifecycle import Move, decide, fold
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.domain.target import Target
 
 
-def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict[str, str]]:
-    """The plans of the search ``run_id`` and of its members, and the runs of those that are still there, by target.
+def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
+    """The plans of the search ``run_id`` and of its members, and the runs that these had, by target, oldest first: the
+    last goes on, if it is not complete.
 
     Raises:
         UsageError: it is no search over several machines, or the source is another one by now.
@@ -41,18 +42,16 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
             cause="files changed since it began, and machines with other files would give other times",
             hint=f"put them back, or let the search end with the machine that it is on: fcctl attach {run_id}",
         )
-    taken = left_behind(services, run_id)
-    members = [_member(services, place, saved, source, host, taken) for host in saved.fleet.members]
-    return Plans(Prepared(saved, source), members), {p.saved.target.name: p.saved.plan.run_id for p in members
-                                                     if p.saved.plan.run_id in taken.values()}  # fmt: skip
+    left = left_behind(services, saved)
+    members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
+    return Plans(Prepared(saved, source), members), left
 
 
 def _member(
-    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, taken: dict[str, str]
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, left: Sequence[str]
 ) -> Prepared:
     """What is there goes on, as it was planned; what is not is planned anew."""
-    run_id = taken.get(host.name)
-    there = saved_plan(services, run_id) if run_id is not None else None
+    there = saved_plan(services, left[-1]) if left else None
     return Prepared(there, source) if there is not None else plan_member(services, place, search, source, host)
 
 

@@ -178,6 +178,8 @@ class Spoke(Way):
         super().__init__(tunnels, target, on_host)
         #: It may be another one later.
         self.hub = hub
+        #: Runs there that an earlier fcctl may have told where the search is.
+        self.before: Sequence[str] = ()
 
     def _use(self, passage: Passage) -> None:
         def reach() -> Stream:
@@ -190,11 +192,11 @@ class Spoke(Way):
             if run_id is not None and scheduler is not None and told != (run_id, scheduler):
                 if passage.write(run_id, JOIN_FILE, scheduler.invitation(port)):
                     told = run_id, scheduler
-                self._take_back(passage, [r for r in self._runs if r != run_id])
+                self._take_back(passage, [r for r in (*self.before, *self._runs) if r != run_id])
             elif told is not None:
                 passage.check()
             self._closed.wait(SOON_S if told is None else STANDING_S)
-        self._take_back(passage, self._runs)
+        self._take_back(passage, [*self.before, *self._runs])
 
     @staticmethod
     def _take_back(passage: Passage, runs: Sequence[str]) -> None:

@@ -212,6 +212,19 @@ def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: 
     wait_for(lambda: b.told(MEMBER) is None)
 
 
+def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
+    b = two.machines["b"]
+    b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
+    two.spoke.before = [LATER, MEMBER]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    wait_for(lambda: (LATER, "join.json") not in b.files)
+    assert b.told(MEMBER) is not None
+    assert (SEARCH, "join.json") in b.files, "that is none of its runs"
+
+
 def test_a_search_that_began_anew_is_told_everywhere(two: Two) -> None:
     a, b = two.machines["a"], two.machines["b"]
     two.there |= {SEARCH, MEMBER}
