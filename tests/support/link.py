@@ -96,7 +96,7 @@ class LinkProxy:
             try:
                 if self._refusing:
                     raise ConnectionRefusedError
-                far = socket.create_connection(("127.0.0.1", self.upstream), 5)
+                far = socket.create_connection(("127.0.0.1", self.upstream), 60)
             except OSError:
                 near.close()
                 continue

@@ -19,6 +19,8 @@ from orchestrator.domain.target import SshTarget
 from tests.support.link import LinkProxy
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+#: Far more than it takes on a busy computer.
+START_LIMIT_S = END_LIMIT_S = 60.0
 
 
 def free_port() -> int:
@@ -34,8 +36,15 @@ def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Pat
     return path
 
 
+class PortTaken(Exception):
+    """Somebody else has the port."""
+
+
 class LoopbackSshd:
     """One sshd process: ``start``, ``stop``, ``restart``; its port stays the same.
+
+    The port is free when it is chosen. Should somebody take it before the first start, another is chosen then, so
+    :attr:`port` counts from that start on.
 
     Commands run over it see ``HOME`` = :attr:`home` (so ``~/.fcctl`` is the test's own) and a private
     ``TMUX_TMPDIR``. Everything a client needs is in :attr:`folder`: ``id`` (accepted key), ``known_hosts``,
@@ -53,6 +62,7 @@ class LoopbackSshd:
         self.host_keys = [generate_key(self.folder / f"host_{kind}", kind) for kind in host_key_kinds]
         self.user = getpass.getuser()
         self.port = free_port()
+        self._had_port = False
         self.settings = settings
         #: Of every command over it; a change counts from the next start.
         self.environment = {"HOME": str(self.home), "TMUX_TMPDIR": str(self.tmux_tmpdir)}
@@ -61,8 +71,13 @@ class LoopbackSshd:
         self.home.mkdir()
         self.tmux_tmpdir.mkdir()
         shutil.copy(f"{self.identity}.pub", self.folder / "authorized_keys")
-        self.trust(self.port)
         self.ssh_config = self.folder / "ssh_config"
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Write what clients need to know of :attr:`port`."""
+        self.known_hosts.unlink(missing_ok=True)
+        self.trust(self.port)
         self.ssh_config.write_text(
             f"Host box\n  HostName 127.0.0.1\n  Port {self.port}\n  User {self.user}\n"
             f"  IdentityFile {self.identity}\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.known_hosts}\n"
@@ -73,22 +88,40 @@ class LoopbackSshd:
     def start(self) -> LoopbackSshd:
         if os.getuid() == 0:
             os.makedirs("/run/sshd", exist_ok=True)  # where sshd, started as root, drops its privileges
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                self._launch(deadline)
+            except PortTaken:
+                assert time.monotonic() < deadline, f"port {self.port} stays taken"
+                if self._had_port:  # clients know it: whoever has it is a connection that is about to go
+                    time.sleep(0.1)
+                else:
+                    self.port = free_port()
+                    self._introduce()
+            else:
+                self._had_port = True
+                return self
+
+    def _launch(self, deadline: float) -> None:
         config = self.folder / "sshd_config"
         config.write_text("\n".join(self._directives()) + "\n")
+        said = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
+            # Its own word, not a connection: that may be answered by somebody else, or by itself.
+            text = self.log.read_bytes()[said:].decode(errors="replace")
+            if f"Server listening on 127.0.0.1 port {self.port}." in text:
+                return
             if self._process.poll() is not None:
-                raise RuntimeError(f"sshd ended at once:\n{self.log.read_text(errors='replace')}")
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
+                text = self.log.read_bytes()[said:].decode(errors="replace")
+                self._process = None
+                raise PortTaken if "Address already in use" in text else RuntimeError(f"sshd ended at once:\n{text}")
             time.sleep(0.01)
-        raise RuntimeError("sshd does not listen")
+        raise RuntimeError(f"sshd does not listen:\n{self.log.read_text(errors='replace')}")
 
     def stop(self, *, sessions: bool = True) -> None:
         """End the listener and, unless ``sessions`` is false, the open connections too (not what runs in tmux)."""
@@ -96,7 +129,7 @@ class LoopbackSshd:
             return
         children = _descendants(self._process.pid, "sshd") if sessions else []
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process = None
         for pid in children:
             _kill(pid)
@@ -154,8 +187,8 @@ class LoopbackSshd:
             "known_hosts": str(self.known_hosts),
             "ssh_config": "/dev/null",
             "python": sys.executable,
-            "connect_timeout_s": 10.0,
-            "link_timeout_s": 8.0,
+            "connect_timeout_s": 30.0,
+            "link_timeout_s": 30.0,
             **changes,
         }
         return SshTarget(**values)
@@ -174,14 +207,27 @@ class LoopbackSshd:
 
 
 def end_processes_of(home: Path) -> None:
-    """Kill every process whose HOME is ``home``: tmux, supervisors, daemons a test left behind."""
+    """Kill every process whose HOME is ``home``: tmux, supervisors, daemons a test left behind.
+
+    Again until none is left: some are started, by one that is killed next, while the list is read.
+    """
     mark = f"HOME={home}".encode()
+    deadline = time.monotonic() + END_LIMIT_S
+    while left := _started_with(mark) - {os.getpid()}:
+        assert time.monotonic() < deadline, f"{sorted(left)} outlive SIGKILL"
+        for pid in left:
+            _kill(pid)
+        time.sleep(0.01)
+
+
+def _started_with(mark: bytes) -> set[int]:
+    found = set()
     for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with contextlib.suppress(OSError):
+            # What has ended, and is not waited for yet, has no environment any more.
             if mark in entry.read_bytes().split(b"\0"):
-                _kill(int(entry.parent.name))
-        except OSError:
-            continue
+                found.add(int(entry.parent.name))
+    return found
 
 
 def _descendants(root: int, command: str) -> list[int]:
