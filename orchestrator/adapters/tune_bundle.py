@@ -119,10 +119,12 @@ def _closure() -> list[metadata.Distribution]:
 
 
 def _not_installed(name: str) -> ConfigError:
+    from orchestrator.domain.extras import to_install
+
     return ConfigError(
         "this needs the libraries of a search, and they are not installed here",
         cause=f"there is no {name}; it is sent to the machine from here",
-        hint="pip install 'fcctl[tune]'",
+        hint=to_install("tune"),
     )
 
 

@@ -32,8 +32,10 @@ def ui(cli: Cli, port: int, no_open: bool) -> None:
     try:
         server, backend = app.dashboard(cli, port, announce)
     except ImportError as error:
+        from orchestrator.domain.extras import to_install
+
         raise FcctlError(
-            "the dashboard is not installed", cause=f"no module {error.name}", hint="pip install 'fcctl[web]'"
+            "the dashboard is not installed", cause=f"no module {error.name}", hint=to_install("web")
         ) from error
     if cli.json:
         cli.emit({"url": server.link, "port": server.port})

@@ -60,7 +60,9 @@ def write_parquet(runs: Iterable[Shown], stream: IO[bytes]) -> None:
         import pyarrow as pa  # type: ignore[import-untyped]  # it ships without types
         from pyarrow import parquet
     except ImportError as exc:
-        raise UsageError("Parquet needs pyarrow", hint="pip install 'fcctl[parquet]'; or --format csv") from exc
+        from orchestrator.domain.extras import to_install
+
+        raise UsageError("Parquet needs pyarrow", hint=f"{to_install('parquet')}; or --format csv") from exc
     types = (
         *((name, pa.string()) for name in TEXTS),
         *((name, pa.bool_()) for name in FLAGS),

@@ -79,8 +79,10 @@ def _converter() -> Any:
     try:
         import vl_convert
     except ImportError as exc:
+        from orchestrator.domain.extras import to_install
+
         raise FcctlError(
-            "charts cannot be drawn here", cause="vl-convert is not installed", hint="pip install 'fcctl[web]'"
+            "charts cannot be drawn here", cause="vl-convert is not installed", hint=to_install("web")
         ) from exc
     return vl_convert
 

@@ -58,8 +58,10 @@ def environment() -> Environment:
     try:
         import jinja2
     except ImportError as exc:
+        from orchestrator.domain.extras import to_install
+
         raise FcctlError(
-            "an HTML report cannot be made here", cause="Jinja2 is not installed", hint="pip install 'fcctl[web]'"
+            "an HTML report cannot be made here", cause="Jinja2 is not installed", hint=to_install("web")
         ) from exc
     made = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"), autoescape=True, undefined=jinja2.StrictUndefined,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.domain.extras import to_install
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -62,7 +63,7 @@ def test_without_its_libraries_it_says_what_to_install(workspace: Workspace, tmp
     )
     path = workspace.env()["PYTHONPATH"]
     done = workspace.fcctl("ui", "--no-open", check=1, env={"PYTHONPATH": f"{blocked}:{path}"})
-    assert "pip install 'fcctl[web]'" in done.stderr
+    assert f"hint:  {to_install('web')}\n" in done.stderr
 
 
 def test_a_module_of_the_workspace_is_never_run(workspace: Workspace) -> None:

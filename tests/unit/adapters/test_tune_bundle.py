@@ -15,6 +15,7 @@ from fcctl_remote.bundles import CONTENTS
 from fcctl_remote.tree import path_fault
 from orchestrator.adapters import tune_bundle
 from orchestrator.adapters.tune_bundle import TuneBundles
+from orchestrator.domain.extras import to_install
 from orchestrator.errors import ConfigError, NotFoundError
 
 pytest.importorskip("distributed")
@@ -88,7 +89,7 @@ def test_where_the_extra_is_not_installed_the_error_says_so(monkeypatch: pytest.
     monkeypatch.setattr(tune_bundle, "ROOTS", ("optuna-that-is-not-here",))
     with pytest.raises(ConfigError) as caught:
         TuneBundles(tmp_path).tune()
-    assert caught.value.hint == "pip install 'fcctl[tune]'"
+    assert caught.value.hint == to_install("tune")
 
 
 class Package:
