@@ -37,7 +37,7 @@ class Dashboard:
 
     def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
         """One request with the session's cookie (if :meth:`enter` got one), following nothing."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
         try:
             sent = {"Cookie": self.cookie} if self.cookie else {}
             if body is not None:
@@ -73,7 +73,7 @@ def dashboard(workspace: Workspace) -> Iterator[Dashboard]:
         yield Dashboard(process, json.loads(line)["url"])
     finally:
         process.terminate()
-        wait_for(lambda: process.poll() is not None, 30)
+        wait_for(lambda: process.poll() is not None)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
