@@ -70,7 +70,7 @@ def go_on_with(
     if decide(fold(services.store.journal_of(run_id)), "resume") is Move.WAIT:
         from orchestrator.workflows.go_on import go_on
 
-        return go_on(services, run_id, agree)
+        return go_on(services, run_id, agree, doubt=doubt)
     try:
         with resumed(services, run_id, doubt=doubt) as driver:
             record = driver.finish()

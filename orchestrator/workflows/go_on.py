@@ -33,12 +33,18 @@ _OUTCOME = TypeAdapter(wire.Outcome)
 
 
 def go_on(
-    services: Services, run_id: str, agree: Callable[[SavedPlan], None], *, detach: bool = False
+    services: Services,
+    run_id: str,
+    agree: Callable[[SavedPlan], None],
+    *,
+    detach: bool = False,
+    doubt: Callable[[], None] | None = None,
 ) -> Finished | None:
     """Wake the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
 
     Args:
         agree: asked before anything costs; raises if the user does not agree.
+        doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
 
     Raises:
         ConflictError: the run is not cut off: it goes on, or is complete.
@@ -46,8 +52,8 @@ def go_on(
         FcctlError: as ``fcctl run``.
     """
     if services.store.is_complete(run_id):
-        return _go_on_from_home(services, run_id, agree, detach=detach)
-    with resumed(services, run_id) as earlier:
+        return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
+    with resumed(services, run_id, doubt=doubt) as earlier:
         _check_waits(earlier)
         agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
         earlier.wake(earlier.saved.fence_s or 0)
@@ -57,7 +63,7 @@ def go_on(
         if rest is None:
             earlier.finish()
             raise _nothing_left(run_id)
-        later, link, active = _begin(services, rest)
+        later, link, active = _begin(services, rest, doubt)
         try:
             services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
             earlier.finish()  # it leaves the machine to the new one
@@ -69,7 +75,12 @@ def go_on(
 
 
 def _go_on_from_home(
-    services: Services, run_id: str, agree: Callable[[SavedPlan], None], *, detach: bool
+    services: Services,
+    run_id: str,
+    agree: Callable[[SavedPlan], None],
+    *,
+    detach: bool,
+    doubt: Callable[[], None] | None,
 ) -> Finished | None:
     """The same for a run that is home already: its machine is to be woken for the rest alone."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
@@ -83,14 +94,15 @@ def _go_on_from_home(
     if rest is None:
         raise _nothing_left(run_id)
     agree(rest)
-    later, link, active = _begin(services, rest)
+    later, link, active = _begin(services, rest, doubt)
     services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
     return see_home(later, link, active, detach=detach)
 
 
-def _begin(services: Services, rest: SavedPlan) -> tuple[Driver, Link, ActiveRun]:
+def _begin(services: Services, rest: SavedPlan, doubt: Callable[[], None] | None) -> tuple[Driver, Link, ActiveRun]:
     """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again."""
     link = new_link(services, rest.target)
+    link.doubts += [doubt] if doubt is not None else []
     active = services.store.begin(rest.plan.run_id, rest.to_json())
     try:
         later = Driver(Moves(services, link, active, "launch"))
