@@ -28,6 +28,10 @@ from orchestrator.emulator.service import LostReply, Service
 from orchestrator.emulator.world import Machine, World
 from orchestrator.errors import ConflictError
 
+#: Whoever looks whether an emulator lives in a folder has its lock for a moment; one that begins just then does not
+#: take that for another emulator, seconds.
+_LOOKERS_S = 1.0
+
 
 class Emulator:
     """A Compute Engine of one's own, on loopback.
@@ -218,13 +222,18 @@ class Emulator:
     # ----------------------------------------------------------------------------------------------------- the folder
     def _lock(self) -> None:
         self._lock_file = (self._folder / "lock").open("a")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock_file.close()
-            raise ConflictError(
-                f"another emulator uses {self._folder}", hint="stop it, or give this one another --state"
-            ) from None
+        limit = time.monotonic() + _LOOKERS_S
+        while True:
+            try:
+                return fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() < limit:
+                    time.sleep(0.01)
+                    continue
+                self._lock_file.close()
+                raise ConflictError(
+                    f"another emulator uses {self._folder}", hint="stop it, or give this one another --state"
+                ) from None
 
     def _remove_if_temporary(self) -> None:
         if self._temporary:

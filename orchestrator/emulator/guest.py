@@ -27,7 +27,11 @@ from orchestrator.emulator import power_command, processes
 
 POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
 HOST_KEY_KINDS = ("ed25519", "ecdsa")
-_LISTEN_LIMIT_S = 10.0
+#: A busy computer may take long to start an sshd, and to end one.
+_LISTEN_LIMIT_S = 60.0
+_END_LIMIT_S = 60.0
+#: Between the moment a port is found free and sshd's turn somebody else may take it; so often another one is tried.
+_PORTS_TRIED = 5
 _FREEZING_PASSES = 3
 
 _LOGIN = """\
@@ -56,6 +60,10 @@ name=${1##*/}
 if [ -x {programs}/"$name" ]; then shift; exec {programs}/"$name" "$@"; fi
 exec "$@"
 """
+
+
+class _PortTaken(Exception):
+    """Somebody else listens there."""
 
 
 class Guest:
@@ -94,7 +102,7 @@ class Guest:
         announce(volatile)
         guest = cls(disk, volatile, free_port(port), path)
         guest._write_programs(url, token, str(uuid.uuid4()))
-        guest._start_sshd()
+        guest._listen()
         return guest
 
     @property
@@ -123,24 +131,40 @@ class Guest:
         _program(self.volatile / "login", _LOGIN.format(**{k: shlex.quote(str(v)) for k, v in values.items()}))
         self.authorize([])
 
+    def _listen(self) -> None:
+        """Start sshd, on another port if somebody takes its own."""
+        try:
+            for _ in range(_PORTS_TRIED - 1):
+                with contextlib.suppress(_PortTaken):
+                    return self._start_sshd()
+                self.port = free_port(None)
+            return self._start_sshd()
+        except _PortTaken:
+            self.power_off()
+            raise OSError("other programs keep taking the ports of 127.0.0.1 that sshd is to have") from None
+
     def _start_sshd(self) -> None:
+        """Raises: OSError, if it does not run; _PortTaken."""
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where sshd, started as root, drops its privileges
         config = self.volatile / "sshd_config"
         config.write_text("\n".join(self._directives()) + "\n")
         log = self.volatile / "sshd.log"
         environment = {"HOME": str(self.home), "PATH": os.environ.get("PATH", os.defpath)}
-        with log.open("ab") as stream:
+        with log.open("wb") as stream:
             self._sshd = subprocess.Popen(
                 [_sshd(), "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
             )  # fmt: skip
         limit = time.monotonic() + _LISTEN_LIMIT_S
-        while not _listens(self.port):
+        # Its own word: whoever answers a connection to the port may be somebody else.
+        while f"Server listening on 127.0.0.1 port {self.port}." not in (said := log.read_text(errors="replace")):
+            if self._sshd.poll() is not None and "Address already in use" in log.read_text(errors="replace"):
+                self._sshd = None
+                raise _PortTaken
             if self._sshd.poll() is not None or time.monotonic() > limit:
-                text = log.read_text(errors="replace").strip()
                 self.power_off()
-                raise OSError(f"sshd does not listen on port {self.port}: {text[-500:]}")
+                raise OSError(f"sshd does not listen on port {self.port}: {said.strip()[-500:]}")
             time.sleep(0.005)
 
     def _directives(self) -> list[str]:
@@ -164,6 +188,7 @@ class Guest:
             "KbdInteractiveAuthentication no",
             "PrintMotd no",
             "PrintLastLog no",
+            "LogLevel INFO",
             "MaxStartups 100",
             "MaxSessions 100",
         ]
@@ -200,7 +225,7 @@ class Guest:
     def _end_listener(self) -> None:
         if self._sshd is not None:
             self._sshd.kill()
-            self._sshd.wait(10)
+            self._sshd.wait(_END_LIMIT_S)
             self._sshd = None
 
 
@@ -265,12 +290,6 @@ def free_port(wished: int | None) -> int:
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise OSError("no free port on 127.0.0.1")
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _sshd() -> str:

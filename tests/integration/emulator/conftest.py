@@ -123,7 +123,7 @@ class Gce:
         known.write_text("".join(f"alias {kind} {blob}\n" for kind, blob in self.host_keys(name, zone).items()))
         options = {
             "UserKnownHostsFile": known, "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": "alias",
-            "StrictHostKeyChecking": "yes", "BatchMode": "yes", "IdentitiesOnly": "yes", "ConnectTimeout": "5",
+            "StrictHostKeyChecking": "yes", "BatchMode": "yes", "IdentitiesOnly": "yes", "ConnectTimeout": "60",
         }  # fmt: skip
         flags = [flag for key, value in options.items() for flag in ("-o", f"{key}={value}")]
         user = metadata["fcctl-emulator-ssh-user"]
@@ -131,7 +131,7 @@ class Gce:
 
     def ssh(self, command: str, name: str = "vm", zone: str = ZONE) -> subprocess.CompletedProcess[str]:
         argv = self.ssh_argv(command, name=name, zone=zone)
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 def scheduling(seconds: int | None = 3600, **changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pwd
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, processes
+from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, guest, processes
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -36,6 +37,21 @@ def test_a_new_machine_can_be_logged_in_to_with_the_keys_it_published(cloud: Clo
     assert vm.guest_accelerators[0].accelerator_type.endswith("/nvidia-l4")
     assert set(gce.host_keys()) == {"ssh-ed25519", "ecdsa-sha2-nistp256"}
     assert gce.ssh("true").returncode == 0
+
+
+def test_a_port_that_somebody_takes_before_sshd_does(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, gce = cloud
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken, real, told = other.getsockname()[1], guest.free_port, []
+
+        def free_port(wished: int | None) -> int:
+            told.append(real(wished) if told else taken)
+            return told[-1]
+
+        monkeypatch.setattr(guest, "free_port", free_port)
+        gce.create()
+        assert gce.metadata()["fcctl-emulator-ssh-port"] == str(told[1])
+        assert gce.ssh("true").returncode == 0
 
 
 def test_the_login_shell_reads_the_files_of_the_disk(cloud: Cloud) -> None:
@@ -77,13 +93,14 @@ def test_operations_pass_through_their_states(start: Callable[..., Cloud]) -> No
 
 
 def test_wait_returns_within_its_limit_without_being_done(start: Callable[..., Cloud]) -> None:
-    emulator, gce = start(scenario=Scenario(latency=Latency(stop=180), speed=600))
+    emulator, gce = start(scenario=Scenario(latency=Latency(stop=180_000), speed=600))
     gce.create(scheduling={"on_host_maintenance": "TERMINATE", "automatic_restart": False})
     begun = emulator.clock.now()
     waited = gce.wait(gce.call("stop"))
     assert waited.status == compute.Operation.Status.RUNNING
     assert emulator.clock.now() - begun >= 120
     assert gce.status() == "STOPPING"
+    emulator.advance(180_000)
     gce.done(waited)
     assert gce.status() == "TERMINATED"
 

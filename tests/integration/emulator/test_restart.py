@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -93,7 +94,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     finally:
         processes.send(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
         child.send_signal(signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
     state = json.loads((tmp_path / "state.json").read_text())
     volatile = Path(state["machines"][0]["volatile"])
@@ -101,7 +102,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     orphans = processes.of_home(home)
     assert orphans
     emulator, gce = start(tmp_path)
-    assert not any(_alive(pid) for pid in orphans)
+    wait_for(lambda: not any(_alive(pid) for pid in orphans))
     assert not volatile.exists()
     assert gce.ssh("true").returncode == 0
     assert processes.command_of(emulator.world.running[emulator.machine("vm").path]._sshd.pid)
@@ -131,7 +132,7 @@ def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Calla
         assert len(_guardians(child.pid)) == 1
     finally:
         child.send_signal(signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
     wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists(), 60)
     wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")), 60)
@@ -152,6 +153,28 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "defunct" not in processes.command_of(pid)
+
+
+def test_who_looks_whether_one_is_there_keeps_none_from_starting(
+    tmp_path: Path, start: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = (tmp_path / "lock").open("w")
+    fcntl.flock(look, fcntl.LOCK_SH)
+    asked: list[int] = []
+    real = fcntl.flock
+
+    def flock(stream: Any, what: int) -> None:
+        asked.append(what)
+        if len(asked) == 3:
+            look.close()  # it has seen what it wanted
+        real(stream, what)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    try:
+        start(tmp_path)
+    finally:
+        look.close()
+    assert len(asked) == 3
 
 
 def test_a_port_that_is_taken(start: Callable[..., Cloud]) -> None:

@@ -95,11 +95,11 @@ def say(gce: Gce, key: Path, command: str) -> str:
     said: list[str] = []
 
     def answers() -> bool:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
         said.append(done.stdout.strip())
         return done.returncode == 0
 
-    wait_for(answers, 30)
+    wait_for(answers)
     return said[-1]
 
 
@@ -161,7 +161,7 @@ def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox,
     say(gce, key, "echo kept > file; nohup sleep 600 > /dev/null 2>&1 &")
     before = pid_of(sandbox)
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: gone(before), 20)
+    wait_for(lambda: gone(before))
     assert sandbox.running() is None
     gce = client(sandbox, key)
     machine = gce.instances.get(**WHERE)
@@ -173,7 +173,7 @@ def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox,
 def test_one_that_a_killed_command_began_to_start_is_used(sandbox: Sandbox) -> None:
     code = "from orchestrator.adapters.sandbox import Sandbox; Sandbox().url()"
     command = subprocess.Popen([sys.executable, "-c", code], env=source_environment(), start_new_session=True)
-    wait_for(lambda: (sandbox.folder / "lock").exists() and sandbox._locked(), 30)
+    wait_for(lambda: (sandbox.folder / "lock").exists() and sandbox._locked())
     command.kill()
     command.wait()
     pid = int(json.loads(wait_for_record(sandbox))["pid"])
@@ -183,7 +183,7 @@ def test_one_that_a_killed_command_began_to_start_is_used(sandbox: Sandbox) -> N
 
 def wait_for_record(sandbox: Sandbox) -> str:
     path = sandbox.folder / "daemon.json"
-    wait_for(path.exists, 30)
+    wait_for(path.exists)
     return path.read_text()
 
 
@@ -191,7 +191,7 @@ def test_a_first_machine_that_was_being_made_is_off_from_then_on(sandbox: Sandbo
     wake(client(sandbox, key), key)
     os.kill(pid_of(sandbox), signal.SIGKILL)
     (sandbox.folder / "begun").unlink()
-    wait_for(lambda: not sandbox._locked(), 20)
+    wait_for(lambda: not sandbox._locked())
     sandbox.url()
     assert sandbox.running() == {PATH: "TERMINATED"}
 
@@ -201,10 +201,9 @@ def test_one_that_hangs_is_replaced(sandbox: Sandbox, monkeypatch: pytest.Monkey
     before = pid_of(sandbox)
     os.kill(before, signal.SIGSTOP)
     monkeypatch.setattr(module, "_ANSWER_LIMIT_S", 0.5)
-    monkeypatch.setattr(module, "_END_LIMIT_S", 0.5)
     sandbox.url()
     assert pid_of(sandbox) != before
-    assert gone(before)
+    wait_for(lambda: gone(before))
 
 
 def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
@@ -224,14 +223,14 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
 
 
 def test_it_ends_when_nobody_has_needed_it_for_a_while(private_home: Path, key: Path) -> None:
-    sandbox = Sandbox(idle_s=1.5)
+    sandbox = Sandbox(idle_s=5)  # as long as it may take a busy computer from one request to the next
     gce = client(sandbox, key)
     wake(gce, key)
     pid = pid_of(sandbox)
-    time.sleep(4)
+    time.sleep(7)
     assert not gone(pid), "an instance runs"
     do(gce, "stop")
-    wait_for(lambda: gone(pid), 30)
+    wait_for(lambda: gone(pid))
     assert processes_about(sandbox.folder) == []
     assert not (sandbox.folder / "daemon.json").exists()
 
@@ -240,7 +239,7 @@ def test_it_ends_when_its_folder_is_deleted(sandbox: Sandbox, key: Path) -> None
     wake(client(sandbox, key), key)
     pid = pid_of(sandbox)
     subprocess.run(["rm", "-rf", str(sandbox.folder)], check=False)
-    wait_for(lambda: gone(pid), 30)
+    wait_for(lambda: gone(pid))
     assert processes_about(sandbox.folder) == []
 
 

@@ -20,5 +20,5 @@ def test_a_machine_whose_limit_passed_meanwhile_is_stopped(
     before, awake = emulator.clock.now(), clock._ticks
     monkeypatch.setattr(clock, "_ticks", lambda: awake() + 2 * 3600)  # two hours asleep
     assert emulator.clock.now() >= before + 7200
-    wait_for(lambda: gce.status() == "TERMINATED", 20)
+    wait_for(lambda: gce.status() == "TERMINATED")
     assert gce.history()[-1] == "deferredStop"

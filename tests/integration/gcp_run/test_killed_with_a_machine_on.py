@@ -101,7 +101,7 @@ def test_killed_while_it_wakes_a_machine_for_what_is_on_its_disk(
     wait_for(lambda: list(shared_cloud.home(workspace.instance).glob(".fcctl/runs/*/outcome.json")))
     shared_cloud.control.happen(workspace.instance, "guestTerminate")
     (run_id,) = workspace.active()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while workspace.json("ps")["runs"][0]["state"] != "waiting":
         assert time.monotonic() < deadline
     workspace.killed("after", line, "--yes", "pull-results", "--wake", run_id)

@@ -207,7 +207,7 @@ def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], worksp
     process = workspace.start(*START)
     wait_for(lambda: workspace.statuses() == {"us-west1-c": "RUNNING"})
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=40)
+    process.communicate(timeout=120)
     assert process.returncode == 130
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert [one["how"] for one in ends(workspace)] == ["failed"]
