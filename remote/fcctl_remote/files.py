@@ -157,15 +157,28 @@ def locked(path: str) -> Iterator[None]:
         os.close(fd)
 
 
-def try_lock(path: str, create: bool = True) -> Optional[int]:
-    """A descriptor that holds an exclusive flock on ``path``; None while another process holds it.
+def is_locked(path: str) -> bool:
+    """Whether a process has ``path`` for itself. Any number may ask at once: none takes another's look for an owner.
+
+    Raises:
+        FileNotFoundError: the file is absent.
+    """
+    fd = try_lock(path, create=False, how=fcntl.LOCK_SH)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> Optional[int]:
+    """A descriptor that holds an exclusive flock (or what ``how`` says) on ``path``; None while another process's lock
+    is in the way.
 
     Raises:
         FileNotFoundError: the file is absent and ``create`` is false.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.EAGAIN, errno.EACCES):

@@ -69,15 +69,10 @@ class HostLock:
         return os.path.join(self._layout.tickets, name)
 
     def _alive(self, name: str) -> bool:
-        try:
-            fd = files.try_lock(self._path(name), create=False)
-        except FileNotFoundError:
-            return False
-        if fd is None:
-            return True
         with contextlib.suppress(FileNotFoundError):
+            if files.is_locked(self._path(name)):
+                return True
             os.unlink(self._path(name))
-        os.close(fd)
         return False
 
 

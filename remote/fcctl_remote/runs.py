@@ -43,11 +43,9 @@ def is_finished(run: RunLayout) -> bool:
 def supervisor_pid(run: RunLayout) -> Optional[int]:
     """The living supervisor's process id; 0 if it lives but has not said; None if there is none."""
     try:
-        fd = files.try_lock(run.supervisor_lock, create=False)
+        if not files.is_locked(run.supervisor_lock):
+            return None
     except FileNotFoundError:
-        return None
-    if fd is not None:
-        os.close(fd)
         return None
     with contextlib.suppress(OSError, ValueError), open(run.supervisor_lock, encoding="ascii") as stream:
         return int(stream.read() or 0)

@@ -17,8 +17,9 @@ from fcctl_remote.mirror import Mirror
 from fcctl_remote.process import Signals, become_subreaper
 from fcctl_remote.text import one_line
 
-#: Another process that only looks whether the lock is free holds it for an instant.
-LOCK_PATIENCE_S = 2.0
+#: Another process that only looks whether the lock is free holds it for an instant, longer on a busy machine. Who gives
+#: up leaves the run to be found lost, so this is only less than :data:`fcctl_remote.lost.START_PATIENCE_S`.
+LOCK_PATIENCE_S = 20.0
 QUEUE_POLL_S = 0.05
 
 

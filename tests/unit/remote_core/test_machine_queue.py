@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_shared_ones_go_together_but_pass_no_exclusive_one(layout: Layout) -> No
     x.leave()
     assert late.behind() is None
     late.leave()
+
+
+def test_who_looks_is_not_taken_for_the_dead_s_ticket_s_owner(layout: Layout) -> None:
+    """Two runs that wait look at once whether a third one lives, which does not."""
+    ticket = Path(layout.tickets, f"000000000001.x.{_run(1)}")
+    ticket.touch()
+    waits = _join(layout, 2)
+    with ticket.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert waits.behind() is None
+    waits.leave()
+    assert not ticket.exists()
 
 
 def test_the_tickets_of_the_dead_are_dropped(layout: Layout) -> None:
