@@ -20,7 +20,7 @@ from orchestrator.errors import FcctlError, LinkLost, MachineStopped
 from orchestrator.ports import Observer, Services, Tunnels
 from orchestrator.workflows.fleet_member import Member, close_waiting, on_host
 from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_member
-from orchestrator.workflows.fleet_ways import Hub, Spoke
+from orchestrator.workflows.fleet_ways import SOON_S, Hub, Spoke
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.prepare import Prepared
 from orchestrator.workflows.run import Finished, run
@@ -30,6 +30,8 @@ from orchestrator.workflows.waking import Waking
 GOODBYE_S = 30.0
 #: The search's machine may be away for so long while others are there, seconds.
 LEADER_AWAY_S = 60.0
+#: When the search's machine is lost, how long another one that is at work may take to be reached, seconds.
+REACHED_S = 15.0
 #: Lines of the search that are about machines and are shown, at most.
 MAX_LINES = 500
 Make = Callable[[Observer], Services]
@@ -132,9 +134,11 @@ class Conductor:
         return self._hub.journal
 
     def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
-        """The search on a machine that is at work for it and can be reached; None if there is none."""
-        lost, heir = self._saved.target.name, self._heir()
-        if heir is None or self._hub.scheduler is None:
+        """The search on a machine that is at work for it and can be reached; None if there is none, or nobody has seen
+        the search at work."""
+        was_at_work = self._hub.scheduler is not None or journal is not None
+        lost, heir = self._saved.target.name, self._heir_in_time() if was_at_work else None
+        if heir is None:
             return None
         self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
         left = heir.give_way()
@@ -155,6 +159,16 @@ class Conductor:
             spoke.hub = self._hub
         self._hub.start()
         return lambda: run(own, self.link(), prepared.saved, self._source, waking=self._waking)
+
+    def _heir_in_time(self) -> Member | None:
+        """One that is at work may just be being reached, by an fcctl that has only begun."""
+        clock = self.services.clock
+        deadline = clock.monotonic() + REACHED_S
+        while (heir := self._heir()) is None:
+            if clock.monotonic() >= deadline or not any(member.works for member in self.members.values()):
+                return None
+            clock.sleep(SOON_S)
+        return heir
 
     def _heir(self) -> Member | None:
         return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)

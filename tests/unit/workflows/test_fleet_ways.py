@@ -201,6 +201,36 @@ def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(away_s: in
         Conductor.doubt(conductor)
 
 
+@pytest.mark.parametrize(("after_s", "at_work", "found"), [(0, 1, True), (9, 1, True), (99, 1, False), (9, 0, False)])
+def test_an_heir_that_is_at_work_may_take_a_moment_to_be_reached(after_s: float, at_work: int, found: bool) -> None:
+    clock, member = Clock(), SimpleNamespace(works=bool(at_work))
+    conductor: Any = SimpleNamespace(
+        services=SimpleNamespace(clock=clock),
+        members={"b": member},
+        _heir=lambda: member if member.works and clock.now() >= after_s else None,
+    )
+    assert (Conductor._heir_in_time(conductor) is member) == found
+    assert clock.now() < 20
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "journal", "moves"), [(object(), b"one\n", True), (object(), None, True), (None, b"one\n", True),
+                                        (None, None, False)]
+)  # fmt: skip
+def test_a_search_moves_if_it_was_seen_at_work_or_what_it_found_is_here(
+    scheduler: object, journal: bytes | None, moves: bool
+) -> None:
+    """An fcctl that comes back after the search's machine was lost has not seen its scheduler."""
+    asked: list[bool] = []
+    conductor: Any = SimpleNamespace(
+        _saved=SimpleNamespace(target=A),
+        _hub=SimpleNamespace(scheduler=scheduler),
+        _heir_in_time=lambda: asked.append(True),
+    )
+    assert Conductor._follow_on(conductor, "lost", journal) is None, "there is no other machine"
+    assert bool(asked) == moves
+
+
 def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
     b = two.machines["b"]
     two.there |= {SEARCH, MEMBER, LATER}
