@@ -70,6 +70,8 @@ class Conductor:
             return on_host(self.services.store, run_id)
 
         self._hub = self._way_to_the_search(saved)
+        if left is not None and saved.fleet and saved.fleet.before:  # it may still wait for what was found elsewhere
+            self._hub.seed = self._at_home(saved.fleet.before[-1])
         self.members: dict[str, Member] = {}
         self._spokes: dict[str, Spoke] = {}
         for first in plans.members:
@@ -126,12 +128,14 @@ class Conductor:
 
     def _found(self, finished: Finished | None) -> bytes | None:
         """The journal of the search: as it came home, else as it was seen last."""
-        if finished is not None:
-            path = self.services.store.folder(finished.record.run_id) / JOURNAL
-            with contextlib.suppress(OSError):
-                if 0 < path.stat().st_size <= MAX_JOURNAL_BYTES:
-                    return path.read_bytes()
-        return self._hub.journal
+        return (self._at_home(finished.record.run_id) if finished is not None else None) or self._hub.journal
+
+    def _at_home(self, run_id: str) -> bytes | None:
+        path = self.services.store.folder(run_id) / JOURNAL
+        with contextlib.suppress(OSError):
+            if 0 < path.stat().st_size <= MAX_JOURNAL_BYTES:
+                return path.read_bytes()
+        return None
 
     def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
         """The search on a machine that is at work for it and can be reached; None if there is none, or nobody has seen
