@@ -26,6 +26,8 @@ from fcctl_tune.tasks import Built, Recipe
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
 LAST_S = 1.0
+#: Calls in one search, at most, for their order to be kept.
+MOST_CALLS = 10**6
 #: Results that are more than lists and mappings, by the name they travel under.
 KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
@@ -84,7 +86,8 @@ class Calls:
         client.subscribe_topic(self._topic, self._told)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
-        call = "%s-%d" % (function.__name__, next(self._numbers))
+        number = next(self._numbers)
+        call = "%s-%d" % (function.__name__, number)
         future = self._client.submit(
             carry_out,
             self._topic,
@@ -93,7 +96,7 @@ class Calls:
             *arguments,
             key="%s-%s" % (call, self._token),
             resources={resource: 1},
-            priority=priority,
+            priority=priority * MOST_CALLS - number,  # Dask takes the newest of those that are alike
             pure=False,
         )
         self._futures[call] = future

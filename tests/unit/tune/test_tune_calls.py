@@ -121,6 +121,14 @@ def test_each_result_is_heard_once(client: Client) -> None:
     assert made.heard(0) == []
 
 
+def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
+    made = Calls(client)
+    for priority in (0, 0, 20, 0, 10, 20):
+        made.submit(task, "recipe", "what", resource="gpu", priority=priority)
+    asked = [how["priority"] for _, how in client.asked]
+    assert sorted(range(6), key=asked.__getitem__, reverse=True) == [2, 5, 4, 0, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("status", "killed", "reason"),
     [
