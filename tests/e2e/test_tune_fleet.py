@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,18 @@ class Search:
         until(seen, f"{on} does not say {text!r}", folder)
         assert self.started.poll() is None, self.started.communicate()
 
+    def words_on_b(self) -> list[str]:
+        """What the search on box said of host b, a word each: ``1``, ``lost``, ``back``."""
+        logs = "".join("\n" + log.read_text(errors="replace") for log in self.runs["box"].glob("*/steps/*/log.txt"))
+        return re.findall(r"\nhost b: (\w+)", logs)
+
+    def until_it_says_of_b(self, is_it: Callable[[list[str]], bool], what: str) -> None:
+        def seen() -> bool:
+            return self.started.poll() is not None or is_it(self.words_on_b())
+
+        until(seen, what, self.runs["box"])
+        assert self.started.poll() is None, self.started.communicate()
+
     def ends(self) -> str:
         """Its standard error, once nothing holds it any more."""
         self.hold.unlink()
@@ -116,12 +128,14 @@ def test_two_machines_search_whatever_is_killed(
     workspace = search.workspace
     search.until_it_says("\nhost b: 1 x cpu")
     search.link.reset()
-    search.until_it_says("joined the search", on="b", times=2)
+    search.until_it_says("joined the search", on="b", times=2)  # if that took it long, it was said to be lost and back
+    search.until_it_says_of_b(lambda words: words[-1] != "lost", "b is not back")
+    before = len(search.words_on_b())
     other.stop()
     end_processes_of(other.home)  # whatever it had been doing
-    search.until_it_says("\nhost b: lost")
+    search.until_it_says_of_b(lambda words: "lost" in words[before:], "b is not lost")
     other.start()
-    search.until_it_says("\nhost b: back")
+    search.until_it_says_of_b(lambda words: words[-1] == "back", "b is not back again")
     assert secrets_below(search.runs["b"]), "while it searches it has the key"
     search.started.kill()
     _, said = search.started.communicate()
