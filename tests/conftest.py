@@ -31,6 +31,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let ``--dist loadgroup`` know a test's group, which pytest-xdist (3.8) writes where pytest (9.2) does not look.
+
+    Without it each worker makes what a group is to make once: builds of kernels, runs that meet the end of a budget.
+    """
+    for item in items:
+        with_group = getattr(item, "_nodeid", item.nodeid)
+        if with_group != item.nodeid:
+            item._id = type(item.id).parse(with_group)  # type: ignore[attr-defined]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Nearly all that is made here stays: to look through it for garbage, again and again, takes longer than to read
