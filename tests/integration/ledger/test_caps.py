@@ -29,6 +29,7 @@ per_day_usd = %s
 def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
     (tmp_path / "ws" / "jobs").mkdir(parents=True)
     (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB)
+    (tmp_path / "ws" / "jobs" / "long.yaml").write_text(JOB.replace("hello", "long").replace("sleep 1", "sleep 300"))
 
     def call(*arguments: str, cap: float = 36.4, code: int = 0) -> Any:
         (tmp_path / "ws" / "fcctl.toml").write_text(CONFIG % cap)
@@ -61,7 +62,7 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
 
 
 def test_a_run_underway_counts_in_full(fcctl: Any) -> None:
-    run_id = fcctl("run", "hello", "--on", "local", "--detach", cap=60)["run_id"]
+    run_id = fcctl("run", "long", "--on", "local", "--detach", cap=60)["run_id"]
     error = fcctl("run", "hello", "--on", "local", cap=60, code=5)["error"]
     assert "runs underway may cost $36.00" in error["cause"]
     fcctl("cancel", run_id, cap=60)

@@ -182,20 +182,30 @@ steps:
 def slow_run(workspace: Workspace) -> tuple[subprocess.Popen[str], str]:
     workspace.job("slow", SLOW)
     process = workspace.start("run", "slow", "--on", "box")
-    wait_for(lambda: workspace.active() and left_running(workspace.active()[0]), 30)
-    return process, workspace.active()[0]
+    return process, at_work(workspace)
+
+
+def at_work(workspace: Workspace) -> str:
+    """The run of which a step is at work here."""
+    wait_for(lambda: any(left_running(run_id) for run_id in workspace.active()))
+    return workspace.active()[0]
 
 
 def test_their_logs_are_there_while_they_run_and_afterwards(workspace: Workspace, tmp_path: Path) -> None:
     workspace.job("talks", """
 steps:
-  - {id: compile, where: controller, run: 'echo one; sleep 1; echo two'}
+  - {id: compile, where: controller, run: 'echo one; until [ -e "$GO" ]; do sleep 0.1; done; echo two'}
   - {id: host, run: echo three; sleep 1}
+env: {GO: unset}
 """)  # fmt: skip
-    process = workspace.start("run", "talks", "--on", "box")
-    wait_for(lambda: workspace.active() and left_running(workspace.active()[0]), 30)
-    assert workspace.fcctl("logs", "-f", "last", "--step", "compile").stdout == "one\ntwo\n"
-    process.communicate(timeout=60)
+    process = workspace.start("run", "talks", "--on", "box", "--set", f"GO={tmp_path / 'go'}")
+    at_work(workspace)
+    logs = workspace.start("logs", "-f", "last", "--step", "compile")
+    assert logs.stdout is not None
+    assert logs.stdout.readline() == "one\n"
+    (tmp_path / "go").touch()
+    assert logs.communicate(timeout=120)[0] == "two\n"
+    process.communicate(timeout=120)
     assert workspace.fcctl("logs", "last", "--step", "compile").stdout == "one\ntwo\n"
     assert "three" in workspace.fcctl("logs", "last").stdout
 
@@ -211,7 +221,7 @@ def test_a_killed_controller_leaves_no_process(
     process.kill()
     process.communicate()
     if not both:
-        wait_for(lambda: not left_running(run_id), 30)  # of itself
+        wait_for(lambda: not left_running(run_id))  # of itself
     workspace.fcctl("ps")
     assert not left_running(run_id)
     assert workspace.active() == []
@@ -227,7 +237,7 @@ def test_a_killed_controller_leaves_no_process(
 def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Signals, code: int) -> None:
     process, run_id = slow_run(workspace)
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == code
     assert not left_running(run_id)
     assert workspace.only_run()["status"] == "cancelled"

@@ -18,7 +18,14 @@ from orchestrator.adapters.firings import FiringRecords
 from orchestrator.domain.schedule import Firing
 from tests.support.waiting import wait_for
 
-JOB = "job: hello\nsteps:\n  - id: greet\n    run: sleep ${SECONDS_}; echo hello\n    env: {SECONDS_: '0'}\n"
+#: A step that goes on until there is a file ``WHEN``; as it stands, there is.
+JOB = """
+job: hello
+steps:
+  - id: greet
+    run: until [ -e "$WHEN" ]; do sleep 0.1; done; echo hello
+    env: {WHEN: /}
+"""
 
 
 @pytest.fixture
@@ -74,11 +81,11 @@ def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: F
     assert len(row["next"]) == 3
 
 
-def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords) -> None:
-    add(fcctl, "--set", "SECONDS_=60")
+def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
+    add(fcctl, "--set", f"WHEN={tmp_path / 'never'}")
     due_now(records)
     assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
-    wait_for(lambda: records.at_work("often"), 30)
+    wait_for(lambda: records.at_work("often"))
     newest = records.read("often")[-1]
     past = newest.model_copy(update={"due": newest.due - 60, "outcome": "missed"})
     (records._path("often")).write_text("")
@@ -93,14 +100,15 @@ def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRe
 def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
     fcctl: Any, records: FiringRecords, tmp_path: Path
 ) -> None:
-    add(fcctl, "--set", "SECONDS_=3")
+    add(fcctl, "--set", f"WHEN={tmp_path / 'go'}")
     due_now(records)
     fcctl("schedule", "tick")
     active = tmp_path / "ws" / "results" / "active"
     wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("*/journal.jsonl")), 60)
     lock = json.loads((tmp_path / "ws" / "results" / "schedules" / "often.firing.lock").read_text())
     os.killpg(lock["pid"], signal.SIGKILL)  # the firing and its `fcctl run`; the run itself is in its own session
-    wait_for(lambda: not records.at_work("often"), 30)
+    wait_for(lambda: not records.at_work("often"))
+    (tmp_path / "go").touch()
     started = records.read("often")[-1]
     (records._path("often")).write_text("")
     records.append("often", (started.model_copy(update={"at": started.at - 600}),))
