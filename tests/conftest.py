@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         with_group = getattr(item, "_nodeid", item.nodeid)
         if with_group != item.nodeid:
-            item._id = type(item.id).parse(with_group)  # type: ignore[attr-defined]
+            item._id = type(item.id).parse(with_group)
 
 
 @pytest.hookimpl(wrapper=True)
