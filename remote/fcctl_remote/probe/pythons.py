@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 from fcctl_remote.probe.programs import run, which
 
 MAX_CANDIDATES = 16
-CANDIDATE_TIMEOUT_S = 3.0
+#: A Python on a disk that is cold, or on a busy machine, takes seconds; to pass it over costs a step its torch.
+CANDIDATE_TIMEOUT_S = 10.0
 #: Under these, a folder per environment: ``/opt/NAME/bin/python3``, ``/opt/NAME/.venv/bin/python3``.
 _FOLDERS = ("/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv")
 _CONDAS = ("/opt/conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/.conda", "~/micromamba")
