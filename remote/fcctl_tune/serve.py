@@ -34,6 +34,8 @@ MAX_REPLY = 4 * 1024 * 1024
 READY_S = 120.0
 #: Processes in a row that did not come up, before the command is given up.
 MAX_STILLBORN = 3
+#: How long a process that dies may take from the end of its pipes to its own, seconds: a GPU's driver has to clean up.
+EXIT_S = 5.0
 #: Patience at the end of a process that was told to go, seconds.
 GRACE_S = 0.2
 
@@ -153,7 +155,7 @@ class Process:
             raise Lost("crashed", "it printed without end")
 
     def _gone(self) -> Lost:
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + EXIT_S
         while not self._running.ended and time.monotonic() < deadline:  # it closed its pipes first
             self._running.nap(deadline - time.monotonic())
         how = described(self._running.exit_code) if self._running.ended else "it closed its output"

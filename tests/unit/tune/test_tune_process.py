@@ -6,7 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,9 +42,14 @@ def test_a_crash_is_named_by_its_signal(tmp_path: Path) -> None:
     assert process.crashed(run("bash -c 'kill -ABRT $$'; echo not reached", tmp_path).exit_code)
 
 
-def test_a_hang_that_ignores_sigterm_ends_with_its_children(tmp_path: Path) -> None:
+def test_a_hang_that_ignores_sigterm_ends_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"trap '' TERM; {python('import time; time.sleep(600)')} & echo $! > pid; while :; do sleep 600; done"
-    outcome = run(text, tmp_path, timeout_s=0.3)
+    clock, pid = time.monotonic, tmp_path / "pid"
+    later = SimpleNamespace(  # its time is over once it hangs
+        monotonic=lambda: clock() + 60 * (pid.exists() and pid.stat().st_size > 0), sleep=time.sleep
+    )
+    monkeypatch.setattr(process, "time", later)
+    outcome = run(text, tmp_path, timeout_s=60)
     assert outcome.how == "timed_out"
     assert outcome.immortal == 0
     assert not is_running(int((tmp_path / "pid").read_text()))

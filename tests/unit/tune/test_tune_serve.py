@@ -32,7 +32,7 @@ for line in sys.stdin:
     if p == "child":
         if os.fork() == 0:
             os.setsid(); open(os.environ["PIDS"], "w").write(str(os.getpid())); time.sleep(600)
-        while not os.path.exists(os.environ["PIDS"]): time.sleep(0.01)
+        while not (os.path.exists(os.environ["PIDS"]) and os.path.getsize(os.environ["PIDS"])): time.sleep(0.01)
         print("no libcuda", file=sys.stderr, flush=True); os._exit(3)
     if p == "other": r["id"] += 1
     answer = {"id": r["id"], "ok": True, "samples": [1.0], "pid": os.getpid()}
@@ -73,7 +73,11 @@ def test_one_process_serves_trial_after_trial(server: Server) -> None:
         ("other", "crashed", "no reply"),
     ],
 )
-def test_a_process_that_fails_is_replaced(server: Server, tmp_path: Path, what: str, state: str, reason: str) -> None:
+def test_a_process_that_fails_is_replaced(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, state: str, reason: str
+) -> None:
+    if what == "close":
+        monkeypatch.setattr(serve, "EXIT_S", 0.2)  # it does not end
     first = ask(server, "fine")
     with pytest.raises(Lost, match=reason) as lost:
         ask(server, what)
