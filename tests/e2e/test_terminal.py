@@ -26,12 +26,12 @@ steps:
     run: echo compiling
   - id: spin
     run: |
-      for i in $(seq 600); do
+      for i in $(seq 6000); do
         printf 'tick %d \\033]0;owned\\007\\033[31mred\\033[0m and a line that goes on far beyond the' $i
         printf ' eightieth column to see what happens\\n'
         sleep 0.1
       done
-    timeout: 2m
+    timeout: 20m
 """
 GATED = """\
 steps:
@@ -72,7 +72,7 @@ class Terminal:
         argv = [*self._socket, "capture-pane", "-p", *options]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.rstrip("\n")
 
-    def until(self, there: Callable[[str], object], seconds: float = 30.0) -> str:
+    def until(self, there: Callable[[str], object], seconds: float = 90.0) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             text = self.screen()
@@ -81,7 +81,7 @@ class Terminal:
             time.sleep(0.05)
         raise AssertionError(f"not seen within {seconds:g} s; the screen:\n{self.screen()}")
 
-    def after(self, line: str, seconds: float = 30.0) -> str:
+    def after(self, line: str, seconds: float = 90.0) -> str:
         """Type a line, wait for the prompt to come back, return the screen."""
         self.type(f"{line}; echo code $?")
         return self.until(lambda text: re.search(r"^code \d+$", text, re.MULTILINE), seconds)
@@ -109,11 +109,11 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     terminal.type("fcctl run ticks --on local")
     text = terminal.until(lambda t: "[2/2] spin" in t and "tick 1" in t and "CPU" in t)
     assert "✓ build  passed" in text
-    assert " of at most 2 min 00 s" in text
+    assert " of at most 20 min 00 s" in text
     assert "red and a line that goes" in text, "colours of the step do not colour ours"
     assert max(map(len, text.splitlines())) <= 80
     frames = set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 45
     while len(frames) < 3 and time.monotonic() < deadline:
         (line,) = [line for line in terminal.screen().splitlines() if "[2/2]" in line]
         frames.add(line[0])
