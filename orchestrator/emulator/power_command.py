@@ -102,7 +102,7 @@ def ask(endpoint: str, request: dict[str, object]) -> tuple[int, str]:
         f"POST {url.path}/guest/{where['token']}/power HTTP/1.0\r\nHost: {url.netloc}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection((url.hostname or "127.0.0.1", url.port or 80), timeout=30) as link:
+    with socket.create_connection((url.hostname or "127.0.0.1", url.port or 80), timeout=120) as link:
         link.sendall(head.encode() + body)
         reply = b"".join(iter(lambda: link.recv(65536), b""))
     top, _, text = reply.decode("utf-8", "replace").partition("\r\n\r\n")

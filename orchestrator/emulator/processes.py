@@ -70,20 +70,30 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end(home: Path, also: Iterable[int] = (), *, within_s: float = 5.0) -> None:
+#: What SIGKILL does not end within this time, on a disk that hangs perhaps, is left, seconds.
+_PATIENCE_S = 60.0
+#: A process that is just starting another program has no environment for an instant, and is not found by it: none is
+#: left when none was found so often.
+_LOOKS = 2
+
+
+def end(home: Path, also: Iterable[int] = (), *, within_s: float = _PATIENCE_S) -> None:
     """Kill all of an instance, again until none is left: some are being started meanwhile."""
     send(also, signal.SIGKILL)
     _end_all(lambda: of_home(home), within_s)
 
 
-def end_boot(volatile: Path, *, within_s: float = 5.0) -> None:
+def end_boot(volatile: Path, *, within_s: float = _PATIENCE_S) -> None:
     """The same for one boot of an instance, of which only its folder is known."""
     _end_all(lambda: of_boot(volatile), within_s)
 
 
 def _end_all(which: Callable[[], set[int]], within_s: float) -> None:
     limit = time.monotonic() + within_s
-    while (left := which()) and time.monotonic() < limit:
+    none_found = 0
+    while none_found < _LOOKS and time.monotonic() < limit:
+        left = which()
+        none_found = 0 if left else none_found + 1
         send(left, signal.SIGKILL)
         time.sleep(0.005)
 

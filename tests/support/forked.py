@@ -112,7 +112,7 @@ def run(
     argv: Sequence[str],
     cwd: Path,
     env: Mapping[str, str],
-    timeout: float = 120,
+    timeout: float = 240,
     more: tuple[str, ...] = (),
     kill: Kill | None = None,
 ) -> subprocess.CompletedProcess[str]:

@@ -209,15 +209,19 @@ class LoopbackSshd:
 def end_processes_of(home: Path) -> None:
     """Kill every process whose HOME is ``home``: tmux, supervisors, daemons a test left behind.
 
-    Again until none is left: some are started, by one that is killed next, while the list is read.
+    Again until none is left: some are started, by one that is killed next, while the list is read; and once more, since
+    one that is just starting another program has no environment for an instant.
     """
     mark = f"HOME={home}".encode()
     deadline = time.monotonic() + END_LIMIT_S
-    while left := _started_with(mark) - {os.getpid()}:
+    none_found = 0
+    while none_found < 2:
+        left = _started_with(mark) - {os.getpid()}
         assert time.monotonic() < deadline, f"{sorted(left)} outlive SIGKILL"
+        none_found = 0 if left else none_found + 1
         for pid in left:
             _kill(pid)
-        time.sleep(0.01)
+        time.sleep(0.005)
 
 
 def _started_with(mark: bytes) -> set[int]:

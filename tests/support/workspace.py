@@ -70,7 +70,7 @@ class Workspace:
         return {**kept, "HOME": str(self.home), "PYTHONPATH": path, "COLUMNS": "100", **more}
 
     def fcctl(
-        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 120
+        self, *args: str, check: int | None = 0, env: Mapping[str, str] | None = None, timeout: float = 240
     ) -> subprocess.CompletedProcess[str]:
         """Type ``fcctl ARGS`` here. ``check`` is the exit code it must have; None for any."""
         done = forked.run(args, self.root, {**self.env(), **(env or {})}, timeout, self.imports)
