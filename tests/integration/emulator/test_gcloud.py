@@ -37,7 +37,7 @@ def gcloud(tmp_path: Path) -> Callable[[Emulator], Gcloud]:
         def call(*argv: str, code: int = 0) -> str:
             done = subprocess.run(
                 [str(GCLOUD), "compute", *argv], env=environment, capture_output=True, text=True, check=False,
-                stdin=subprocess.DEVNULL, timeout=120,
+                stdin=subprocess.DEVNULL, timeout=240,
             )  # fmt: skip
             assert done.returncode == code, f"gcloud compute {' '.join(argv)}:\n{done.stdout}{done.stderr}"
             return done.stdout.strip() + (done.stderr if code else "")
@@ -48,6 +48,7 @@ def gcloud(tmp_path: Path) -> Callable[[Emulator], Gcloud]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # gcloud starts seventeen times
 def test_the_life_of_a_machine(gcloud: Callable[[Emulator], Gcloud]) -> None:
     with Emulator() as emulator:
         call = gcloud(emulator)
