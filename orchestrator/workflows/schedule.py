@@ -43,10 +43,11 @@ def tick(
 
 def _decide(name: str, schedule: Schedule, book: FiringBook, budget: Budget, clock: Clock) -> tuple[Firing, ...]:
     now = datetime.fromtimestamp(clock.now(), UTC)
+    at_work = book.at_work(name)  # first: one that ends in between has written its end before it lets go
     record = book.read(name)
     past = read_past(schedule, record)
     open_ = past.unfinished
-    running = book.at_work(name) or (open_ is not None and clock.now() - open_.at < STARTING_S)
+    running = at_work or (open_ is not None and clock.now() - open_.at < STARTING_S)
     lost: tuple[Firing, ...] = ()
     if open_ is not None and not running:
         reason = "the process that followed it is gone; its run is picked up by the next command (fcctl ps)"
