@@ -95,14 +95,14 @@ def test_a_machine_that_still_stops_is_not_ready(start: Callable[..., Cloud]) ->
 
 
 def test_a_machine_that_still_starts_can_be_stopped(start: Callable[..., Cloud]) -> None:
-    emulator, gce = start(scenario=Scenario(latency=Latency(staging=60)))
+    emulator, gce = start(scenario=Scenario(latency=Latency(staging=600)))
     operation = gce.insert()
     emulator.advance(1)
     assert gce.status() == "STAGING"
     gce.do("stop")
     assert gce.status() == "TERMINATED"
     assert failed(gce, operation).error.errors[0].code == "RESOURCE_NOT_READY"
-    emulator.advance(100)
+    emulator.advance(1000)
     assert gce.status() == "TERMINATED"
 
 
