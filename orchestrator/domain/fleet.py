@@ -78,7 +78,8 @@ def check_apart(hosts: Sequence[Target]) -> None:
 
 
 def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
-    """What a further machine called ``name`` does for ``search``."""
+    """What a further machine called ``name`` does for ``search``. Its step passes if the search needs it no more, and
+    is ``warned`` if it gave up waiting for the search."""
     (step,) = search.steps
     run = f'{MEMBER_COMMAND} --host {name} --join "$FCCTL_RUN_DIR/fleet/{JOIN_FILE}"'
     member = Step(
@@ -87,7 +88,7 @@ def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
         tune="member",
         timeout=step.timeout_s,
         activity="tune",
-        exit_codes={"69": "unavailable"},
+        exit_codes={"69": "unavailable", "75": "warned"},
         env={},
     )
     return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])

@@ -258,8 +258,8 @@ class Member:
             return None
         if record.status in ("preempted", "lost"):
             return record.status
-        if record.status == "passed":
-            return "gave up waiting for the search"
+        if record.status == "passed":  # it was told that it is not needed, which may be news here, or was never told
+            return "gave up waiting for the search" if any(s.status == "warned" for s in record.steps) else None
         failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
         why = (failed.message if failed else None) or record.message or record.status
         hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"

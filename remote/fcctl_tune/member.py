@@ -25,7 +25,8 @@ from fcctl_tune.errors import Lacking, TuneError
 from fcctl_tune.join import Join, is_address
 from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
-UNAVAILABLE, STOPPED = 69, 143
+#: Exit codes: something is missing here, or no search came; one that was there did not come back; told to stop.
+UNAVAILABLE, GAVE_UP, STOPPED = 69, 75, 143
 #: How long a search may not answer, once it did, before its members end, seconds.
 PATIENCE_S = 1800.0
 #: Between two tries to reach it, and how often workers are looked at, seconds.
@@ -119,7 +120,7 @@ class Member:
                     return 0
                 pause = AGAIN_S if self.joined > joined else min(2 * pause, LONGEST_PAUSE_S)
             if not self._stop and self._is_over(join):
-                return 0
+                return GAVE_UP
             self._nap(pause)
         return STOPPED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.domain.target import SshTarget
 from orchestrator.reports.live import Silent
 from orchestrator.workflows.cancel import with_members
 from orchestrator.workflows.fleet import Conductor
+from orchestrator.workflows.fleet_member import Member
 from orchestrator.workflows.fleet_plan import left_behind
 
 
@@ -99,3 +101,21 @@ def test_who_comes_back_while_a_search_moves_brings_what_was_found(store: Store,
     nothing: Any = None
     made = Conductor(lambda _: services, nothing, nothing, plans, nothing, Silent(), {} if resumed else None)
     assert made._hub.seed == (f"of {FIRST}\n".encode() if resumed else None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "over", "why"),
+    [
+        (["passed"], False, None),  # it was told, and we hear of it later
+        (["warned"], False, "gave up waiting for the search"),
+        (["warned"], True, None),
+    ],
+)
+def test_a_member_that_is_not_needed_any_more_is_not_started_again(
+    steps: list[str], over: bool, why: str | None
+) -> None:
+    record: Any = SimpleNamespace(status="passed", steps=[SimpleNamespace(status=status) for status in steps])
+    member: Any = SimpleNamespace(over=Event(), left_out=Event())
+    if over:
+        member.over.set()
+    assert Member._judged(member, record) == why
