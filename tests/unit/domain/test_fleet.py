@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
+from fcctl_tune.member import GAVE_UP, UNAVAILABLE
 from orchestrator.domain.fleet import (
     HOST_LINE,
     MOST_HOSTS,
@@ -79,6 +80,7 @@ def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
     plan = make_plan(job, box, Nothing(), {"N": "5"}, None, "r", 0.0, workspace="w", searches={"member": tuning})
     (member,) = plan.steps
     assert (member.tune, member.timeout_s, member.activity) == (tuning, 1200.0, "tune")
+    assert member.exit_codes == {str(UNAVAILABLE): "unavailable", str(GAVE_UP): "warned"}
     assert member.run == '"$FCCTL_TUNE_PYTHON" -m fcctl_tune member --host b --join "$FCCTL_RUN_DIR/fleet/join.json"'
     assert plan.env == {"N": "5", "FCCTL_PYTHON": "/py"}
     assert search.run_id in plan.title
