@@ -27,7 +27,8 @@ class Control:
 
     def machine(self, name: str) -> Machine:
         """Raises LookupError: none, or several."""
-        found = [m for path, m in self._world.machines.items() if name in (path, path.rsplit("/", 1)[-1])]
+        with self._world.lock:
+            found = [m for path, m in self._world.machines.items() if name in (path, path.rsplit("/", 1)[-1])]
         if len(found) != 1:
             raise LookupError(f"{len(found)} instances are called {name}")
         return found[0]

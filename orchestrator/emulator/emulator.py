@@ -175,8 +175,9 @@ class Emulator:
 
     def home(self, name: str) -> Path:
         """The home on the boot disk of an instance."""
-        disk = self.world.disks[path_of(self.machine(name).resource["disks"][0]["source"])]
-        return disks.folder_of(self.world, disk) / "home"
+        with self.world.lock:
+            disk = self.world.disks[path_of(self.machine(name).resource["disks"][0]["source"])]
+            return disks.folder_of(self.world, disk) / "home"
 
     # ------------------------------------------------------------------------------------------------------- requests
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
