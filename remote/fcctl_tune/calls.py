@@ -26,8 +26,9 @@ from fcctl_tune.tasks import Built, Recipe
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
 ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
 LAST_S = 1.0
-#: Calls in one search, at most, for their order to be kept.
-MOST_CALLS = 10**6
+#: Of calls of one priority the oldest comes first, whichever search's it is: ticks a second, and more of them than
+#: there were since 1970. Twenty times as many are still whole numbers to everybody.
+TICKS, STEP = 10**4, 10**14
 #: Results that are more than lists and mappings, by the name they travel under.
 KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
@@ -83,11 +84,12 @@ class Calls:
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_cut = False
+        self._asked_at = 0  # ticks
         client.subscribe_topic(self._topic, self._told)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
-        number = next(self._numbers)
-        call = "%s-%d" % (function.__name__, number)
+        call = "%s-%d" % (function.__name__, next(self._numbers))
+        self._asked_at = max(self._asked_at + 1, int(time.time() * TICKS))
         future = self._client.submit(
             carry_out,
             self._topic,
@@ -96,7 +98,7 @@ class Calls:
             *arguments,
             key="%s-%s" % (call, self._token),
             resources={resource: 1},
-            priority=priority * MOST_CALLS - number,  # Dask takes the newest of those that are alike
+            priority=priority * STEP - self._asked_at,  # Dask alone takes the newest of those that are alike
             pure=False,
         )
         self._futures[call] = future

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,12 +122,16 @@ def test_each_result_is_heard_once(client: Client) -> None:
     assert made.heard(0) == []
 
 
-def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
+def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Calls(client)
     for priority in (0, 0, 20, 0, 10, 20):
         made.submit(task, "recipe", "what", resource="gpu", priority=priority)
     asked = [how["priority"] for _, how in client.asked]
     assert sorted(range(6), key=asked.__getitem__, reverse=True) == [2, 5, 4, 0, 1, 3]
+    assert all(abs(priority) < 2**53 for priority in asked)
+    monkeypatch.setattr(calls, "time", SimpleNamespace(time=lambda: time.time() + 1))
+    Calls(client).submit(task, "recipe", "what", resource="gpu", priority=0)  # of another search, that began later
+    assert client.asked[-1][1]["priority"] < asked[3]
 
 
 @pytest.mark.parametrize(
