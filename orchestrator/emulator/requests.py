@@ -108,7 +108,8 @@ def wait_operation(call: Call) -> dict[str, Any]:
     """The server calls this without the lock: it blocks."""
     operation = _operation(call)
     operations.wait(call.world, operation)
-    return copy.deepcopy(operation.resource)
+    with call.world.lock:
+        return copy.deepcopy(operation.resource)
 
 
 def list_operations(call: Call) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def kinds(lines: list[dict[str, Any]]) -> list[str]:
 def running_step(workspace: CloudWorkspace, *argv: str, count: int = 2) -> Any:
     """``fcctl run slow`` that has come to its step ``two``."""
     process = workspace.start("run", "slow", "--on", "l4", *argv)
-    wait_for(lambda: counted(workspace)[count - 1 : count] == ["two"])
+    wait_for(lambda: counted(workspace)[count - 1 : count] == ["two"], 180)
     return process
 
 

@@ -43,7 +43,7 @@ def log_of(workspace: CloudWorkspace, machine: str | None = None) -> str:
 
 def until(command: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
     """Wait for it while ``command`` goes on; if it does not come, fail with what that said."""
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 240
     while not seen():
         if command.poll() is not None or time.monotonic() > deadline:
             command.terminate()
