@@ -45,6 +45,7 @@ class Terminal:
     """One tmux window with a shell in a workspace."""
 
     def __init__(self, workspace: Workspace, columns: int, rows: int) -> None:
+        self._typed = 0
         self._socket = ["tmux", "-f", "/dev/null", "-S", str(workspace.home.parent / "screen")]
         env = {**workspace.env(), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         env.pop("COLUMNS")
@@ -83,8 +84,9 @@ class Terminal:
 
     def after(self, line: str, seconds: float = 90.0) -> str:
         """Type a line, wait for the prompt to come back, return the screen."""
-        self.type(f"{line}; echo code $?")
-        return self.until(lambda text: re.search(r"^code \d+$", text, re.MULTILINE), seconds)
+        self._typed += 1  # the screen may still be that of the line before
+        self.type(f"{line}; echo code $? of {self._typed}")
+        return self.until(lambda text: re.search(rf"^code \d+ of {self._typed}$", text, re.MULTILINE), seconds)
 
     def close(self) -> None:
         subprocess.run([*self._socket, "kill-server"], check=False, capture_output=True)
