@@ -158,11 +158,13 @@ class Guest:
             )  # fmt: skip
         limit = time.monotonic() + _LISTEN_LIMIT_S
         # Its own word: whoever answers a connection to the port may be somebody else.
-        while f"Server listening on 127.0.0.1 port {self.port}." not in (said := log.read_text(errors="replace")):
-            if self._sshd.poll() is not None and "Address already in use" in log.read_text(errors="replace"):
-                self._sshd = None
-                raise _PortTaken
-            if self._sshd.poll() is not None or time.monotonic() > limit:
+        while f"Server listening on 127.0.0.1 port {self.port}." not in log.read_text(errors="replace"):
+            ended = self._sshd.poll() is not None
+            if ended or time.monotonic() > limit:
+                said = log.read_text(errors="replace")
+                if ended and "Address already in use" in said:
+                    self._sshd = None
+                    raise _PortTaken
                 self.power_off()
                 raise OSError(f"sshd does not listen on port {self.port}: {said.strip()[-500:]}")
             time.sleep(0.005)
