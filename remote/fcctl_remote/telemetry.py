@@ -21,6 +21,8 @@ SAMPLE_S = 1.0
 #: How soon after the run's end the window closes, seconds.
 LOOK_S = 0.25
 RESTARTS = 5
+#: The GPUs' lines of one second come together. While their number is not known, so much silence ends them, seconds.
+LATE_S = 0.6
 
 #: Name in a sample -> nvidia-smi's name of the field.
 GPU_FIELDS: Tuple[Tuple[str, str], ...] = (
@@ -198,6 +200,8 @@ class NvidiaSmi(Source):
         self._failures = 0
         self._buffer = b""
         self._gpus: List[Dict[str, Any]] = []
+        self._count = 0  # of GPUs, as far as they have spoken in whole rounds
+        self._heard = 0.0
         self._machine = Machine()
         self._process: Optional[Any] = None
         self._again_at = 0.0
@@ -223,13 +227,20 @@ class NvidiaSmi(Source):
         out = self._process.stdout.fileno()
         ready, _, _ = select.select([out], [], [], timeout)
         if not ready:
-            return self._sample() if self._gpus else None
+            return self._sample() if self._is_whole() else None
         data = os.read(out, 65536)
         if not data:
             self._ended()
             return None
         self._buffer += data
+        self._heard = time.monotonic()
         return self._lines()
+
+    def _is_whole(self) -> bool:
+        """Whether nobody is late, on a machine that may be busy. One that is gone is not missed in the next second."""
+        if not self._gpus or not self._count:
+            return bool(self._gpus) and time.monotonic() - self._heard > LATE_S
+        return bool(self._gpus[-1]["index"] + 1 >= self._count)
 
     def _lines(self) -> Optional[Dict[str, Any]]:
         """Take whole lines; a sample is whole when its last GPU has spoken, which the next line or silence tells."""
@@ -248,6 +259,7 @@ class NvidiaSmi(Source):
 
     def _sample(self) -> Dict[str, Any]:
         sample = {**self._machine.sample(), "gpus": self._gpus}
+        self._count = max(self._count, self._gpus[-1]["index"] + 1)
         self._gpus = []
         self._failures = 0
         return sample

@@ -86,7 +86,7 @@ def test_a_host_that_is_away_keeps_no_other_run_from_coming_home(
     told = workspace.json("pull-results", "--wait", check=6)
     assert (told["pulled"], told["active"]) == ([near], [away])
     assert told["error"]["code"] == "host_unreachable"
-    near = workspace.fcctl("run", "count", "--on", "here", "-d").stdout.strip()
+    near = workspace.fcctl("run", "endless", "--on", "here", "-d").stdout.strip()
     done = workspace.fcctl("cancel", "--all", "--grace", "0", check=6)
     assert f"{near}: cancelled" in done.stderr
     assert f"{away}: not cancelled" in done.stderr

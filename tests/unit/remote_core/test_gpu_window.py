@@ -15,6 +15,8 @@ from fcctl_remote.layout import RunLayout
 from fcctl_remote.telemetry import NvidiaSmi, parse_gpu
 
 LINE = "0, NVIDIA L4, 97, 41, 1024, 23034, 2040, 6251, 71.84, 63, 0x0000000000000024"
+SECOND = LINE.replace("0, NVIDIA", "1, NVIDIA", 1)
+BOTH = f"printf '%s\\n' '{LINE}' '{SECOND}'"
 
 
 def test_a_line_of_nvidia_smi() -> None:
@@ -44,7 +46,7 @@ def _fake(tmp_path: Path, body: str) -> str:
     return str(program)
 
 
-def _samples(source: NvidiaSmi, count: int, within: float = 5.0) -> list[dict]:
+def _samples(source: NvidiaSmi, count: int, within: float = 60.0) -> list[dict]:
     found: list[dict] = []
     deadline = time.monotonic() + within
     while len(found) < count and time.monotonic() < deadline:
@@ -56,13 +58,17 @@ def _samples(source: NvidiaSmi, count: int, within: float = 5.0) -> list[dict]:
 
 
 def test_all_gpus_of_a_second_make_one_sample(tmp_path: Path) -> None:
-    second = LINE.replace("0, NVIDIA", "1, NVIDIA", 1)
-    program = _fake(
-        tmp_path, f"for i in 1 2 3; do echo '{LINE}'; sleep 0.05; echo '{second}'; sleep 0.3; done; sleep 9\n"
-    )
+    """Also where the second one is late by more than a look takes, once it is known that there is one."""
+    late = f"echo '{LINE}'; sleep 0.4; echo '{SECOND}'; sleep 0.4"
+    program = _fake(tmp_path, f"{BOTH}; sleep 0.8; for i in 1 2; do {late}; done; sleep 9\n")
     samples = _samples(NvidiaSmi(program), 3)
-    assert len(samples) == 3
     assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1]] * 3
+
+
+def test_a_gpu_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    program = _fake(tmp_path, f"{BOTH}; sleep 0.2; while echo '{LINE}'; do sleep 0.2; done\n")
+    samples = _samples(NvidiaSmi(program), 3)
+    assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1], [0], [0]]
 
 
 def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
@@ -77,7 +83,7 @@ def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
 def test_an_nvidia_smi_that_fails_leaves_the_machines_own_figures(tmp_path: Path) -> None:
     (sample,) = _samples(NvidiaSmi(_fake(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9\n")), 1)
     assert "gpus" not in sample
-    assert sample["time"] == pytest.approx(time.time(), abs=5)
+    assert sample["time"] == pytest.approx(time.time(), abs=60)
 
 
 def test_a_machine_without_gpu_tells_load_and_memory() -> None:
