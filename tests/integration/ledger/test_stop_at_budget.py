@@ -17,7 +17,8 @@ from tests.support.workspace import Workspace
 pytestmark = pytest.mark.xdist_group("stop-at-budget")  # one worker: the runs of a fixture are waited for once
 
 #: 0.60 dollars a second, so that a cap of six dollars lasts for ten seconds. The caps below leave a busy computer time
-#: to come to the second step, and to end in order.
+#: to come to the second step, and to end in order. That step says something every second, so that who follows looks
+#: at the bill between the warning and the end, which are some seconds from each other here.
 RATE = 2160.0
 JOB = """
 steps:
@@ -30,7 +31,7 @@ steps:
     timeout: 600
     run: |
       trap 'echo noticed; exit 1' TERM
-      for i in $(seq 600); do sleep 1; done
+      for i in $(seq 600); do sleep 1; echo $i; done
 """
 
 
@@ -62,7 +63,7 @@ class Ended:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
     """Three runs that meet their ends, side by side: nearly all of their time is waiting for it."""
     commands = {
-        "followed": (["--budget", "24"], ""),
+        "followed": (["--budget", "30"], ""),
         "configured": ([], "\n[budget]\nper_run_usd = 21\n"),
         "detached": (["--budget", "18", "-d"], ""),
     }
@@ -109,8 +110,8 @@ def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
 def test_followed_it_warns_and_ends(ended: dict[str, Ended]) -> None:
     run = ended["followed"]
     assert run.code == 5, run.stderr
-    record = check_ended_in_time(run.workspace, 24)
-    assert "of the $24.00 of --budget are spent" in run.stderr
+    record = check_ended_in_time(run.workspace, 30)
+    assert "of the $30.00 of --budget are spent" in run.stderr
     assert "spent" in record["message"]
 
 
