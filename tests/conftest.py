@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from tests.support.workspace import end_started
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
+    # A shell starts what is put in the background with Ctrl-C switched off, and so all that the tests start in turn.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
