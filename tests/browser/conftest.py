@@ -124,9 +124,10 @@ class tab:
         return self.page
 
     def __exit__(self, *error: object) -> None:
+        complaints = list(self.complaints)  # to close a page that is just being loaded makes another
         self._context.close()
         if error[0] is None:
-            assert self.complaints == []
+            assert complaints == []
 
 
 def listen(page: Any, complaints: list[str], base: str) -> None:

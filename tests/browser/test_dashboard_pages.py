@@ -143,6 +143,7 @@ def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:
     runs = lambda: [r for r in workspace.runs().values() if r["job"] == "quick"]  # noqa: E731
     wait_for(lambda: len(runs()) == 2, 60)
     assert {r["status"] for r in runs()} == {"passed"}
+    page.get_by_role("heading", name="Steps").wait_for()  # it is home, and its page has become that of a past run
 
 
 def test_a_lost_server_is_said(page: Any, browser: Any, workspace: Workspace) -> None:
