@@ -81,9 +81,10 @@ def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_an_nvidia_smi_that_fails_leaves_the_machines_own_figures(tmp_path: Path) -> None:
+    began = time.time()
     (sample,) = _samples(NvidiaSmi(_fake(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9\n")), 1)
     assert "gpus" not in sample
-    assert sample["time"] == pytest.approx(time.time(), abs=60)
+    assert began - 0.01 <= sample["time"] <= time.time() + 0.01  # it is told in thousandths
 
 
 def test_a_machine_without_gpu_tells_load_and_memory() -> None:
