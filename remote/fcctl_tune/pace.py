@@ -9,8 +9,8 @@ waiting would look like builders that are slow, and be made longer still.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
 
 from fcctl_tune.halving import Halving
 
@@ -30,15 +30,47 @@ LEAST = 0.01
 
 
 @dataclass
+class Cost:
+    """What timings take: a line through those of late, weighted least squares. Without it, the short ones, of which
+    there are most, would make long ones look dearer than they are."""
+
+    _count: float = 0.0  # weighted sums: of 1, repeats, seconds, repeats squared, and their product
+    _repeats: float = 0.0
+    _seconds: float = 0.0
+    _squares: float = 0.0
+    _product: float = 0.0
+
+    def add(self, repeats: int, seconds: float) -> None:
+        keep = 1.0 - SLOWLY
+        self._count = keep * self._count + 1
+        self._repeats = keep * self._repeats + repeats
+        self._seconds = keep * self._seconds + seconds
+        self._squares = keep * self._squares + repeats**2
+        self._product = keep * self._product + repeats * seconds
+
+    @property
+    def line(self) -> Optional[Tuple[float, float]]:
+        """Seconds of a timing besides its repeats, and of each of those (all cases together); neither is negative, and
+        where nothing can be told apart, all goes with the repeats."""
+        if not self._repeats:
+            return None
+        spread = self._count * self._squares - self._repeats**2
+        each = (self._count * self._product - self._repeats * self._seconds) / spread if spread > 1e-6 else 0.0
+        besides = (self._seconds - each * self._repeats) / self._count
+        return (besides, each) if each > 0 and besides > 0 else (0.0, self._seconds / self._repeats)
+
+
+@dataclass
 class Pace:
     """Figures of this search: seconds, and of a trial."""
 
     halving: Halving
+    _cost: Cost = field(default_factory=Cost)
     _build: Optional[float] = None
     _usable: float = 1.0  # share of the builds that come to be timed
     _check: Optional[float] = None
-    _repeat: Optional[float] = None  # of all cases together, once
-    _repeats: Optional[float] = None  # of a trial that is timed, as halving has them
+    _timings: Optional[float] = None  # of a trial that is timed
+    _repeats: Optional[float] = None  # of all of those, as halving has them
 
     def built(self, seconds: float, usable: bool) -> None:
         """A build took so long."""
@@ -47,30 +79,38 @@ class Pace:
 
     def timed(self, repeats: int, bench_s: float, check_s: Optional[float]) -> None:
         """``repeats`` of each case took ``bench_s``; None if nothing was checked."""
-        self._repeat = _mean(self._repeat, bench_s / repeats, NEW)
+        self._cost.add(repeats, bench_s)
         if check_s is not None:
             self._check = _mean(self._check, check_s, NEW)
 
     def ended(self, rung: int) -> None:
         """A trial came as far as ``rung``."""
+        self._timings = _mean(self._timings, float(rung + 1), SLOWLY)
         self._repeats = _mean(self._repeats, float(sum(self.halving.repeats[: rung + 1])), SLOWLY)
 
     def factor(self, gpus: int, builders: int) -> int:
         """How many times as many repeats are worth taking now, of :data:`FACTORS`."""
-        if not (self._build and self._repeat and self._repeats):
+        if not (self._build and self._timing):
             return 1
+        besides, repeats = self._timing
         for_each = gpus * self._build / (builders * self._usable)  # seconds of a GPU, if no builder ever waits
-        a_trial = min(USED * for_each - (self._check or 0.0), LONGEST_S)
-        fits = a_trial / (self._repeat * self._repeats)
+        fits = (min(USED * for_each, LONGEST_S) - besides) / repeats
         return max((n for n in FACTORS if n <= fits), default=1)
 
     def under_way(self, gpus: int, builders: int) -> int:
         """How many trials keep so many GPUs and builders busy, and no more than that."""
         ahead = AHEAD * gpus
-        if self._build is None or not (self._repeat and self._repeats):
+        if not (self._build and self._timing):
             return builders + ahead
-        timing = self._usable * ((self._check or 0.0) + self._repeat * self._repeats)  # of a trial, at the least
-        return ahead + min(builders, math.ceil(gpus * self._build / timing))
+        return ahead + min(builders, math.ceil(gpus * self._build / (self._usable * sum(self._timing))))
+
+    @property
+    def _timing(self) -> Optional[Tuple[float, float]]:
+        """Seconds of a GPU that a trial takes: besides its repeats, and for those, as often as halving has them."""
+        line = self._cost.line
+        if line is None or not self._repeats or not self._timings:
+            return None
+        return (self._check or 0.0) + line[0] * self._timings, line[1] * self._repeats
 
 
 def _mean(mean: Optional[float], new: float, weight: float) -> float:

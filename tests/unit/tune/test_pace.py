@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fcctl_tune.halving import Halving
-from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, USED, Pace
+from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, USED, Cost, Pace
 
 
 def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Pace:
@@ -75,6 +75,31 @@ def test_longer_timings_do_not_look_like_slow_builders(repeat_s: float) -> None:
 )
 def test_no_more_is_under_way_than_a_gpu_can_time_meanwhile(repeat_s: float, check_s: float, enough: int) -> None:
     assert pace_of(2.0, repeat_s, check_s).under_way(1, 15) == enough
+
+
+def test_what_a_timing_takes_besides_its_repeats_does_not_count_for_each_of_them() -> None:
+    besides, repeat = 0.02, 0.0003
+    pace = Pace(Halving())
+    for trial in range(200):
+        pace.built(1.7, True)
+        factor = pace.factor(1, 15)
+        rung = (0, 0, 0, 1, 1, 2)[trial % 6]
+        for repeats in (3, 9, 27)[: rung + 1]:
+            pace.timed(factor * repeats, besides + repeat * factor * repeats, 0.007 if repeats == 3 else None)
+        pace.ended(rung)
+    timings, repeats = (3 * 1 + 2 * 2 + 3) / 6, (3 * 3 + 2 * 12 + 39) / 6
+    share = (0.007 + timings * besides + repeats * repeat * pace.factor(1, 15)) / (1.7 / 15)
+    assert 0.8 < share < 1.0
+
+
+def test_timings_that_are_noise_have_a_cost_all_the_same() -> None:
+    cost = Cost()
+    assert cost.line is None
+    for repeats, seconds in ((3, 0.3), (9, 0.2), (27, 0.1), (27, 0.1)):  # the longer, the shorter
+        cost.add(repeats, seconds)
+        besides, each = cost.line or (-1.0, -1.0)
+        assert besides >= 0
+        assert each > 0
 
 
 def test_its_plan_leaves_room_for_bursts() -> None:
