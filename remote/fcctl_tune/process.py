@@ -29,6 +29,8 @@ FILE_BYTES = 1024 * MIB
 KEPT_BYTES = MIB
 #: Between SIGTERM and SIGKILL, seconds.
 GRACE_S = 0.5
+#: How much nicer a command is that shall let others go first, for which a GPU may be waiting; and the most there is.
+YIELDING, LAST = 10, 19
 #: How often output and memory are looked at, seconds.
 LOOK_S = 0.2
 #: Where the kernel runs out of memory, it shall end the command and not whoever watches it. No core files.
@@ -91,8 +93,10 @@ class Running:
         log: str,
         limits: Limits,
         pipes: bool = False,
+        yields: bool = False,
     ) -> None:
-        """Start ``text`` under ``bash -eo pipefail``. Its stderr, and unless ``pipes`` its stdout, go to ``log``.
+        """Start ``text`` under ``bash -eo pipefail``. Its stderr, and unless ``pipes`` its stdout, go to ``log``. If it
+        ``yields``, the processors serve others first.
 
         Raises:
             OSError: no bash, no such folder, too many processes.
@@ -113,6 +117,8 @@ class Running:
                 bufsize=0,
             )
         self.pid = self.popen.pid
+        if yields:
+            _yield(self.pid)
         self._pidfd = _pidfd(self.pid)
         self._memory = limits.memory_bytes if limits.memory_bytes is not None else memory_bytes() // 2
         self._look_at = 0.0
@@ -187,13 +193,22 @@ class Running:
         shorten(self.log)
 
 
-def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits) -> Outcome:
+def _yield(leader: int) -> None:
+    """Let others go before the session of ``leader``. Where Linux shares out processors by session, the niceness of that
+    counts, not that of its processes. No trial fails over it."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, leader, min(LAST, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING))
+    with contextlib.suppress(OSError), open("/proc/%d/autogroup" % leader, "wb", buffering=0) as stream:
+        stream.write(b"%d" % YIELDING)
+
+
+def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
     """Carry out a shell command with its output in ``log``; when this returns, nothing of it is left.
 
     Raises:
         OSError: it could not be started.
     """
-    running = Running(text, env, cwd, log, limits)
+    running = Running(text, env, cwd, log, limits, yields=yields)
     deadline = running.started + limits.timeout_s
     how = "exited"
     while not running.ended:

@@ -142,7 +142,8 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     """One command with the documents it left and the gates over them. Raises: Failed."""
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
-    outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s))
+    yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
+    outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s), yields)
     if outcome.reason is not None:
         raise Failed(state_of(phase, outcome), explained(outcome, log))
     if stage.gates or stage.collect:

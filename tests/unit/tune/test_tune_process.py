@@ -35,6 +35,25 @@ def test_what_it_prints_is_in_its_log_and_its_exit_code_is_kept(tmp_path: Path) 
     assert (tmp_path / "log").read_text() == "out\nerr\n"
 
 
+def test_a_command_that_yields_is_served_after_others(tmp_path: Path) -> None:
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    later = min(19, ours + process.YIELDING)
+    text = (
+        "for i in $(seq 1200); do [ $(nice) = %d ] && break; sleep 0.05; done; sh -c nice; cat /proc/$$/autogroup || :"
+    )
+
+    def said(wanted: int, *, yields: bool) -> list[str]:
+        folder, log, limits = str(tmp_path), tmp_path / "log", Limits(90.0)
+        assert process.run(text % wanted, os.environ, folder, str(log), limits, yields).reason is None
+        return log.read_text().splitlines()
+
+    patient, usual = said(later, yields=True), said(ours, yields=False)
+    assert (patient[0], usual[0]) == (str(later), str(ours))
+    if "autogroup-" in usual[1]:  # /autogroup-399074 nice 0
+        assert usual[1].split()[-1] == "0"
+        assert os.geteuid() != 0 or patient[1].split()[-1] == str(process.YIELDING)  # others may, now and then
+
+
 def test_a_crash_is_named_by_its_signal(tmp_path: Path) -> None:
     outcome = run("kill -SEGV $$", tmp_path)
     assert outcome.reason == "SIGSEGV"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import slot, tasks
+from fcctl_tune import process, slot, tasks
 from fcctl_tune.slot import Slot, Timing
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Failed, Recipe
@@ -62,6 +62,19 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
     assert lines(Path(made.out(one.params)) / "built") == 1
     assert not tasks.build(made, other).cached
     assert made.out(one.params) != made.out(other.params)
+
+
+def test_builds_let_timings_and_the_build_of_the_default_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yielding: list[int] = []
+    monkeypatch.setattr(process, "_yield", yielding.append)
+    made = recipe(tmp_path)
+    default, trial = candidate(made), candidate(made, p=2, number=1)
+    for one in (default, trial):
+        assert tasks.build(made, one).state == ""
+        assert slot.measure(made, timing(made, one)).state == ""
+        assert len(yielding) == one.number
 
 
 def test_another_command_or_source_is_another_build(tmp_path: Path) -> None:
