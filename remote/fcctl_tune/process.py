@@ -194,12 +194,12 @@ class Running:
 
 
 def _yield(leader: int) -> None:
-    """Let others go before the session of ``leader``. Where Linux shares out processors by session, the niceness of that
+    """Let others go before the session of ``leader``. Where Linux shares out processors by session, its own niceness
     counts, not that of its processes. No trial fails over it."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PGRP, leader, min(LAST, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING))
     with contextlib.suppress(OSError), open("/proc/%d/autogroup" % leader, "wb", buffering=0) as stream:
         stream.write(b"%d" % YIELDING)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, leader, min(LAST, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING))
 
 
 def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
