@@ -8,14 +8,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from flashcore.errors import UsageError
+
 SCHEMA_VERSION = 1
 
 
 def folder(out: str | None) -> Path:
-    """The folder for documents: ``out``, else the job step's ``$FCCTL_OUT``, else ``build/flashcore``."""
+    """The folder for documents, made if need be: ``out``, else the job step's ``$FCCTL_OUT``, else ``build/flashcore``.
+
+    Raises:
+        UsageError: it is a file, lies in one, or cannot be made or written into.
+    """
     path = Path(out or os.environ.get("FCCTL_OUT") or "build/flashcore")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise _no_folder(path, "there is a file of that name" if path.is_file() else e.strerror) from e
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise _no_folder(path, "this user may not write there")
     return path
+
+
+def _no_folder(path: Path, cause: str) -> UsageError:
+    return UsageError(f"documents cannot go to {path}", cause=cause, hint="name a folder, which need not exist: --out DIR")
 
 
 def write_text(path: Path, text: str) -> Path:

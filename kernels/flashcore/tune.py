@@ -336,9 +336,10 @@ def run(variant: Variant, how: str, fixed: Mapping[str, int], mode: str | None, 
     if how == "space":
         print(json.dumps(space(variant, fixed)))
     elif how == "build":
+        folder = out()  # refused before the compiler has worked for it
         built = compiled(variant, from_environment(variant, {**os.environ, **{k: str(v) for k, v in fixed.items()}}))
         print(built.log.read_text(encoding="utf-8"))
-        print(build.save(built, out()))
+        print(build.save(built, folder))
     else:
         replies = own_stdout()
         serve(Service(variant, mode), sys.stdin.buffer, replies)

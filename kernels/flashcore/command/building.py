@@ -12,6 +12,7 @@ from flashcore.command.asked import build_all, tuned_of
 def run(options: argparse.Namespace) -> int:
     chosen = list(shapes.parse(options.shape or "mission").values())
     tuned = tuned_of(options)
+    out = documents.folder(options.out)
     for number, built in enumerate(build_all(options, tuned, chosen), start=1):
         if built.configuration:
             used = next(c for c in map(tuned.choice, chosen) if c.configuration == built.configuration)
@@ -23,5 +24,5 @@ def run(options: argparse.Namespace) -> int:
             )
         if "resources_unread" in built.document:
             print("warning: kernel resources are not known: " + built.document["resources_unread"], file=sys.stderr)
-        print(build.save(built, documents.folder(options.out), f"-{number}" if number > 1 else ""))
+        print(build.save(built, out, f"-{number}" if number > 1 else ""))
     return 0

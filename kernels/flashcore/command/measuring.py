@@ -12,8 +12,9 @@ def run(options: argparse.Namespace) -> int:
     need_torch()
     from flashcore import peaks
 
+    out = documents.folder(options.out)  # refused before minutes are measured for it
     document = peaks.run()
     for name, value in document["metrics"].items():
         print(f"  {name:<28} {value:>14,.3f}")
-    print(documents.write_json(documents.folder(options.out) / "peaks.json", document))
+    print(documents.write_json(out / "peaks.json", document))
     return 0
