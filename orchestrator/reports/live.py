@@ -68,9 +68,14 @@ def gate_line(event: wire.Event) -> str | None:
     data = event.data
     if data.get("verdict") not in ("fail", "unavailable"):
         return None
-    value = "" if data.get("value") is None else f" (it is {clean(str(data['value']), 60)})"
+    value = "" if data.get("value") is None else f" (it is {clean(_shown(data['value']), 60)})"
     text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{value}"
     return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
+
+
+def _shown(value: object) -> str:
+    """A gate's value as the tables have it: six digits of a fraction, all of anything else."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: Any) -> float | None:

@@ -41,8 +41,12 @@ def _send_once(session: HostSession, plan: wire.RunPlan, source: Source, observe
     diff = session.tree_diff(plan.workspace, source.entries)
     if diff.changed:
         sent = session.send(plan.workspace, diff.root, source.root, diff.changed)
-        observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent by {sent.how}")
+        observer.phase("sync", f"{sent.files} of {len(source.entries)} files sent" + _by(sent.how))
     session.snapshot(plan.workspace, plan.run_id, source.entries, source.tree_sha256)
+
+
+def _by(how: str) -> str:
+    return "" if how == "inline" else f" by {how}"
 
 
 def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:

@@ -94,7 +94,7 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
     if isinstance(error, (wire.WireError, BadName, KeyError)):
         return wire.CallError("bad_request", str(error))
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error)):
-        return disk_full(str(getattr(error, "filename", None) or root)).error
+        return disk_full(str(getattr(error, "filename", None) or root), root).error
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
         return wire.CallError("denied", what, "make it writable there (ls -ld %s), or set another `root`" % root)

@@ -198,6 +198,7 @@ class Calls:
 
 
 def _settled(run: RunLayout) -> Optional[wire.RunSummary]:
+    lost.settle_unstarted(run)
     lost.settle(run)
     return runs.summary(run)
 

@@ -111,7 +111,8 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], ga
             gathered.faults.append("collect: no file matches %r" % spec.file)
             gathered.hint = gathered.hint or _elsewhere(run, spec.file, place.out)
         for path in paths[:MAX_FILES_PER_COLLECT]:
-            _read_one(run, spec.reader, path, env, gathered)
+            shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
+            _read_one(run, spec.reader, path, shown, env, gathered)
             _keep(run, path, place.out, gathered)
 
 
@@ -152,10 +153,17 @@ def _elsewhere(run: RunLayout, pattern: str, out: str) -> Optional[str]:
     return None
 
 
-def _read_one(run: RunLayout, reader: str, path: str, env: Mapping[str, str], gathered: Gathered) -> None:
+def _shown(run: RunLayout, path: str, out: str) -> str:
+    """``path`` as a job would name it."""
+    for name, folder in (("$FCCTL_OUT", out), ("$FCCTL_ARTIFACTS", run.artifacts)):
+        if path.startswith(folder + os.sep):
+            return name + path[len(folder) :]
+    return os.path.relpath(path, run.source)
+
+
+def _read_one(run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], gathered: Gathered) -> None:
     from fcctl_remote import readers
 
-    shown = os.path.relpath(path, run.source)
     try:
         document = readers.read(reader, path, env)
         check(document, shown)
@@ -164,7 +172,8 @@ def _read_one(run: RunLayout, reader: str, path: str, env: Mapping[str, str], ga
         return
     except readers.ReaderError as error:
         gathered.hint = gathered.hint or error.hint
-        said = "%s: %s" % (shown, error.message)
+        said = error.message.replace(path, shown)
+        said = said if shown in said else "%s: %s" % (shown, said)
         (gathered.unavailable if error.unavailable else gathered.faults).append(said)
         return
     ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))

@@ -57,6 +57,27 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
         "the host's disk is full: df -h there; the next run first deletes there what is home of the finished ones",
     ),
     (
+        r"externally-managed-environment",
+        (
+            "the system keeps pip out of its Python: make a virtual environment in the step, "
+            '"$FCCTL_PYTHON" -m venv --system-site-packages build/venv, and use build/venv/bin/pip'
+        ),
+    ),
+    (
+        r"CMakeCache\.txt directory .+ is different than|does not match the source .+ used to generate cache",
+        (
+            "a CMakeCache.txt of another machine was sent along: name CMake's build folder in .gitignore, or build in "
+            "a folder of another name"
+        ),
+    ),
+    (
+        r"\b(module|ml|conda|mamba|micromamba|spack): (command )?not found",
+        (
+            "that is a function of an interactive shell, and steps read no .bashrc: load it in the step, "
+            ". /etc/profile.d/modules.sh or . ~/miniconda3/etc/profile.d/conda.sh, or give the program's full path"
+        ),
+    ),
+    (
         r"No module named '?torch\b|No module named '?numpy\b",
         'this Python lacks torch: use "$FCCTL_PYTHON" in the step (the Python there that has it), or install it',
     ),

@@ -79,7 +79,8 @@ def _decide(spec: wire.StepSpec, gathered: documents.Gathered, judgement: Judgem
 
 
 def _gate_text(gate: wire.GateResult) -> str:
-    return one_line(gate.expr if gate.value is None else "%s (%s)" % (gate.expr, gate.value), 300)
+    value = "%g" % gate.value if isinstance(gate.value, float) else gate.value
+    return one_line(gate.expr if value is None else "%s (%s)" % (gate.expr, value), 300)
 
 
 def _gates(run: RunLayout, case: Case, gathered: documents.Gathered) -> List[wire.GateResult]:

@@ -1,5 +1,6 @@
 """A call the host program declines, with what the caller should know."""
 
+import shlex
 from typing import Any, Dict, Optional
 
 from fcctl_remote.wire import CallError
@@ -15,10 +16,10 @@ class Refusal(Exception):
         self.error = CallError(code, message, hint, data or {})
 
 
-def disk_full(path: str) -> Refusal:
-    """The one wording for a full disk."""
+def disk_full(path: str, root: str) -> Refusal:
+    """The one wording for a full disk: what had no room, and the folder of the host program."""
     return Refusal(
         "disk_full",
         "the host's disk is full: no room left for %s" % path,
-        "free some space there: df -h ~/.fcctl, then fcctl ps and fcctl pull-results",
+        "free some space there: df -h %s, then fcctl ps and fcctl pull-results" % shlex.quote(root),
     )

@@ -36,7 +36,7 @@ def furnish(
     needs = bundles.contents(folder)
     python, tried = _python(env, needs)
     if python is None:
-        return _no_python(needs, tried)
+        return _no_python(needs, tried, env)
     os.makedirs(place.folder, exist_ok=True)
     files.write_atomic(place.spec, tuning.spec.encode("utf-8") + b"\n", durable=False)
     env["FCCTL_TUNE"] = folder
@@ -78,7 +78,7 @@ def _ask(python: str, modules: List[str], env: Mapping[str, str]) -> Optional[Tu
         return None
 
 
-def _no_python(needs: Mapping[str, Any], tried: List[Lacking]) -> Lacking:
+def _no_python(needs: Mapping[str, Any], tried: List[Lacking], env: Mapping[str, str]) -> Lacking:
     modules = [str(name) for name in needs.get("modules", [])]
     why = " (%s)" % needs["python_for"] if needs.get("python_for") else ""
     message = "no Python on this machine can run the search: it takes %s or later%s with %s" % (
@@ -87,7 +87,7 @@ def _no_python(needs: Mapping[str, Any], tried: List[Lacking]) -> Lacking:
     if tried:
         message += "\n" + "\n".join("%s %s" % one for one in tried[:8])
     if tried and tried[0][1].startswith("has no"):
-        hint = "on that machine: %s -m pip install %s" % (tried[0][0], " ".join(modules))
+        hint = "on that machine: %s" % pythons.install(tried[0][0], modules, env)
     else:
         hint = "install such a Python there and name it: FCCTL_PYTHON in `env` of the target"
     return message, hint

@@ -112,7 +112,7 @@ class Supervisor:
 
     def _give_up(self, message: str) -> None:
         self.ending = "error"
-        self.message = "%s (%d bytes free on the host)" % (message, hostfacts.free_bytes(self.layout.root))
+        self.message = "%s (%.1f MiB free on the host)" % (message, hostfacts.free_bytes(self.layout.root) / 1024**2)
 
     def _queue(self) -> None:
         """Wait until the machine is ours, or someone cancels."""

@@ -65,6 +65,12 @@ def _call(command: Sequence[str]) -> Tuple[str, int]:
         raise Refusal(
             "no_tmux", "tmux did not answer within %g s" % PATIENCE_S, "its server hangs: tmux kill-server on the host"
         ) from None
+    except OSError as error:
+        raise Refusal(
+            "no_tmux",
+            "tmux on the host does not start: %s: %s" % (command[0], error.strerror),
+            "install it anew there: sudo apt-get install --reinstall tmux",
+        ) from None
     return one_line(done.stderr.decode("utf-8", "replace")), done.returncode
 
 

@@ -195,7 +195,8 @@ def _torch(checks: Checks, document: Mapping[str, Any]) -> None:
         checks.add(_TORCH, "torch.import", checks.severity("warn", "warn"), torch["error"], hint)
         return
     if not torch["version"]:
-        hint = "%s -m pip install torch, or set FCCTL_PYTHON to a Python that has it" % (torch["python"] or "python3")
+        install = torch.get("install") or "%s -m pip install torch" % (torch["python"] or "python3")
+        hint = "%s, or set FCCTL_PYTHON to a Python that has it" % install
         message = "no Python with torch found: no SDPA to compare with"
         checks.add(_TORCH, "torch.import", checks.severity("warn", "warn"), message, hint)
         return

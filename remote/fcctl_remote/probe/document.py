@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Mapping, Optional
 
 from fcctl_remote.hostfacts import boot_id
-from fcctl_remote.probe import checks, cuda, gpu, host, torch_facts
+from fcctl_remote.probe import checks, cuda, gpu, host, pythons, torch_facts
 from fcctl_remote.probe.environment import apply_facts, find_facts
 from fcctl_remote.probe.programs import which
 from fcctl_remote.wire import SCHEMA_VERSION
@@ -64,7 +64,7 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: Opti
     """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
     compiler = host.cxx(env)
     with ThreadPoolExecutor(max_workers=5) as pool:
-        torch = pool.submit(torch_facts.ask, facts["python"], env) if facts["torch_file"] else None
+        torch = pool.submit(torch_facts.ask if facts["torch_file"] else _no_torch, facts["python"], env)
         nvcc = pool.submit(_nvcc_version, facts["nvcc"], env)
         ncu = pool.submit(_ncu_version, facts["ncu"], env)
         cxx = pool.submit(host.version_line, [compiler, "--version"], env) if compiler else None
@@ -73,14 +73,18 @@ def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: Opti
     found = gpu.describe(rows, newest.result() if newest else None, env)
     found["installed"] = [*gpu.pci_devices(), *gpu.device_files()]
     found["complaint"] = answer.complaint if answer else None
-    no_torch = {"python": facts["python"], "version": None, "cuda_version": None, "cuda_available": False}
     return {
         "gpu": found,
         "cuda": {"home": facts["cuda_home"], "nvcc": facts["nvcc"], "version": nvcc.result()},
         "ncu": {"path": facts["ncu"], "version": ncu.result(), "counters": gpu.counters()},
-        "torch": torch.result() if torch else no_torch,
+        "torch": torch.result(),
         "compiler": {"cxx": compiler, "version": cxx.result() if cxx else None},
     }
+
+
+def _no_torch(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    facts: Dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
+    return {**facts, "install": pythons.install(python, ["torch"], env)}
 
 
 def _nvcc_version(nvcc: Optional[str], env: Mapping[str, str]) -> Optional[str]:

@@ -6,6 +6,7 @@ import re
 import shutil
 from typing import Any, Dict, Mapping, Optional
 
+from fcctl_remote import hostfacts
 from fcctl_remote.probe.programs import run, which
 
 TOOLS = ("bash", "tmux", "rsync", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")
@@ -57,7 +58,8 @@ def disk(folder: str) -> Dict[str, Any]:
 
 
 def tools(env: Mapping[str, str]) -> Dict[str, Optional[str]]:
-    return {name: which(name, env) for name in TOOLS}
+    """Where each of :data:`TOOLS` is: those that the host program starts itself, where it would find them."""
+    return {name: hostfacts.which(name, env) if name in hostfacts.TOOLS else which(name, env) for name in TOOLS}
 
 
 def cxx(env: Mapping[str, str]) -> Optional[str]:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from fcctl_remote.probe.programs import run, which
 
@@ -82,6 +82,23 @@ def ask(python: str, env: Mapping[str, str]) -> Optional[Dict[str, Any]]:
     if not isinstance(answer, dict) or not isinstance(answer.get("path"), list):
         return None
     return answer
+
+
+#: Whether the system keeps pip out of it (PEP 668), as Debian 12 and Ubuntu 24.04 do.
+_MANAGED = """
+import os, sys, sysconfig
+marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+print(sys.prefix == sys.base_prefix and os.path.exists(marker))
+"""
+
+
+def install(python: str, names: Sequence[str], env: Mapping[str, str]) -> str:
+    """The command that gives ``python`` the packages, or, where pip would refuse, a virtual environment of it that
+    :func:`candidates` finds."""
+    what = " ".join(names)
+    if run([python, "-c", _MANAGED], CANDIDATE_TIMEOUT_S, env).out.strip() == "True":
+        return "%s -m venv --system-site-packages ~/.venv && ~/.venv/bin/pip install %s" % (python, what)
+    return "%s -m pip install %s" % (python, what)
 
 
 def best(env: Mapping[str, str], want_cuda: bool) -> Dict[str, Any]:

@@ -94,6 +94,43 @@ steps:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("file", "into"), [("@log", "/dev/null"), ("$FCCTL_OUT/b.log", "$FCCTL_OUT/b.log"), ("b.log",) * 2]
+)
+def test_a_file_that_cannot_be_read_is_told_once_and_as_the_job_names_it(
+    workspace: Workspace, file: str, into: str
+) -> None:
+    workspace.job(
+        "named",
+        f"""
+steps:
+  - id: build
+    run: echo nothing was compiled | tee "{into}"
+    collect: [{{reader: ptxas, file: "{file}"}}]
+""",
+    )
+    workspace.fcctl("run", "named", "--on", "here", check=100)
+    (step,) = workspace.only_run()["steps"]
+    assert step["message"] == f"{file}: no resource line of ptxas in it"
+
+
+def test_a_gate_s_value_is_told_without_the_noise_of_its_arithmetic(workspace: Workspace) -> None:
+    workspace.job(
+        "noise",
+        """
+steps:
+  - id: time
+    run: echo 'a 1939.9 us'; echo 'a 2185.3 us'
+    collect: [{reader: times, file: "@log"}]
+    gates: ["min(benchmark.benchmarks[*].stats.p50) < 50"]
+""",
+    )
+    shown = workspace.fcctl("run", "noise", "--on", "here", check=100)
+    (step,) = workspace.only_run()["steps"]
+    assert step["message"] == "gate failed: min(benchmark.benchmarks[*].stats.p50) < 50 (2062.6)"
+    assert "(it is 2062.6)" in shown.stderr
+
+
 def test_unavailable_is_forgiven_and_failure_is_not(workspace: Workspace) -> None:
     workspace.job(
         "forgive",

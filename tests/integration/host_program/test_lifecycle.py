@@ -85,6 +85,30 @@ def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) ->
     assert agent.outcome(run_id).status == "passed"
 
 
+def test_a_tmux_that_cannot_be_started(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    broken = with_tmux(host, "true")
+    (host.base / "bin/tmux").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(CallFailed) as caught:
+        broken.call("submit", {"plan": plan})
+    assert caught.value.code == "no_tmux"
+    assert f"{host.base}/bin/tmux: No such file or directory" in caught.value.error["message"]
+    assert agent.call("status", {"run_ids": [run_id]})["runs"] == []
+
+
+def test_a_run_that_nobody_took_up_is_lost_for_whoever_lists_it(host: Host, agent: Agent) -> None:
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    plan = wire.encode(plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256))
+    with pytest.raises(EOFError):
+        with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
+    long_ago = time.time() - 3600
+    os.utime(host.run_dir(run_id) / "plan.json", (long_ago, long_ago))
+    assert [run["status"] for run in agent.call("status")["runs"]] == ["lost"]
+
+
 def test_a_run_that_tmux_starts_in_spite_of_its_complaint_is_kept(host: Host, agent: Agent) -> None:
     run_id = new_run_id()
     made = agent.snapshot(run_id, {"a": b"1"})

@@ -141,7 +141,7 @@ def test_a_machine_without_such_a_python_is_told_what_to_install(
     assert lacking is not None
     message, hint = lacking
     assert f"{sys.executable} has no no_such_module" in message
-    assert hint.endswith("-m pip install json no_such_module")
+    assert hint.endswith(("-m pip install json no_such_module", "/.venv/bin/pip install json no_such_module"))
     assert "FCCTL_TUNE" not in env
 
     content, digest = bundle({"lib.py": ""}, python="3.99", python_for="dask 1")

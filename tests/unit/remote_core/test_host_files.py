@@ -12,11 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import documents, events, files, hints, text, wire
+from fcctl_remote.agent import _call_error
 from fcctl_remote.framing import BadFrame, FrameReader, FrameWriter
 from fcctl_remote.layout import BadName, Layout
 
 
 # ------------------------------------------------------------------------------------------------ files
+def test_a_full_disk_is_looked_at_where_the_host_s_folder_is() -> None:
+    """With a `root` of its own a target's ~/.fcctl tells nothing, and of a file that was not written df tells nothing."""
+    error = _call_error(OSError(errno.ENOSPC, "No space left on device", "/mnt/a b/fcctl/runs/x"), "/mnt/a b/fcctl")
+    assert error.code == "disk_full"
+    assert (error.hint or "").startswith("free some space there: df -h '/mnt/a b/fcctl', then ")
+
+
 def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "a"
     files.write_atomic(str(place), b"old")

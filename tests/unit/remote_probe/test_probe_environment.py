@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote import probe
-from fcctl_remote.probe import cuda, environment, gpu, programs, pythons
+from fcctl_remote.probe import cuda, environment, gpu, host, programs, pythons
 from fcctl_remote.wire import Needs
 
 # nvidia-smi's format with an L4's figures, put together by hand.
@@ -381,3 +381,24 @@ def test_facts_file_is_plain_json(machine: dict[str, str], tmp_path: Path) -> No
     kept = json.loads((tmp_path / "root" / "facts.json").read_text())
     assert 1 <= len(kept) <= 8
     assert not list((tmp_path / "root").glob(".facts-*"))
+
+
+def test_what_the_system_keeps_pip_out_of_gets_a_virtual_environment(tmp_path: Path) -> None:
+    """A venv, as the one of these tests is, takes packages; Debian's and Ubuntu's own Python refuses them."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    python = str(tmp_path / "v/bin/python3")
+    assert pythons.install(python, ["numpy", "psutil"], env) == f"{python} -m pip install numpy psutil"
+    managed = program(tmp_path / "python3", "echo True\n")
+    command = pythons.install(str(managed), ["numpy"], env)
+    assert command == f"{managed} -m venv --system-site-packages ~/.venv && ~/.venv/bin/pip install numpy"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python3").symlink_to(sys.executable)
+    assert str(tmp_path / ".venv/bin/python3") in pythons.candidates(env)
+
+
+def test_a_tool_off_path_that_a_run_would_find_is_there_for_preflight_too(tmp_path: Path) -> None:
+    """An SSH command's PATH may lack the folder that Homebrew puts tmux into."""
+    found = host.tools({"PATH": str(tmp_path)})
+    assert found["bash"]
+    assert found["git"] is None
