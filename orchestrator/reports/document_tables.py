@@ -220,6 +220,12 @@ def _metrics(content: dict[str, Any]) -> Iterator[RenderableType]:
     yield from more(len(metrics))
 
 
+def _tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
+    from orchestrator.reports.tuning_table import tuning  # few runs search
+
+    yield from tuning(content)
+
+
 _SECTIONS = {
     "environment": _environment,
     "build": _build,
@@ -227,6 +233,7 @@ _SECTIONS = {
     "benchmark": benchmark,
     "profile": _profile,
     "metrics": _metrics,
+    "tuning": _tuning,
 }
 _TITLES = {
     "environment": "Preflight",
@@ -235,6 +242,7 @@ _TITLES = {
     "benchmark": "Benchmark",
     "profile": "Profile",
     "metrics": "Metrics",
+    "tuning": "Tuning",
 }
 
 

@@ -16,7 +16,7 @@ from orchestrator.reports.figures import mark, plural
 from orchestrator.reports.live import duration
 from orchestrator.reports.run_list import COLOURS
 from orchestrator.reports.sanitize import clean, clean_text
-from orchestrator.workflows.documents import Documents, load, part
+from orchestrator.workflows.documents import Document, Documents, load, part
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -57,6 +57,8 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
             several = len(documents.of(document.kind)) > 1
             yield _heading(title, clean(document.step, 40) if several else "")
             yield from map(indented, content)
+    if record.status == "passed" and (searches := documents.of("tuning")):
+        yield from map(indented, _adoption(record, searches))
     if any(step.gates for step in record.steps):
         judged = [g for step in record.steps for g in step.gates if g.verdict != "not_applicable"]
         yield _heading("Gates", f"{sum(g.verdict == 'pass' for g in judged)} of {len(judged)} passed")
@@ -133,6 +135,15 @@ def _short(folder: Path) -> str:
         return clean(folder.relative_to(Path.cwd()), 500)
     except ValueError:
         return clean(folder, 500)
+
+
+def _adoption(record: RunRecord, searches: list[Document]) -> Iterator[Text]:
+    from rich.text import Text
+
+    from orchestrator.reports.tuning_table import proven
+
+    if any(proven(search.content) for search in searches):
+        yield Text(f"into your table: fcctl tune --adopt {clean(record.run_id, 63)}", "cyan")
 
 
 # ------------------------------------------------------------------------------------------------ steps and gates

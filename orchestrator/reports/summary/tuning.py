@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.domain import tune_result
-from orchestrator.domain.timings import Ratio
-from orchestrator.domain.tune_result import Control, Elite, TuneResult, Value
+from orchestrator.domain.tune_result import Control, Elite, TuneResult
 from orchestrator.reports.figures import microseconds
 from orchestrator.reports.live import duration
 from orchestrator.reports.sanitize import clean
+from orchestrator.reports.tuning_table import changed, share
 from orchestrator.workflows.results import Shown
 
 #: Reasons and cases beyond these are a log's matter.
@@ -52,7 +52,7 @@ class Tuned:
         if best is None:
             return f"The search of {self.label} found nothing that stood the second measurement."
         ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "its own cases"
-        said = f"The best of {self.result.trials} trials of {self.label} takes {_interval(ratio)} of the default's time"
+        said = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
         return f"{said} on {where}: {best.verdict}."
 
 
@@ -121,17 +121,11 @@ def _elite(elite: Elite, result: TuneResult) -> tuple[str, ...]:
     return (
         str(elite.trial),
         changed(elite.params, result.default),
-        _interval(elite.searched),
-        _interval(elite.held_out),
+        share(elite.searched),
+        share(elite.held_out),
         elite.verdict + (f": {clean(elite.reason, 120)}" if elite.reason else ""),
         ", ".join(times) + (", ..." if len(elite.cases) > MAX_CASES else ""),
     )
-
-
-def changed(params: Mapping[str, Value], default: Mapping[str, Value]) -> str:
-    """The parameters that are not the default's."""
-    parts = [f"{clean(k, 40)}={clean(v, 40)}" for k, v in params.items() if default.get(k) != v]
-    return " ".join(parts) or "the default"
 
 
 def _reasons(result: TuneResult) -> Iterable[tuple[str, ...]]:
@@ -140,12 +134,3 @@ def _reasons(result: TuneResult) -> Iterable[tuple[str, ...]]:
     more = sum(count for _, _, count in result.reasons[MAX_REASONS:])
     if more:
         yield "others", str(more), "see tune_log.csv"
-
-
-def _interval(ratio: Ratio | None) -> str:
-    """``0.87 [0.86, 0.88]``, time over the default's with its 95 % interval."""
-    if ratio is None:
-        return ""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.3f}"
-    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"

@@ -19,7 +19,7 @@ from fcctl_remote.layout import BadName, Layout
 
 # ------------------------------------------------------------------------------------------------ files
 def test_a_full_disk_is_looked_at_where_the_host_s_folder_is() -> None:
-    """With a `root` of its own a target's ~/.fcctl tells nothing, and of a file that was not written df tells nothing."""
+    """With a `root` of its own a target's ~/.fcctl tells nothing, and df knows no file that was not written."""
     error = _call_error(OSError(errno.ENOSPC, "No space left on device", "/mnt/a b/fcctl/runs/x"), "/mnt/a b/fcctl")
     assert error.code == "disk_full"
     assert (error.hint or "").startswith("free some space there: df -h '/mnt/a b/fcctl', then ")

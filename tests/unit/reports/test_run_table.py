@@ -202,7 +202,7 @@ ODD: list[Any] = [
 def test_any_shape_of_document_is_shown_without_an_error(tmp_path: Path, kind: str, odd: Any) -> None:
     keys = (
         "checks", "summary", "gpu", "cpu", "cuda", "kernels", "archs", "tool", "duration_s", "cases", "benchmarks",
-        "comparisons", "metrics", "variant",
+        "comparisons", "metrics", "variant", "search", "metric", "trials", "final", "default", "effort", "curve",
     )  # fmt: skip
     entries = ("name", "stats", "unit", "shape", "tolerance", "max_err", "passed", "status", "registers", "metrics")
     record = sample_run.record()

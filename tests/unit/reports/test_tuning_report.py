@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from orchestrator.domain.records import DocumentRecord, StepRecord
 from orchestrator.errors import FcctlError
+from orchestrator.reports.run_table import print_run_summary
 from orchestrator.reports.summary import as_json, markdown, page, run_files
 from orchestrator.reports.summary.build import build
 from orchestrator.reports.summary.charts import charts
@@ -78,6 +81,37 @@ def test_search_against_control_elites_and_failures(report: Report) -> None:
     assert times == "mission 4.20 us, s256 (held out) 2.90 us"
     assert one.reasons.rows == (("crashed", "2", "SIGSEGV"),)
     assert dict(one.facts)["of which timing"] == "66 %"
+
+
+def summary(shown: Shown) -> str:
+    out = io.StringIO()
+    print_run_summary(shown.record, shown.folder, Console(file=out, width=100, highlight=False))
+    return out.getvalue()
+
+
+def test_the_end_of_the_search_tells_what_it_found_and_how_to_take_it_over(tmp_path: Path) -> None:
+    text = summary(shown(tmp_path, tuning()))
+    for wanted in (
+        "flashcore: 4 trials (2 complete, 2 crashed) · NVIDIA L4 · 1 min 01 s", "2 crashed: SIGSEGV",
+        "TILE=128    0.800 [0.790, 0.810]  0.850 [0.840, 0.860]  ✓ faster",
+        "times over the default's (TILE=64 STAGES=1); below 1 is faster",
+        f"into your table: fcctl tune --adopt {sample_run.RUN_ID}",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+
+
+@pytest.mark.parametrize("change", [{"final": []}, {"final": [{"trial": 2, **ratio(0.99), "held_out": ratio(1.02)}]}])
+def test_what_is_not_proven_is_not_offered(tmp_path: Path, change: dict[str, Any]) -> None:
+    text = summary(shown(tmp_path, {**tuning(), **change}))
+    assert "--adopt" not in text
+    assert ("nothing stood the second measurement" in text) is not bool(change["final"])
+    assert ("✗ slower" in text) is bool(change["final"])
+
+
+def test_what_a_host_wrote_of_a_search_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    text = summary(shown(tmp_path, {**tuning(HOSTILE), "tune": HOSTILE}))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
 
 
 def test_the_report_says_it_in_every_form(report: Report) -> None:

@@ -1,0 +1,92 @@
+"""What a search found, as the end of ``fcctl tune`` and ``fcctl results show`` tell it; the report says more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.domain import tune_result
+from orchestrator.domain.timings import Ratio
+from orchestrator.domain.tune_result import Elite, TuneResult, Value
+from orchestrator.reports.cells import MAX_ROWS, more, table, text
+from orchestrator.reports.figures import mark
+from orchestrator.reports.live import duration
+from orchestrator.reports.sanitize import clean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+#: Reasons beyond these are the report's matter.
+MAX_REASONS = 3
+_MARKS = {"faster": "passed", "slower": "failed"}
+
+
+def tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
+    """What was tried, the elites with the evidence for them, and why trials failed."""
+    result = tune_result.read(content)
+    if not result.trials and not result.elites:
+        return
+    yield _tried(result)
+    if result.best is None:
+        yield text("nothing stood the second measurement", "yellow")
+    if result.elites:
+        yield _elites(result)
+        yield from more(len(result.elites))
+        yield text(f"times over the default's ({changed(result.default, {})}); below 1 is faster", "dim")
+    for state, reason, count in result.reasons[:MAX_REASONS]:
+        yield text(f"{count} {_words(state)}: {clean(reason, 200) or 'without a reason'}", "yellow")
+
+
+def proven(content: Mapping[str, Any]) -> bool:
+    """Whether some elite is faster than the default beyond doubt."""
+    return any(elite.proven for elite in tune_result.read(content).elites)
+
+
+def _tried(result: TuneResult) -> Text:
+    states = ", ".join(f"{count} {_words(state)}" for state, count in result.states.items())
+    said = [
+        f"{clean(result.name, 40)}: {result.trials} trials ({states})",
+        clean(result.gpu, 60),
+        duration(result.wall_s) if result.wall_s is not None else "",
+        "" if result.complete else "ended before its end",
+    ]
+    return text(" · ".join(word for word in said if word))
+
+
+def _elites(result: TuneResult) -> Table:
+    rows = table("trial", "parameters", "searched", "held out", "")
+    for elite in result.elites[:MAX_ROWS]:
+        rows.add_row(
+            text(str(elite.trial)),
+            text(changed(elite.params, result.default)),
+            text(share(elite.searched)),
+            text(share(elite.held_out)),
+            _verdict(elite),
+        )
+    return rows
+
+
+def _verdict(elite: Elite) -> Text:
+    said = mark(_MARKS.get(elite.verdict, "warned"), elite.verdict)
+    return said.append(f": {clean(elite.reason, 120)}") if elite.reason else said
+
+
+def _words(state: str) -> str:
+    return clean(state, 20).replace("_", " ")
+
+
+def changed(params: Mapping[str, Value], default: Mapping[str, Value]) -> str:
+    """The parameters that are not the default's."""
+    parts = [f"{clean(k, 40)}={clean(v, 40)}" for k, v in params.items() if default.get(k) != v]
+    return " ".join(parts) or "the default"
+
+
+def share(ratio: Ratio | None) -> str:
+    """``0.870 [0.860, 0.880]``, time over the default's with its 95 % interval; empty if not measured."""
+    if ratio is None:
+        return ""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}"
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
