@@ -30,7 +30,8 @@ def folder(out: str | None) -> Path:
 
 
 def _no_folder(path: Path, cause: str) -> UsageError:
-    return UsageError(f"documents cannot go to {path}", cause=cause, hint="name a folder, which need not exist: --out DIR")
+    hint = "name a folder, which need not exist: --out DIR"
+    return UsageError(f"documents cannot go to {path}", cause=cause, hint=hint)
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -61,11 +61,13 @@
 #define BFLOAT16 0
 #endif
 // A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
-// at once, each with some of the tilings: those of 16 rows (1), of 32 (2), of 64 and more (4), those for D = 128 (8), or
-// a sum of these. The one with 1 has the functions of flashcore.h. FP16 and bfloat16 stay together: what the compiler
-// makes of a kernel depends on whether its twin is there (the order of a few instructions before the loop).
+// at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for each function
+// below that gives tilings. (registry.py has sums that take about as long as each other.) What the compiler makes of a
+// kernel, the order of a few instructions before its loop, depends on whether another one of its unit has as much shared
+// memory before its rings. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share a function
+// with such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 15
+#define PART 2047
 #endif
 
 namespace flashcore {
@@ -102,85 +104,120 @@ constexpr Candidate candidate() {
           prepared<C>};
 }
 
-template <size_t COUNT>
-constexpr Candidates all_of(const Candidate (&candidates)[COUNT]) {
-  return {candidates, COUNT};
+template <typename... C>
+Candidates candidates() {
+  static constexpr Candidate all[] = {candidate<C>()...};
+  return {all, sizeof...(C)};
 }
 
-// What each part offers for a type. Each tiling is the fastest, or nearly, for some shapes (docs/flagship-notes.md).
+// A tiling for either type.
+template <auto... HOW>
+struct OfType {
+  template <Type TYPE>
+  using Of = Tiling<TYPE, HOW...>;
+};
+
+template <typename... T>
+Candidates both(Type type) {
+  return type == Type::kHalf ? candidates<typename T::template Of<Type::kHalf>...>()
+                             : candidates<typename T::template Of<Type::kBfloat16>...>();
+}
+
+// What there is for a type, in the order in which it is looked at. Each tiling is the fastest, or nearly, for some shapes
+// (docs/flagship-notes.md); bfloat16 has fewer, for the sake of the build's time.
 // Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums, shared queries>
 Candidates tilings_of_16_rows(Type type);
-Candidates tilings_of_32_rows(Type type);
+Candidates tilings_of_32_rows_staggered(Type type);
+Candidates tilings_of_32_rows_pipelined(Type type);
 Candidates tilings_of_64_rows(Type type);
-Candidates tilings_for_128(Type type);
+Candidates tilings_of_64_rows_in_groups(Type type);
+Candidates tilings_of_64_rows_by_32(Type type);
+Candidates tilings_of_128_rows(Type type);
+Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
+Candidates tilings_for_128_of_64_rows_staggered(Type type);
+Candidates tilings_for_128_of_64_rows_pipelined(Type type);
+Candidates tilings_for_128_of_128_rows(Type type);
+Candidates the_only_tiling(Type type, int dim);  // of a library of one
 
-#if !TILE_M
+#if TILE_M
 
-#if PART & 1
-Candidates tilings_of_16_rows(Type type) {
-  static constexpr Candidate half[] = {
-      candidate<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, true>>(),
-  };
-  static constexpr Candidate bfloat16[] = {  // fewer, for the sake of the build's time; so below
-      candidate<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, true>>(),
-  };
-  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+#if PART & 2
+Candidates the_only_tiling(Type type, int dim) {
+  constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
+  using Only = Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
+                      TENSOR_SUMS, SHARED_Q>;
+  return type == kOnly && dim == HEAD_DIM ? candidates<Only>() : Candidates{};
 }
 #endif
 
+#else
+
 #if PART & 2
-Candidates tilings_of_32_rows(Type type) {
-  static constexpr Candidate half[] = {
-      candidate<Tiling<Type::kHalf, 64, 32, 16, 128, 4, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 32, 16, 128, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 32, 16, 64, 2, 2, true, 0, false, true>>(),
-  };
-  static constexpr Candidate bfloat16[] = {
-      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 128, 4, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 128, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kBfloat16, 64, 32, 16, 64, 2, 2, true, 0, false, true>>(),
-  };
-  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+Candidates tilings_of_16_rows(Type type) {
+  return type == Type::kHalf ? candidates<Tiling<Type::kHalf, 64, 16, 16, 16, 4, 2, true, 1, false, true>,
+                                          Tiling<Type::kHalf, 64, 16, 16, 32, 4, 2, true, 1, false, true>,
+                                          Tiling<Type::kHalf, 64, 16, 16, 64, 4, 2, true, 1, false, true>>()
+                             : candidates<Tiling<Type::kBfloat16, 64, 16, 16, 32, 4, 2, true, 1, false, true>>();
 }
 #endif
 
 #if PART & 4
-Candidates tilings_of_64_rows(Type type) {
-  static constexpr Candidate half[] = {
-      candidate<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 64, 32, 64, 2, 2, true, 2, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, true>>(),
-      candidate<Tiling<Type::kHalf, 64, 128, 32, 64, 1, 2, true, 0, false, true>>(),
-  };
-  static constexpr Candidate bfloat16[] = {
-      candidate<Tiling<Type::kBfloat16, 64, 64, 32, 64, 2, 2, true, 2, false, true>>(),
-      candidate<Tiling<Type::kBfloat16, 64, 128, 32, 64, 1, 2, true, 0, false, true>>(),
-  };
-  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+Candidates tilings_of_32_rows_staggered(Type type) {
+  return both<OfType<64, 32, 16, 128, 4, 1, false, 1, true>, OfType<64, 32, 16, 128, 2, 1, false, 1, true>>(type);
 }
 #endif
 
 #if PART & 8
-Candidates tilings_for_128(Type type) {
-  static constexpr Candidate half[] = {
-      candidate<Tiling<Type::kHalf, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kHalf, 128, 64, 16, 64, 1, 2, true, 0, false, true>>(),
-      candidate<Tiling<Type::kHalf, 128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(),
-  };
-  static constexpr Candidate bfloat16[] = {
-      candidate<Tiling<Type::kBfloat16, 128, 32, 16, 64, 4, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 2, 1, false, 1, true>>(),
-      candidate<Tiling<Type::kBfloat16, 128, 64, 16, 64, 1, 2, true, 0, false, true>>(),
-      candidate<Tiling<Type::kBfloat16, 128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(),
-  };
-  return type == Type::kHalf ? all_of(half) : all_of(bfloat16);
+Candidates tilings_of_32_rows_pipelined(Type type) {
+  return both<OfType<64, 32, 16, 64, 2, 2, true, 0, false, true>>(type);
 }
 #endif
 
-#endif  // !TILE_M
+#if PART & 16
+Candidates tilings_of_64_rows(Type type) {
+  if (type != Type::kHalf) return {};
+  return candidates<Tiling<Type::kHalf, 64, 64, 16, 64, 1, 2, true, 0, false, true>>();
+}
+
+Candidates tilings_of_64_rows_by_32(Type type) {
+  if (type != Type::kHalf) return {};
+  return candidates<Tiling<Type::kHalf, 64, 64, 32, 64, 1, 2, true, 0, false, true>>();
+}
+#endif
+
+#if PART & 32
+Candidates tilings_of_64_rows_in_groups(Type type) {
+  return both<OfType<64, 64, 32, 64, 2, 2, true, 2, false, true>>(type);
+}
+#endif
+
+#if PART & 64
+Candidates tilings_of_128_rows(Type type) { return both<OfType<64, 128, 32, 64, 1, 2, true, 0, false, true>>(type); }
+#endif
+
+#if PART & 128
+Candidates tilings_for_128_of_32_rows(Type type) { return both<OfType<128, 32, 16, 64, 4, 1, false, 1, true>>(type); }
+#endif
+
+#if PART & 256
+Candidates tilings_for_128_of_64_rows_staggered(Type type) {
+  return both<OfType<128, 64, 16, 64, 2, 1, false, 1, true>>(type);
+}
+#endif
+
+#if PART & 512
+Candidates tilings_for_128_of_64_rows_pipelined(Type type) {
+  return both<OfType<128, 64, 16, 64, 1, 2, true, 0, false, true>>(type);
+}
+#endif
+
+#if PART & 1024
+Candidates tilings_for_128_of_128_rows(Type type) {
+  return both<OfType<128, 128, 32, 64, 1, 2, false, 0, false, true, true>>(type);
+}
+#endif
+
+#endif  // TILE_M
 
 }  // namespace flashcore
 
@@ -300,24 +337,24 @@ struct Choice {
 
 // What there is for a type and head dimension.
 struct Lists {
-  Candidates list[3];
+  Candidates list[7];
   int count;
 };
 
+Lists lists(Type type, int dim) {
 #if TILE_M
-Lists lists(Type type, int dim) {
-  constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
-  static constexpr Candidate candidates[] = {
-      candidate<Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
-                       TENSOR_SUMS, SHARED_Q>>()};
-  return {{all_of(candidates)}, type == kOnly && dim == HEAD_DIM};
-}
+  return {{the_only_tiling(type, dim)}, 1};
 #else
-Lists lists(Type type, int dim) {
-  if (dim == 128) return {{tilings_for_128(type)}, 1};
-  return {{tilings_of_16_rows(type), tilings_of_32_rows(type), tilings_of_64_rows(type)}, dim == 64 ? 3 : 0};
-}
+  if (dim == 128)
+    return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
+             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type)},
+            4};
+  return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
+           tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_64_rows_by_32(type),
+           tilings_of_128_rows(type)},
+          7};
 #endif
+}
 
 int choose(const flashcore_args &args, Choice &last) {
   int number = 0;

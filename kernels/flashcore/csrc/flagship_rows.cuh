@@ -39,11 +39,12 @@ __device__ __forceinline__ void clear(State<C> &state) {
 
 template <typename C>
 __device__ __forceinline__ void keep_q(State<C> &state, const Queries &queries, int lane) {
-  if (C::kSharedQ) return;
+  if constexpr (!C::kSharedQ) {
 #pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i)
+    for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
-    for (int k = 0; k < C::kDepthTiles; ++k) read_q<C>(state.q[i][k], queries, i, k, lane);
+      for (int k = 0; k < C::kDepthTiles; ++k) read_q<C>(state.q[i][k], queries, i, k, lane);
+  }
 }
 
 // Scores of key tiles n .. n + COUNT - 1 of a K tile in shared memory.

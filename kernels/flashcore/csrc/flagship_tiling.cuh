@@ -137,9 +137,10 @@ struct Queries {
 template <typename C>
 __device__ __forceinline__ void read_q(uint32_t (&q)[4], const Queries &queries, int i, int k, int lane) {
   ldmatrix_x4(q, queries.tile + place_of<C>(queries.first + 16 * i + lane % 16, 2 * k + lane / 16));
-  if (C::kSharedQ) return;  // flipped where they lie
+  if constexpr (!C::kSharedQ) {  // else flipped where they lie
 #pragma unroll
-  for (uint32_t &pair : q) pair ^= queries.flip;
+    for (uint32_t &pair : q) pair ^= queries.flip;
+  }
 }
 
 // Give a tile of queries that is read in each step the sign of the scale, once, by all threads; it is here, for all.

@@ -190,6 +190,16 @@ def test_translation_units_share_out_all_parts_whatever_the_number_of_processors
     assert flagship.units(flagship.configure({"TILE_M": 16}), 16) == []  # one tiling is quick
 
 
+def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> None:
+    """A bit that no unit has would be found missing when the library is loaded only."""
+    flagship = registry.VARIANTS["flagship"]
+    source = flagship.source.read_text(encoding="utf-8")
+    bits = {int(bit) for bit in re.findall(r"#if PART & (\d+)$", source, re.MULTILINE)}
+    assert bits == {1 << n for n in range(len(bits))}
+    assert sum(flagship.parts) == sum(bits)
+    assert f"#define PART {sum(bits)}\n" in source  # one unit
+
+
 @needs_nvcc
 def test_the_ceilings_code_compiles_for_every_chip_it_is_meant_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

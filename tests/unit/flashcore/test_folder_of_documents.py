@@ -19,7 +19,9 @@ def test_a_folder_is_made_with_those_above_it_and_may_be_there_already(tmp_path:
     assert wanted.is_dir()
 
 
-@pytest.mark.parametrize(("name", "cause"), [("file", "there is a file of that name"), ("file/under", "Not a directory")])
+@pytest.mark.parametrize(
+    ("name", "cause"), [("file", "there is a file of that name"), ("file/under", "Not a directory")]
+)
 def test_a_file_is_no_folder(tmp_path: Path, name: str, cause: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError) as refused:
