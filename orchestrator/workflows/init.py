@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -118,7 +119,9 @@ def look(folder: Path) -> starter.Findings:
     if (folder / "CMakeLists.txt").is_file():
         text = _read(folder / "CMakeLists.txt")
         has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", text) is not None
-        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc="CUDA" in text, cuda_sources=sources)
+        # A project that only could be built with CUDA, and has no kernel yet, prints nothing of ptxas's.
+        nvcc = "CUDA" in text and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
+        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
     for build in ("setup.py", "pyproject.toml"):
         if (folder / build).is_file():
             return starter.Findings(
@@ -132,20 +135,18 @@ def look(folder: Path) -> starter.Findings:
 
 
 def _cuda_sources(folder: Path) -> Iterator[str]:
-    """The first .cu files that define kernels, in order of their names; hidden and built folders are left out."""
-    count = 0
+    """The first .cu files that define kernels, in order of their names."""
+    shown = ((path, path.relative_to(folder).as_posix()) for path in _files(folder) if path.name.endswith(".cu"))
+    kernels = (name for path, name in shown if _PLAIN_PATH.fullmatch(name) and "__global__" in _read(path))
+    return itertools.islice(kernels, _MAX_SOURCES)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of up to four folders' depth, in order of their names; hidden and built folders are left out."""
     for place, folders, files in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_SOURCES) if depth < 4 else []
-        for name in sorted(files):
-            path = Path(place, name)
-            shown = path.relative_to(folder).as_posix()
-            if not name.endswith(".cu") or not _PLAIN_PATH.fullmatch(shown) or "__global__" not in _read(path):
-                continue
-            yield shown
-            count += 1
-            if count == _MAX_SOURCES:
-                return
+        yield from (Path(place, name) for name in sorted(files))
 
 
 def _read(path: Path) -> str:

@@ -173,8 +173,10 @@ def _known(entry: Mapping[Any, Any], keys: Sequence[str], where: str) -> None:
     for key in entry:
         if key not in keys:
             near = difflib.get_close_matches(str(key), keys, n=1)
+            # A workspace's file has keys at the top that are not of a spec: they are not listed.
+            listed = f"; known: {', '.join(keys)}" if where else ""
             raise SpecError(
-                where + str(key)[:80], "is no key of a spec" + (f"; did you mean {near[0]}?" if near else "")
+                where + str(key)[:80], "there is no such key" + (f"; did you mean {near[0]}?" if near else listed)
             )
 
 

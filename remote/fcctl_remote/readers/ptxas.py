@@ -26,7 +26,10 @@ _LINKED = re.compile(r"nvlink info\s*:\s*Function properties for '([^']{1,4096})
 _LINK_USED = re.compile(r"nvlink info\s*:\s*used (\d{1,6}) registers(.*)$")
 _ITEM = re.compile(r"(?:used )?(\d{1,12})(?:\+(\d{1,12}))?\s+(barriers|bytes [a-z ]+|stack)")
 _PROBLEM = re.compile(r"(?:ptxas|nvlink) (warning|error|fatal)\s*:\s*(.*)$")
-_HINT = "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log"
+_HINT = (
+    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if nothing is compiled "
+    "by nvcc here, take this reader out of `collect`"
+)
 MAX_PROBLEMS = 100
 
 

@@ -54,6 +54,10 @@ CASES = {
         ["build", "test"],
     ),
     "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "cmake that could use CUDA": (
+        {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
+        ["build"],
+    ),
     "setup.py": ({"setup.py": "", "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
@@ -104,6 +108,8 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
         assert "nvcc" in build.needs.tools
         assert [c.reader for c in build.collect] == ["ptxas"]
         assert "-Xptxas=-v" in build.run + build.env.get("NVCC_APPEND_FLAGS", "")
+    without = first_job(repository(tmp_path / "without", CASES["cmake that could use CUDA"][0])).steps[0]
+    assert (list(without.needs.tools), without.collect) == (["cmake"], ())
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 2
     assert "lib.cu" not in plain.run
