@@ -168,7 +168,7 @@ def _spec(entry: Mapping[str, Any], sheet: Sheet, space: Sheet | None) -> Spec:
 def _problem(key: str, problem: str, sheet: Sheet) -> Problem:
     """The spec's own words, with the line of the key."""
     path = tuple(int(m.group(1)) if m.group(1) else m.group() for m in _STEP_OF_PATH.finditer(key))
-    ours = nearest(key, ("variants", "adopt")) if problem.startswith("is no key") else None
+    ours = nearest(key, ("variants", "adopt")) if problem.startswith("there is no such key") else None
     return Problem(sheet.where(*path), f"{key}: {problem}", f"did you mean '{ours}'?" if ours else None)
 
 
