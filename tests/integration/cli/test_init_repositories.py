@@ -109,7 +109,7 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
         assert [c.reader for c in build.collect] == ["ptxas"]
         assert "-Xptxas=-v" in build.run + build.env.get("NVCC_APPEND_FLAGS", "")
     without = first_job(repository(tmp_path / "without", CASES["cmake that could use CUDA"][0])).steps[0]
-    assert (list(without.needs.tools), without.collect) == (["cmake"], ())
+    assert (list(without.needs.tools), list(without.collect)) == (["cmake"], [])
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 2
     assert "lib.cu" not in plain.run
