@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fcctl_remote.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
+from orchestrator.adapters.local_builds import leave_out
 from orchestrator.adapters.source_hashes import SourceHashes
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Source
@@ -35,9 +36,10 @@ LFS_POINTER_BYTES = 1024
 
 @dataclass
 class _Listing:
-    """Paths relative to the workspace, whether any is new to git, and what had to be left out."""
+    """Paths relative to the workspace, those that are new to git, and what had to be left out."""
 
     paths: set[str] = field(default_factory=set)
+    new: set[str] = field(default_factory=set)
     untracked: bool = False
     skipped: list[str] = field(default_factory=list)
 
@@ -57,6 +59,9 @@ class GitSource:
         """
         root = root.resolve()
         listing, commit, changed = _list(root)
+        left, said = leave_out(listing.new, listing.paths)
+        listing.paths -= left
+        listing.skipped += said
         hashes = SourceHashes(root, self._cache_folder)
         large_files = "filter=lfs" in _attributes(root)
         entries = []
@@ -84,6 +89,7 @@ def _list(root: Path) -> tuple[_Listing, str | None, bool]:
     git = shutil.which("git")
     if git is None:
         listing.paths.update(_walk(root))
+        listing.new = listing.paths
         return listing, None, False
     # Both at once: each is mostly waiting for the disk.
     status = _git(git, root, "status", "--porcelain=v2", "--branch", "-z", "-uno", "--", ".")
@@ -122,6 +128,8 @@ def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *opti
             _nested(git, root, prefix + name.rstrip("/"), listing, depth)
         else:
             listing.paths.add(prefix + name)
+            if new:
+                listing.new.add(prefix + name)
         listing.untracked |= new
     return True
 

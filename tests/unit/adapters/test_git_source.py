@@ -61,6 +61,42 @@ def test_tracked_and_untracked_but_not_ignored(repo: Path) -> None:
     assert (entry.sha256, entry.size, entry.executable) == (hashlib.sha256(b"a").hexdigest(), 1, False)
 
 
+OF_THIS_COMPUTER = {
+    ".venv/pyvenv.cfg": "", ".venv/bin/python": "", "deep/env/pyvenv.cfg": "", "deep/env/lib/x.py": "", "deep/y.cu": "",
+    "build/CMakeCache.txt": "", "build/app": "", "sub/CMakeCache.txt": "", "sub/CMakeFiles/x": "", "sub/new.cu": "",
+    "CMakeCache.txt": "", "CMakeFiles/x": "", "builder/x.cu": "",
+}  # fmt: skip
+SAID = (
+    ".venv: a virtual environment of this computer", "CMakeCache.txt: CMake's cache of this computer",
+    "build: CMake's build folder of this computer", "deep/env: a virtual environment of this computer",
+    "sub/CMakeCache.txt: CMake's cache of this computer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_what_is_of_use_on_this_computer_alone_stays_here(repo: Path, is_repository: bool) -> None:
+    """A virtual environment and what CMake made hold this computer's paths; sources beside them are sent."""
+    write(repo, sub__CMakeLists_dot_txt="project(p)")
+    git(repo, "add", "sub/CMakeLists.txt")
+    for name, text in OF_THIS_COMPUTER.items():
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(text)
+    if not is_repository:
+        shutil.rmtree(repo / ".git")
+    source = read(repo)
+    sent = [".gitignore", "a.cu", "builder/x.cu", "deep/y.cu", "sub/CMakeLists.txt", "sub/b.cu", "sub/new.cu"]
+    assert (paths(source), source.skipped) == (sent, SAID)
+
+
+def test_what_is_tracked_is_sent_whatever_it_is(repo: Path) -> None:
+    write(repo, env__pyvenv_dot_cfg="", env__x="")
+    git(repo, "add", "-A")
+    write(repo, env__new="")
+    source = read(repo)
+    assert paths(source)[2:5] == ["env/new", "env/pyvenv.cfg", "env/x"]
+    assert source.skipped == ()
+
+
 def test_clean_then_modified(repo: Path) -> None:
     assert not read(repo).dirty
     write(repo, a_dot_cu="changed")
