@@ -61,11 +61,11 @@
 #define BFLOAT16 0
 #endif
 // A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
-// at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for each function
-// below that gives tilings. (registry.py has sums that take about as long as each other.) What the compiler makes of a
-// kernel, the order of a few instructions before its loop, depends on whether another one of its unit has as much shared
-// memory before its rings. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share a function
-// with such another: each kernel comes out the same to the byte, whatever else is in its unit.
+// at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for each #if below
+// with tilings. (registry.py has sums that take about as long as each other.) What the compiler makes of a kernel, the
+// order of a few instructions before its loop, depends on whether another one of its unit has the same expressions for
+// addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
+// such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
 #define PART 2047
 #endif

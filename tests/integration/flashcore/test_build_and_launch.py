@@ -120,6 +120,7 @@ def test_cuda_variants_fit_an_l4_without_spills(
 ) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     built = build(registry.VARIANTS[name], settings, archs="89")
+    assert set(building.LEAN) <= set(built.document["command"].split())  # none needs what is left out
     kernels = built.document["kernels"]
     assert kernels
     for kernel in kernels:
@@ -135,13 +136,36 @@ def test_cuda_variants_fit_an_l4_without_spills(
     assert again.document["duration_s"] < built.document["duration_s"]
 
 
+@needs_nvcc
+@pytest.mark.parametrize(
+    "needs",
+    ["double f(double x) { return std::beta(x, x); }", "double f() { return exp10l(2); }"],
+    ids=["beta", "exp10l"],
+)
+def test_a_source_that_needs_what_is_left_out_builds_with_all_of_the_headers(
+    needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "rich.cu"
+    source.write_text(f"#include <cmath>\n{needs}\n")
+    rich = registry.Variant("rich", "cuda", source, "")
+    built = build(rich, archs="89")
+    assert not set(building.LEAN) & set(built.document["command"].split())
+    assert build(rich, archs="89").cached
+    source.write_text(f"#include <cmath>\n{needs}\nint broken = nothing;\n")
+    with pytest.raises(BuildFailed) as raised:
+        build(rich, archs="89")
+    assert '"nothing" is undefined' in str(raised.value)
+    assert "beta" not in str(raised.value)  # the error is the source's, not what was left out
+
+
 def device_code(
     variant: registry.Variant, settings: dict[str, int], folder: Path
 ) -> tuple[str, str, list[dict[str, int]]]:
     """Label, variant and what ptxas says of each kernel for sm_89."""
     configuration = variant.configure(settings)
     label = variant.label(configuration)
-    command = [w for w in building._command(variant, configuration, False, ["89"], False) if w != "-shared"]
+    command = [w for w in building._command(variant, configuration, False, ["89"], True) if w != "-shared"]
     output = folder / f"{building.slug(label)}.cubin"
     argv = [*command, "-cubin", f"-I{registry.CSRC}", str(variant.source), "-o", str(output)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
