@@ -13,7 +13,6 @@ from pathlib import Path
 
 from fcctl_remote.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
-from orchestrator.adapters.local_builds import leave_out
 from orchestrator.adapters.source_hashes import SourceHashes
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Source
@@ -28,6 +27,8 @@ WITHOUT_GIT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".idea", ".vscode"}
     | {".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
 )
+#: Files in folders that may be of use on this computer alone.
+_MADE_HERE = ("pyvenv.cfg", "CMakeCache.txt")
 GIT_TIMEOUT_S = 120
 MAX_NESTING = 16
 #: A Git LFS pointer is shorter, by its specification.
@@ -59,9 +60,12 @@ class GitSource:
         """
         root = root.resolve()
         listing, commit, changed = _list(root)
-        left, said = leave_out(listing.new, listing.paths)
-        listing.paths -= left
-        listing.skipped += said
+        if any(path.endswith(_MADE_HERE) for path in listing.new):
+            from orchestrator.adapters.local_builds import leave_out  # seldom
+
+            left, said = leave_out(listing.new, listing.paths)
+            listing.paths -= left
+            listing.skipped += said
         hashes = SourceHashes(root, self._cache_folder)
         large_files = "filter=lfs" in _attributes(root)
         entries = []

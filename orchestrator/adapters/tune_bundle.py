@@ -99,9 +99,14 @@ def _closure() -> list[metadata.Distribution]:
     Raises:
         ConfigError: one is not installed.
     """
-    from packaging.requirements import Requirement
-
     found: dict[str, metadata.Distribution] = {}
+    for root in ROOTS:
+        try:
+            metadata.distribution(root)
+        except metadata.PackageNotFoundError:
+            raise _not_installed(root) from None
+    from packaging.requirements import Requirement  # there as soon as the roots are
+
     waiting = list(ROOTS)
     while waiting:
         name = _folded(waiting.pop())
@@ -110,8 +115,6 @@ def _closure() -> list[metadata.Distribution]:
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if name in ROOTS:
-                raise _not_installed(name) from None
             continue  # for another Python than this one, or another system
         found[name] = distribution
         waiting += [r.name for r in map(Requirement, distribution.requires or []) if any(map(_asks(r), PYTHONS))]

@@ -113,6 +113,10 @@ def launch(
     on = workspace.target(how.target)
     hosts = app.connector()
     with app.observing(cli) as observer, app.link(hosts, on, observer) as link:
+        if how.target is None and (several := workspace.config.configured)[1:]:
+            observer.note(
+                f"on {on.name}, this computer: fcctl.toml names {' and '.join(several)}, and --on chooses one"
+            )
         if not how.dry_run and app.may_be_up(on):
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()

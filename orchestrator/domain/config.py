@@ -54,12 +54,16 @@ class Config(_Section):
     schedules: dict[str, Schedule]
     notify: Notify
 
+    @property
+    def configured(self) -> list[str]:
+        """The names of the targets that some file or variable named, sorted."""
+        return sorted(name for name in self.targets if name not in BUILT_IN_TARGETS)
+
     def target_or_default(self, name: str | None) -> Target:
         """The target called ``name``; without one, the only one that was configured, else this machine."""
         if name is not None:
             return self.target(name)
-        others = [target for key, target in self.targets.items() if key not in BUILT_IN_TARGETS]
-        return others[0] if len(others) == 1 else self.targets["local"]
+        return self.targets[self.configured[0] if len(self.configured) == 1 else "local"]
 
     def target(self, name: str) -> Target:
         """The target called ``name``, or the machine of ``ssh:[user@]host[:port]``.

@@ -47,3 +47,12 @@ def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> No
     cure = next(line for line in done.err.splitlines() if line.startswith("hint:")).removeprefix("hint:").strip()
     shown = run_fcctl("results", "show", "last", "--json", cwd=folder).json
     assert (shown["run"]["status"], shown["run"]["hint"]) == ("error", cure)
+
+
+def test_a_second_target_does_not_move_runs_to_this_computer_without_a_word(folder: Path) -> None:
+    said = "on local, this computer: fcctl.toml names box and l4, and --on chooses one"
+    targets = '[targets.box]\nkind = "ssh"\nhost = "box"\n[targets.l4]\nkind = "ssh"\nhost = "l4"\n'
+    (folder / "fcctl.toml").write_text(CONFIG + targets)
+    assert said in run_fcctl("run", "one", "--dry-run", cwd=folder).err
+    for line in ("run one --dry-run --on local", "run one --dry-run --json"):
+        assert said not in run_fcctl(*line.split(), cwd=folder).err
