@@ -6,6 +6,7 @@ the command line, the compiler's version and, for processor code, the processor.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from flashcore import documents, readers, toolchain
 from flashcore.errors import BuildFailed
-from flashcore.registry import CSRC, Configuration, Variant
+from flashcore.registry import COMMON, CSRC, Configuration, Variant
 
 #: Leave out what no kernel here uses: half of what compilers do for a trial of flagship is to read, four times, what
 #: nvcc includes before any source. With the guard of GCC's header of special functions set, <cmath> is without those of
@@ -87,7 +88,9 @@ def build(
     home = cache_folder() / f"{variant.name}-{_key(variant, command)}"
     cached = (home / RECORD).exists()
     if not cached:
-        home = _compile(variant, configuration, command, home, debug)
+        settings = variant.common(configuration)
+        common = _command(variant, settings, debug, toolchain.archs(archs), native) if settings else ()
+        home = _compile(variant, configuration, command, home, debug, common)
         if home is None:  # an old compiler, an unusual processor, other headers
             return build(variant, overrides, debug=debug, archs=archs, native=False, label=label)
     record = json.loads((home / RECORD).read_text(encoding="utf-8"))
@@ -142,15 +145,31 @@ def _key(variant: Variant, command: tuple[str, ...]) -> str:
 
 
 def _compile(
-    variant: Variant, configuration: Configuration, command: tuple[str, ...], home: Path, debug: bool
+    variant: Variant,
+    configuration: Configuration,
+    command: tuple[str, ...],
+    home: Path,
+    debug: bool,
+    common: tuple[str, ...] = (),
 ) -> Path | None:
-    """Build into a new folder and move it to ``home`` as a whole; None if it may be ``native`` that was refused."""
+    """Build into a new folder and move it to ``home`` as a whole; None if it may be ``native`` that was refused.
+
+    ``common``: the command of the part that other configurations have, too; its object is kept beside ``home``.
+    """
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
     try:
-        argv = [*command, f"-I{CSRC}", str(variant.source)]
+        source = (f"-I{CSRC}", str(variant.source))
+        argv = [*command, *source]
+        units = {f"part{n}": [*argv, f"-DPART={n}"] for n in variant.units(configuration, toolchain.processors())}
+        kept = home.parent / f"{variant.name}-common-{_key(variant, common)}.o" if common else None
+        if kept:
+            own = sum(variant.parts) - COMMON
+            units = {"own": [*argv, f"-DPART={own}"], "common": [*common, *source, f"-DPART={COMMON}"]}
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(kept, work / "common.o")
         started = time.perf_counter()
-        output, failed = _compilers(argv, work, variant.units(configuration, toolchain.processors()))
+        output, failed = _compilers(argv, work, units)
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
@@ -159,6 +178,10 @@ def _compile(
             raise BuildFailed(
                 f"{variant.name} did not compile", cause=_first_errors(output), hint="command: " + " ".join(failed)
             )
+        if kept:
+            os.replace(work / "common.o", kept)
+        for path in work.glob("*.o"):
+            path.unlink()
         record = documents.document(
             "build",
             variant=variant.name,
@@ -182,31 +205,33 @@ def _compile(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _compilers(argv: list[str], work: Path, units: list[int]) -> tuple[str, list[str]]:
-    """Compile to ``LIBRARY`` in ``work``, ``units`` at once; what was said, and the command that failed, if one did."""
-    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(units)))}"]
-    threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
+def _compilers(argv: list[str], work: Path, units: Mapping[str, list[str]]) -> tuple[str, list[str]]:
+    """Compile to ``LIBRARY`` in ``work``; what was said, and the command that failed, if one did.
+
+    ``units``: commands by the names of their objects, for as many compilers at once; what is in ``work`` already is not
+    made again. None: the source is one.
+    """
     library = ["-o", str(work / LIBRARY)]
+    missing = {name: one for name, one in units.items() if not (work / f"{name}.o").exists()}
+    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(missing)))}"]
+    threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
     if not units:
         whole = [*argv, *threads, *library]
         done = _run(whole)
         return done.stdout, whole if done.returncode else []
-    objects = [str(work / f"part{unit}.o") for unit in units]
-    plain = [word for word in argv if word != "-shared"]
     commands = [
-        [*plain, *threads, "-c", f"-DPART={unit}", "-o", into]
-        for unit, into in zip(units, objects)  # noqa: B905 (Python 3.9)
+        [*(word for word in one if word != "-shared"), *threads, "-c", "-o", str(work / f"{name}.o")]
+        for name, one in missing.items()
     ]
-    with ThreadPoolExecutor(len(units)) as pool:
+    with ThreadPoolExecutor(len(commands)) as pool:
         done_all = list(pool.map(_run, commands))
     said = "".join(done.stdout for done in done_all)
     for command, done in zip(commands, done_all):  # noqa: B905 (Python 3.9)
         if done.returncode:
             return said, command
+    objects = [str(work / f"{name}.o") for name in units]
     link = [argv[0], "-shared", *(word for word in argv if word.startswith("-gencode")), *objects, *library]
     linked = _run(link)
-    for path in objects:
-        os.unlink(path)
     return said + linked.stdout, link if linked.returncode else []
 
 

@@ -18,6 +18,9 @@ CSRC = Path(__file__).resolve().parent / "csrc"
 #: A full set of compile-time parameters, name -> value; each becomes ``-DNAME=VALUE``.
 Configuration = dict[str, int]
 
+#: The part of a source that has the functions of flashcore.h.
+COMMON = 1
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -55,6 +58,9 @@ class Variant:
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
     parts: tuple[int, ...] = ()
+    #: What is the same in many configurations, as the part ``COMMON``: the settings to compile it with for all like the
+    #: given one, which is done once and kept. Empty: it is not compiled apart.
+    common: Callable[[Mapping[str, int]], Configuration] = lambda _: {}
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
         """The defaults with ``overrides`` applied.
@@ -288,6 +294,7 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
             parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2),
+            common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),

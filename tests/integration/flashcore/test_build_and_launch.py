@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import resource
 import shutil
@@ -222,6 +223,63 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
     assert bits == {1 << n for n in range(len(bits))}
     assert sum(flagship.parts) == sum(bits)
     assert f"#define PART {sum(bits)}\n" in source  # one unit
+
+
+FLAGSHIP = registry.VARIANTS["flagship"]
+SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
+OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
+
+
+@needs_nvcc
+def test_the_hosts_part_of_a_tiling_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    run = building._run
+
+    def counting(argv: list[str]) -> subprocess.CompletedProcess[str]:
+        started.append(next((word for word in argv if word.startswith("-DPART=")), "link"))
+        return run(argv)
+
+    monkeypatch.setattr(building, "_run", counting)
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    own = f"-DPART={sum(FLAGSHIP.parts) - registry.COMMON}"
+    for settings, expected in (
+        (SMALL_TILING, ["-DPART=1", own, "link"]),
+        (OTHER_TILING, [own, "link"]),
+        ({**SMALL_TILING, "STAGES": 2}, ["-DPART=1", own, "link"]),  # what was kept is gone by then
+    ):
+        started.clear()
+        built = build(FLAGSHIP, settings, archs="89")
+        assert sorted(started) == sorted(expected)
+        assert len(built.document["kernels"]) == 1
+        assert sorted(p.name for p in built.library.parent.iterdir()) == ["build.json", "build.log", "kernel.so"]
+        library = ctypes.CDLL(str(built.library), mode=os.RTLD_NOW)  # every symbol is found
+        assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
+        (kept,) = tmp_path.glob("*.o")
+        if settings == OTHER_TILING:
+            kept.unlink()
+
+
+@needs_nvcc
+@pytest.mark.skipif(not shutil.which("objdump"), reason="unavailable: objdump reads the object files")
+def test_the_hosts_part_does_not_depend_on_the_tiling(tmp_path: Path) -> None:
+    def code(settings: dict[str, int]) -> str:
+        command = building._command(FLAGSHIP, settings, False, ["89"], True)
+        argv = [*(w for w in command if w != "-shared"), f"-I{registry.CSRC}", "-DPART=1", str(FLAGSHIP.source)]
+        done = subprocess.run([*argv, "-c", "-o", "host.o"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
+        objdump = ["objdump", "-dr", "--no-show-raw-insn", "-j", ".text", "host.o"]
+        text = subprocess.run(objdump, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return re.sub(r"_GLOBAL__N__\w+_flagship_cu_[0-9a-f]+(_\d+)?", "anonymous", text)
+
+    alike = code(FLAGSHIP.common(FLAGSHIP.configure(SMALL_TILING)))
+    assert "flashcore_forward" in alike
+    assert alike == code(FLAGSHIP.configure(OTHER_TILING))
+
+
+def test_a_library_of_all_tilings_is_not_taken_for_one_of_one() -> None:
+    assert FLAGSHIP.common(FLAGSHIP.configure()) == {}
+    assert FLAGSHIP.common(FLAGSHIP.configure({"SWIZZLE": 0})) == {}
+    assert FLAGSHIP.common(FLAGSHIP.configure(SMALL_TILING)) != {}
 
 
 @needs_nvcc
