@@ -45,6 +45,9 @@ class Intake(Protocol):
 
     def discard(self, path: str) -> None: ...
 
+    def read(self, path: str, limit: int) -> bytes | None:
+        """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
+
     def read_json(self, path: str) -> Any:
         """A collected JSON file, None if absent; raises ValueError if it is not JSON."""
 

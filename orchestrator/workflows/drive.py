@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.domain.lifecycle import Move, Stage, State, decide
 from orchestrator.domain.records import RunRecord, RunStatus
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import HostError, HostFault, MachineStopped
+from orchestrator.errors import AuthError, CloudError, HostError, HostFault, LinkLost, MachineStopped
 from orchestrator.ports import Intake
 from orchestrator.workflows.moves import Moves
 
@@ -78,13 +78,17 @@ class Driver:
         Raises:
             FcctlError: it cannot be had; it is off again, and the run waits as before.
         """
-        machine, last = self._moves.wanted_machine(), self._moves.last_stopped()
         try:
-            machine.wake(seconds)
+            self._moves.wanted_machine().wake(seconds)
         except BaseException:
-            at = machine.letting_go.turn_off_again()
-            self._moves.log("stopped", **{**last, "at": at})
+            self.off_again()
             raise
+
+    def off_again(self) -> None:
+        """What was woken for the run is off again, and the run waits as before."""
+        last = self._moves.last_stopped()
+        at = self._moves.wanted_machine().letting_go.turn_off_again()
+        self._moves.log("stopped", **{**last, "at": at})
 
     def collect_only(self) -> None:
         """To COLLECTED: everything is here, and the machine not let go."""
@@ -108,21 +112,28 @@ class Driver:
                     raise
                 self._moves.note_stopped(stopped)
                 continue
-            except HostError:
+            except HostError as lost:
                 if revived or not self._moves.is_on_a_machine:
                     raise
                 revived = True
-                self._revive()
+                self._revive(lost)
                 continue
             if record is not None:
                 return record
 
-    def _revive(self) -> None:
-        """The machine does not answer: it may be off, or have another address than the one that is remembered."""
+    def _revive(self, lost: HostError) -> None:
+        """The machine does not answer: it may be off, or have another address than the one that is remembered.
+
+        Raises:
+            HostError: it runs, and cannot be reached; or the cloud, which would know, does not answer either.
+        """
         try:
             self._moves.wanted_machine().watch.revive()
         except MachineStopped as stopped:
             self._moves.note_stopped(stopped)
+        except (AuthError, CloudError) as unknown:
+            cause = f"{lost.cause or lost.message}; and whether it is on is not known: {unknown.message}"
+            raise LinkLost(lost.message, cause=cause, hint=unknown.hint or lost.hint) from unknown
 
     def abandon(self, reason: str, status: RunStatus, hint: str | None = None) -> RunRecord:
         """End a run that the host does not have, as ``cancelled`` or ``error``; ``hint`` is what to do about it.
@@ -162,10 +173,10 @@ class Driver:
         except HostFault as e:
             if e.fault != "not_found":
                 raise
-        except HostError:
+        except HostError as lost:
             if not self._moves.is_on_a_machine:
                 raise
-            self._revive()
+            self._revive(lost)
             if self.waits:
                 self._moves.wait()
             raise

@@ -209,6 +209,7 @@ class Member:
             self.status = "error"
             self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
         finally:
+            self._spoke.close()
             for run_id in (*self._before, *self.runs):
                 close_waiting(self._plain, run_id, "its machine was stopped, and nobody needs what is there")
 

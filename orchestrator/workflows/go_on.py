@@ -57,13 +57,21 @@ def go_on(
         _check_waits(earlier)
         agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
         earlier.wake(earlier.saved.fence_s or 0)
-        earlier.collect_only()
+        try:
+            earlier.collect_only()
+        except BaseException:
+            earlier.off_again()
+            raise
         intake = earlier.intake()
         rest = _rest(services, earlier.saved, earlier.stepped(), intake.read_json)
         if rest is None:
             earlier.finish()
             raise _nothing_left(run_id)
-        later, link, active = _begin(services, rest, doubt)
+        try:
+            later, link, active = _begin(services, rest, doubt)
+        except BaseException:
+            earlier.finish()  # nobody needs the machine that was woken for it
+            raise
         try:
             services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
             earlier.finish()  # it leaves the machine to the new one

@@ -14,6 +14,7 @@ from orchestrator.domain.acquire import deadline_of
 from orchestrator.domain.acquire_moves import Wish
 from orchestrator.domain.cloud import Endpoint, Machine, Power
 from orchestrator.domain.ending import stopped_under
+from orchestrator.domain.guard import LEAST_S
 from orchestrator.domain.machine_cost import machine_cost, machine_record
 from orchestrator.domain.machine_spec import Purpose
 from orchestrator.domain.records import RunRecord
@@ -64,10 +65,13 @@ class MachineHold:
         Raises:
             FcctlError: it cannot be had; what was turned on is in the journal.
         """
-        worst_s = self._saved.worst_case_minutes * 60
+        worst_s, in_budget = self._saved.worst_case_minutes * 60, self._saved.stop_at_usd is not None
+        need_s = worst_s + (self.timer.reserve_s() if in_budget else NEED_MARGIN_S)
+        if in_budget and self._saved.plan.resume_from is not None:
+            need_s = LEAST_S  # it was woken for this a moment ago, for as long as the budget lasts: it is ended in time
         wish = Wish(
             max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
-            need_s=worst_s + (NEED_MARGIN_S if self._saved.stop_at_usd is None else self.timer.reserve_s()),
+            need_s=need_s,
             # A session of another workspace may be over without anybody there having looked yet.
             start=self._saved.session is None or self._saved.session_abroad,
             restart=restart,

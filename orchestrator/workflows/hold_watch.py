@@ -9,10 +9,10 @@ from orchestrator.domain.cloud import Machine, Power
 from orchestrator.domain.endpoint import endpoint
 from orchestrator.domain.records import iso
 from orchestrator.domain.stopped import Stopped, why_stopped
-from orchestrator.errors import FcctlError, HostError, MachineStopped
+from orchestrator.errors import FcctlError, HostError, LinkLost, MachineStopped
 from orchestrator.workflows.held import Held
 from orchestrator.workflows.machines import ask_aside
-from orchestrator.workflows.ready import make_ready
+from orchestrator.workflows.ready import StoppedAgain, make_ready
 
 #: How often the cloud is asked about a machine whose link is lost, seconds.
 DOUBT_EVERY_S = 5.0
@@ -125,7 +125,13 @@ class Watch:
         machine = self._services.clouds.open(self._target).machine(zones[0], self._target.instance)
         if machine is not None and machine.power is Power.RUNNING:
             patient = self._target.model_copy(update={"wake_timeout_s": REVIVE_S})
-            make_ready(self._services, patient, machine, held.link, held.log)
+            try:
+                make_ready(self._services, patient, machine, held.link, held.log)
+            except StoppedAgain:
+                stopped = self.why_stopped()
+                raise (
+                    _error(stopped) if stopped is not None else LinkLost(f"{machine.name} does not answer")
+                ) from None
 
     def _remember(self, machine: Machine) -> None:
         """Its address as it is now: a machine that was restarted has another one."""

@@ -14,7 +14,7 @@ from orchestrator.domain.lifecycle import Mode, Move, Stage, State, advance, fol
 from orchestrator.domain.notify import of_run, of_stopped
 from orchestrator.domain.records import JournalEntry, RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import MachineStopped
+from orchestrator.errors import HostFault, MachineStopped
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows import prewake
 from orchestrator.workflows.account import add_report, record_of
@@ -179,10 +179,13 @@ class Moves:
         watch = watchers(self.services, self.link, self.saved, journal, self.log, self.machine)
         summary = follow(self.link, self.run_id, self.services, watch)
         if summary is None:
-            reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
-            self.log("lost", reason=reason)
+            self._unknown_there()
         else:
             self.log("ended", status=summary.status)
+
+    def _unknown_there(self) -> None:
+        reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
+        self.log("lost", reason=reason)
 
     def ended_already(self) -> bool:
         """Whether the host has nothing more to wait for."""
@@ -193,9 +196,14 @@ class Moves:
         if self.state.without_outcome != "lost":
             ours = tuple(f"steps/{step.id}/" for step in self.stepped())
             intake = self.active.intake()
-            self._collection = collect(
-                self.link, self.run_id, intake, self.services, lambda path: not path.startswith(ours)
-            )
+            try:
+                self._collection = collect(
+                    self.link, self.run_id, intake, self.services, lambda path: not path.startswith(ours)
+                )
+            except HostFault as fault:
+                if fault.fault != "not_found" or self.ask() is not None:
+                    raise
+                self._unknown_there()
         omitted = self._collection.omitted if self._collection else []
         self.log("collected", omitted=[wire.encode(o) for o in omitted])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.domain.lifecycle import Stage
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import FcctlError, HostFault, LinkLost
+from orchestrator.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
 from orchestrator.ports import ActiveRun, Services, Source
 from orchestrator.workflows.drive import Driver
 from orchestrator.workflows.link import Link
@@ -39,10 +39,12 @@ def run(
     detach: bool = False,
     waking: Waking | None = None,
     begun: Callable[[], None] | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Finished | None:
     """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
 
     Args:
+        beside: files that the run's results have from the beginning, until the host's own of these names are home.
         begun: called once the run is on this computer's disk, so that its id may be told: it is known from then on,
             even if this process is killed at once.
 
@@ -54,6 +56,8 @@ def run(
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
         driver = Driver(Moves(services, link, active, "launch", source, waking))
+        if beside:
+            active.add(lambda _: beside)
         driver.begin()
         if begun is not None:
             begun()
@@ -76,7 +80,7 @@ def see_home(driver: Driver, link: Link, active: ActiveRun, *, detach: bool = Fa
         return Finished(record, driver)
     except KeyboardInterrupt:
         raise _interrupted(driver, active) from None
-    except LinkLost as e:
+    except (HostUnreachable, LinkLost) as e:
         raise _left_alone(e, driver) from e
     finally:
         active.release()
@@ -105,7 +109,7 @@ def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
     return KeyboardInterrupt()
 
 
-def _left_alone(error: LinkLost, driver: Driver) -> LinkLost:
+def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
     if not driver.submitted:
         return error
     if driver.state.without_outcome == "abandoned":

@@ -125,21 +125,30 @@ class FolderIntake:
             os.unlink(name, dir_fd=parent)
             self._used -= size
 
+    def read(self, path: str, limit: int) -> bytes | None:
+        """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
+        content = self._content(path, limit)
+        return content if content and len(content) <= limit else None
+
+    def _content(self, path: str, limit: int) -> bytes | None:
+        """The file, one byte over ``limit`` at most; None if it is absent."""
+        if paths.fault(path):
+            return None
+        with (
+            self._reading(),
+            beneath.opened(self.root, path, os.O_RDONLY) as fd,
+            os.fdopen(os.dup(fd), "rb") as stream,
+        ):
+            return stream.read(limit + 1)
+        return None
+
     def read_json(self, path: str) -> Any:
         """A collected JSON file, None if absent.
 
         Raises:
             ValueError: it is not JSON, nests too deeply, or is larger than 64 MiB.
         """
-        if paths.fault(path):
-            return None
-        content: bytes | None = None
-        with (
-            self._reading(),
-            beneath.opened(self.root, path, os.O_RDONLY) as fd,
-            os.fdopen(os.dup(fd), "rb") as stream,
-        ):
-            content = stream.read(MAX_JSON_BYTES + 1)
+        content = self._content(path, MAX_JSON_BYTES)
         if content is None:
             return None
         if len(content) > MAX_JSON_BYTES:
