@@ -117,11 +117,12 @@ def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str
     return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
 
 
+#: A run that goes on with this one, where its machine was stopped, has more than was sent.
 _AWAIT_SEED = (
-    f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}"\n'
-    'for _ in $(seq 600); do [ ! -e "$seed" ] || break; sleep 0.5; done\n'
+    f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}" own="$FCCTL_RUN_DIR/{JOURNAL}"\n'
+    'for _ in $(seq 600); do [ ! -e "$seed" ] && [ ! -s "$own" ] || break; sleep 0.5; done\n'
     'mkdir -p "$FCCTL_ARTIFACTS/tune"\n'
-    f'[ ! -e "$seed" ] || cp "$seed" "$FCCTL_RUN_DIR/{JOURNAL}"\n'
+    '[ -s "$own" ] || [ ! -e "$seed" ] || cp "$seed" "$own"\n'
 )
 
 

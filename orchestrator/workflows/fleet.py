@@ -16,9 +16,10 @@ from fcctl_remote import wire
 from orchestrator.domain.fleet import HOST_LINE, JOURNAL, MAX_JOURNAL_BYTES
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import FcctlError, LinkLost, MachineStopped
+from orchestrator.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped, RunNotFound
 from orchestrator.ports import Observer, Services, Tunnels
-from orchestrator.workflows.fleet_member import Member, close_waiting, on_host
+from orchestrator.workflows.fleet_former import Former
+from orchestrator.workflows.fleet_member import Member, on_host
 from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_member
 from orchestrator.workflows.fleet_ways import SOON_S, Hub, Spoke
 from orchestrator.workflows.link import Link
@@ -55,8 +56,11 @@ class Conductor:
         observer: Observer,
         left: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.observer = Watching(observer, self._said, from_now=left is not None)
+        self.observer = Watching(
+            observer, self._said, self._at_work, after=plans.search.saved.plan.run_id if left is not None else None
+        )
         self.services = make(self.observer)
+        self._make = make
         saved = plans.search.saved
         self._notes = observer
         self._place = place
@@ -70,8 +74,13 @@ class Conductor:
             return on_host(self.services.store, run_id)
 
         self._hub = self._way_to_the_search(saved)
+        #: Machines that the search was on: those that are left to themselves until another has it, and the others.
+        self._leaving: list[Former] = []
+        self._formers: list[Former] = []
         if left is not None and saved.fleet and saved.fleet.before:  # it may still wait for what was found elsewhere
-            self._hub.seed = self._at_home(saved.fleet.before[-1])
+            *_, last = saved.fleet.before
+            self._hub.seed = _longest(self._at_home(last), self._brought(saved.plan.run_id))
+            self._leaving = [former for run_id in saved.fleet.before if (former := self._former(run_id))]
         self.members: dict[str, Member] = {}
         self._spokes: dict[str, Spoke] = {}
         for first in plans.members:
@@ -117,8 +126,12 @@ class Conductor:
                 why = finished.record.status
             except MachineStopped as stopped:
                 error, why = stopped, stopped.status.replace("_", " ")
-            except LinkLost as lost:
+            except (HostUnreachable, LinkLost) as lost:
                 error, why = lost, "out of reach"
+            except FcctlError as refused:
+                if not self._leaving:
+                    raise
+                error, why = refused, _in_words(refused)
             again = self._follow_on(why, self._found(finished))
             if again is None:
                 if error is not None:
@@ -127,8 +140,9 @@ class Conductor:
             search = again
 
     def _found(self, finished: Finished | None) -> bytes | None:
-        """The journal of the search: as it came home, else as it was seen last."""
-        return (self._at_home(finished.record.run_id) if finished is not None else None) or self._hub.journal
+        """The journal of the search: as it came home, as it was seen last, or as it is still to be put there."""
+        at_home = self._at_home(finished.record.run_id) if finished is not None else None
+        return _longest(at_home, self._hub.journal, self._hub.seed)
 
     def _at_home(self, run_id: str) -> bytes | None:
         path = self.services.store.folder(run_id) / JOURNAL
@@ -137,41 +151,89 @@ class Conductor:
                 return path.read_bytes()
         return None
 
+    def _brought(self, run_id: str) -> bytes | None:
+        """What the run, which is not home, was to go on from, as far as this computer knows."""
+        with contextlib.suppress(RunNotFound):
+            active = self.services.store.claim(run_id)
+            if active is not None:
+                try:
+                    return active.intake().read(JOURNAL, MAX_JOURNAL_BYTES)
+                finally:
+                    active.release()
+        return None
+
     def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
         """The search on a machine that is at work for it and can be reached; None if there is none, or nobody has seen
         the search at work."""
-        was_at_work = self._hub.scheduler is not None or journal is not None
-        lost, heir = self._saved.target.name, self._heir_in_time() if was_at_work else None
-        if heir is None:
+        if not self._was_at_work(journal):
             return None
-        self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
+        lost, moves = self._saved.target.name, bool(self._leaving)
+        former = self._former(self._saved.plan.run_id, why)
+        self._leaving += [former] if former else []
+        while (heir := self._heir_in_time(f"host {lost}: {why}")) is not None:
+            moves = True
+            self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
+            prepared = self._planned_for(heir, seeded=journal is not None)
+            if isinstance(prepared, Prepared):
+                return self._moved(prepared, heir, journal)
+            lost, why = heir.name, prepared
+        if not moves:
+            self._leaving.clear()
+        return None
+
+    def _was_at_work(self, journal: bytes | None) -> bool:
+        return self._hub.scheduler is not None or journal is not None or bool(self._leaving)
+
+    def _planned_for(self, heir: Member, *, seeded: bool) -> Prepared | str:
+        """The plan, or why there is none."""
         left = heir.give_way()
-        own = self.services
-        close_waiting(own, self._saved.plan.run_id, f"{why}; the search moved to {heir.name}")
         host = next(host for host in (self._saved.fleet.members if self._saved.fleet else ()) if host.name == heir.name)
         try:
-            prepared = plan_again(own, self._place, self._saved, self._source, host, left, seeded=journal is not None)
+            return plan_again(self.services, self._place, self._saved, self._source, host, left, seeded=seeded)
         except FcctlError as error:
-            self._notes.note(f"host {heir.name}: {_in_words(error)}")
-            return self._follow_on(why, journal)
+            return _in_words(error)
+
+    def _moved(self, prepared: Prepared, heir: Member, journal: bytes | None) -> Callable[[], Finished | None]:
         for way in (self._hub, self._spokes[heir.name]):
             way.close()
+        if journal is not None:  # it may have been reached again, while the other made way
+            journal = _longest(journal, self._hub.journal)
         self._saved = prepared.saved
         self._hub = self._way_to_the_search(prepared.saved)
         self._hub.seed = journal
         for spoke in self._spokes.values():
             spoke.hub = self._hub
         self._hub.start()
-        return lambda: run(own, self.link(), prepared.saved, self._source, waking=self._waking)
+        beside = {JOURNAL: journal} if journal is not None else {}
+        return lambda: run(self.services, self.link(), prepared.saved, self._source, waking=self._waking, beside=beside)
 
-    def _heir_in_time(self) -> Member | None:
-        """One that is at work may just be being reached, by an fcctl that has only begun."""
+    def _former(self, run_id: str, why: str = "the search moved") -> Former | None:
+        """Who ends what is left of ``run_id``; None if it is complete."""
+        said = self.services.store.plan_of(run_id)
+        if said is None:
+            return None
+        return Former(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
+
+    def _at_work(self) -> None:
+        """The search's machine has it: now nothing is left to be done on those that had it before."""
+        leaving, self._leaving = self._leaving, []
+        self._formers += leaving
+        for former in leaving:
+            former.start()
+
+    def _heir_in_time(self, news: str) -> Member | None:
+        """One that is at work may just be being reached, by an fcctl that has only begun. Who does not wait for that
+        is told the ``news``."""
         clock = self.services.clock
         deadline = clock.monotonic() + REACHED_S
-        while (heir := self._heir()) is None:
-            if clock.monotonic() >= deadline or not any(member.works for member in self.members.values()):
-                return None
-            clock.sleep(SOON_S)
+        try:
+            while (heir := self._heir()) is None:
+                if clock.monotonic() >= deadline or not any(member.works for member in self.members.values()):
+                    return None
+                clock.sleep(SOON_S)
+        except KeyboardInterrupt:
+            self._notes.note(news)
+            raise
         return heir
 
     def _heir(self) -> Member | None:
@@ -186,7 +248,7 @@ class Conductor:
     def doubt(self) -> None:
         """Of a link that broke: raises LinkLost if the search's machine stays away and another could go on."""
         away_s = self._hub.away_s
-        if away_s > LEADER_AWAY_S and self._heir() is not None:
+        if away_s > LEADER_AWAY_S and self._was_at_work(self._found(None)) and self._heir() is not None:
             raise LinkLost(f"no link to {self._saved.target.name} for {away_s:.0f} s, and others answer")
 
     # ------------------------------------------------------------------------------------------------- what happens
@@ -225,6 +287,31 @@ class Conductor:
 
     # ------------------------------------------------------------------------------------------------- the end
     def _end(self, *, in_order: bool) -> None:
+        try:
+            self._let_go(in_order=in_order)
+        except KeyboardInterrupt:
+            left = [m for m in self.members.values() if not m.join(0)]
+            if left:
+                runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
+                self._notes.note(
+                    f"left to their own limits: {', '.join(m.name for m in left)}; see to them with: fcctl hosts audit"
+                    + (f", fcctl cancel {runs}" if runs else "")
+                )
+            raise
+        finally:
+            for former in self._formers:
+                former.close()
+            for way in (*self._spokes.values(), self._hub):
+                way.close()
+            for way in (*self._spokes.values(), self._hub):
+                way.join()
+
+    def _let_go(self, *, in_order: bool) -> None:
+        if self._leaving and on_host(self.services.store, self._saved.plan.run_id):
+            self._at_work()
+        elif self._leaving:
+            run_id = self._leaving[0].run_id
+            self._notes.note(f"the search did not move; go on with it: fcctl tune --resume {run_id}")
         at_work = [m for m in self.members.values() if not m.join(0)]
         for member in at_work:
             member.over.set()
@@ -234,13 +321,9 @@ class Conductor:
             for member in at_work:
                 if self._spokes[member.name].is_up:
                     member.join(max(0.0, deadline - clock.monotonic()))
-        try:
-            self._stop([m for m in at_work if not m.join(0)])
-        finally:
-            for way in (*self._spokes.values(), self._hub):
-                way.close()
-            for way in (*self._spokes.values(), self._hub):
-                way.join()
+        self._stop([m for m in at_work if not m.join(0)])
+        for former in self._formers:
+            former.end()
 
     def _stop(self, members: Sequence[Member]) -> None:
         if not members:
@@ -252,36 +335,47 @@ class Conductor:
         ]
         for teller in tellers:
             teller.start()
-        try:
-            for member in members:
-                member.join()
-        except KeyboardInterrupt:
-            names = ", ".join(m.name for m in members if not m.join(0))
-            self._notes.note(f"left to their own limits: {names}; see to them with: fcctl ps, fcctl hosts audit")
-            raise
+        for member in members:
+            member.join()
 
 
 class Watching:
     """The search's own observer, and an ear for what its log says of the machines."""
 
-    def __init__(self, inner: Observer, heard: Callable[[str], None], *, from_now: bool) -> None:
-        """``from_now``: what it said before is no news."""
+    def __init__(
+        self,
+        inner: Observer,
+        heard: Callable[[str], None],
+        followed: Callable[[], None] = lambda: None,
+        *,
+        after: str | None = None,
+    ) -> None:
+        """
+        Args:
+            followed: called whenever its machine says how it goes on.
+            after: what this run of it said before is no news.
+        """
         self._inner = inner
         self._heard = heard
-        self._deaf = from_now
-        self._step: str | None = None
+        self._followed = followed
+        self._old = after
+        self._step: tuple[str, str | None] | None = None
         self._seen = 0
         self._rest = b""
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
-        if reply.log_step != self._step:
-            self._step, self._seen, self._rest = reply.log_step, 0, b""
+        self._followed()
+        step = reply.summary.run_id, reply.log_step
+        if step != self._step:
+            self._step, self._seen, self._rest = step, 0, b""
         fresh = log_tail if reply.log_offset >= self._seen else log_tail[self._seen - reply.log_offset :]
         self._seen = max(self._seen, reply.log_offset + len(log_tail))
         *lines, self._rest = (self._rest + fresh).split(b"\n")
         self._rest = self._rest[-1000:]
-        deaf, self._deaf = self._deaf, self._deaf and not log_tail
-        for line in [] if deaf else lines:
+        is_old = reply.summary.run_id == self._old
+        if is_old and log_tail:
+            self._old = None
+        for line in [] if is_old else lines:
             if HOST_LINE.fullmatch(line.rstrip(b"\r")):
                 self._heard(line.decode(errors="replace"))
         self._inner.progress(reply, log_tail)
@@ -304,3 +398,8 @@ class Watching:
 
 def _in_words(error: FcctlError) -> str:
     return "; ".join(part for part in (error.message, error.cause, error.hint) if part)
+
+
+def _longest(*journals: bytes | None) -> bytes | None:
+    """Each is the beginning of those that are longer."""
+    return max(journals, key=lambda journal: len(journal or b""))

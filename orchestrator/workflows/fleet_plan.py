@@ -13,7 +13,7 @@ from orchestrator.domain.fleet import MEMBER, check_apart, member_job, search_ag
 from orchestrator.domain.saved_fleet import Fleet
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.ports import Services, Source
+from orchestrator.ports import Services, Source, Store
 from orchestrator.workflows.prepare import Prepared, Wanted, prepare
 
 
@@ -133,15 +133,16 @@ def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
     complete = [row.run_id for row in store.rows(job=MEMBER) if row.run_id[:16] >= min(helped)[:16]]
     found: dict[str, list[str]] = {}
     for run_id in sorted({*complete, *store.active()}):
-        plan = store.plan_of(run_id) or _plan_at_home(services, run_id)
+        plan = store.plan_of(run_id) or plan_at_home(store, run_id)
         if plan.get("fleet_of") in helped:
             found.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
     return found
 
 
-def _plan_at_home(services: Services, run_id: str) -> dict[str, Any]:
+def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
+    """The saved plan of a complete run; empty if it cannot be read."""
     try:
-        found = json.loads((services.store.folder(run_id) / "plan.json").read_bytes())
+        found = json.loads((store.folder(run_id) / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain.lifecycle import Move, decide, fold
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import ConflictError, UsageError
+from orchestrator.errors import ConflictError, HostUnreachable, LinkLost, UsageError
 from orchestrator.ports import Services, Source
-from orchestrator.workflows.fleet_plan import Place, Plans, left_behind, plan_member
+from orchestrator.workflows.fleet_plan import Place, Plans, left_behind, plan_at_home, plan_member
 from orchestrator.workflows.prepare import Prepared
 from orchestrator.workflows.resume import resumed, saved_plan
 from orchestrator.workflows.run import Detached, Finished
@@ -24,7 +24,7 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
 
     Raises:
         UsageError: it is no search over several machines, or the source is another one by now.
-        ConflictError: it has ended.
+        ConflictError: it has ended, or moved.
         BudgetError: what is to be started anew could cost more than it may.
     """
     if services.store.is_complete(run_id):
@@ -33,6 +33,7 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
             hint=f"fcctl results report {run_id}; if its machine was stopped under it: fcctl run --resume {run_id}",
         )
     saved = saved_plan(services, run_id)
+    _check_moved(services, run_id, saved.plan.job if saved is not None else "")
     if saved is None or saved.fleet is None:
         raise UsageError(f"run {run_id} is no search over several machines", hint=f"fcctl attach {run_id}")
     source = services.source.read(place.root)
@@ -45,6 +46,28 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
     left = left_behind(services, saved)
     members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
     return Plans(Prepared(saved, source), members), left
+
+
+def _check_moved(services: Services, run_id: str, job: str) -> None:
+    """Raises ConflictError if another run goes on with the search on another machine, or came to its end there."""
+    store = services.store
+    for later in reversed(store.active()):
+        if _is_before(run_id, store.plan_of(later)):
+            raise ConflictError(f"the search {run_id} moved: it is run {later}", hint=f"fcctl tune --resume {later}")
+    for row in store.rows(job=job):
+        if (
+            row.status in ("passed", "failed")
+            and row.run_id > run_id
+            and _is_before(run_id, plan_at_home(store, row.run_id))
+        ):
+            raise ConflictError(
+                f"the search {run_id} moved, and had ended: {row.status}",
+                hint=f"fcctl results report {row.run_id}; what is left of the former run: fcctl cancel {run_id}",
+            )
+
+
+def _is_before(run_id: str, plan: Mapping[str, Any] | None) -> bool:
+    return run_id in (((plan or {}).get("fleet") or {}).get("before") or ())
 
 
 def _member(
@@ -79,3 +102,6 @@ def go_on_with(
             return Finished(record, driver)
     except KeyboardInterrupt:
         raise Detached(run_id) from None
+    except (HostUnreachable, LinkLost) as lost:
+        hint = f"the search goes on without the link; come back with: fcctl tune --resume {run_id}"
+        raise LinkLost(lost.message, cause=lost.cause, hint=hint) from lost

@@ -100,18 +100,32 @@ def test_the_search_on_another_machine_awaits_what_was_found_and_is_otherwise_th
         search_again(search, "c", "b", {}, seeded=False)
 
 
-@pytest.mark.parametrize("seed", [b"found\n", None])
-def test_what_was_found_is_in_place_before_the_search_begins(tmp_path: Path, seed: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("seed", "own", "begins"),
+    [
+        (b"found\n", None, b"found\n"),
+        (None, None, b""),
+        (b"found\n", b"found\nmore\n", b"found\nmore\n"),  # its machine was stopped, and it goes on there
+        (None, b"more\n", b"more\n"),
+    ],
+)
+def test_what_was_found_is_in_place_before_the_search_begins(
+    tmp_path: Path, seed: bytes | None, own: bytes | None, begins: bytes
+) -> None:
     step = wire.StepSpec("tune", 'cat "$FCCTL_ARTIFACTS"/tune/* --host a', timeout_s=60.0)
     search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step])
-    run = search_again(search, "a", "b", {}, seeded=True).steps[0].run.replace("sleep 0.5", "true")
+    run = search_again(search, "a", "b", {}, seeded=True).steps[0].run.replace("sleep 0.5", "printf .")
+    if own is not None:
+        (tmp_path / "artifacts/tune").mkdir(parents=True)
+        (tmp_path / "artifacts/tune/journal.log").write_bytes(own)
     if seed is not None:
         (tmp_path / "fleet").mkdir()
         (tmp_path / "fleet/journal.log").write_bytes(seed)
     env = {**os.environ, "FCCTL_RUN_DIR": str(tmp_path), "FCCTL_ARTIFACTS": str(tmp_path / "artifacts")}
     argv = ["bash", "-eo", "pipefail", "-c", run.removesuffix(" --host b")]
     done = subprocess.run(argv, env=env, capture_output=True, check=False)
-    assert done.stdout == (seed or b""), done.stderr
+    waited = b"" if seed or own else b"." * 600
+    assert done.stdout == waited + begins, done.stderr
 
 
 def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:

@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.target import SshTarget
-from orchestrator.reports.live import Silent
 from orchestrator.workflows.cancel import with_members
-from orchestrator.workflows.fleet import Conductor
 from orchestrator.workflows.fleet_member import Member
 from orchestrator.workflows.fleet_plan import left_behind
 
@@ -85,22 +82,6 @@ def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
     assert with_members(asked, [STRANGE]) == [STRANGE, ELSEWHERE]
     store.has(run_id(40, "tune-b"), {"plan": {"run_id": run_id(40, "tune-b"), "resume_from": STRANGE}})
     assert with_members(asked, [run_id(40, "tune-b")]) == [run_id(40, "tune-b"), ELSEWHERE]
-
-
-@pytest.mark.parametrize("resumed", [True, False])
-def test_who_comes_back_while_a_search_moves_brings_what_was_found(store: Store, resumed: bool) -> None:
-    """The fcctl that moved it was killed before it had."""
-    for run in (OLD, FIRST):
-        store.folder(run).mkdir(exist_ok=True)
-        (store.folder(run) / "artifacts/tune").mkdir(parents=True)
-        (store.folder(run) / "artifacts/tune/journal.log").write_text(f"of {run}\n")
-    fleet = SimpleNamespace(before=[OLD, FIRST])
-    saved = SimpleNamespace(target=SshTarget(name="b", host="b"), plan=SimpleNamespace(run_id=MOVED), fleet=fleet)
-    plans: Any = SimpleNamespace(search=SimpleNamespace(saved=saved, source=None), members=[])
-    services: Any = SimpleNamespace(store=store)
-    nothing: Any = None
-    made = Conductor(lambda _: services, nothing, nothing, plans, nothing, Silent(), {} if resumed else None)
-    assert made._hub.seed == (f"of {FIRST}\n".encode() if resumed else None)
 
 
 @pytest.mark.parametrize(

@@ -190,11 +190,19 @@ def test_for_how_long_a_machine_is_away(two: Two, monkeypatch: pytest.MonkeyPatc
     assert two.hub.away_s < 61.0, "an hour ago does not count"
 
 
-@pytest.mark.parametrize(("away_s", "another", "waits"), [(59, True, True), (61, False, True), (61, True, False)])
-def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(away_s: int, another: bool, waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("away_s", "another", "at_work", "waits"),
+    [(59, True, True, True), (61, False, True, True), (61, True, False, True), (61, True, True, False)],
+)
+def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
+    away_s: int, another: bool, at_work: bool, waits: bool
+) -> None:
+    """Another can only if there is something to go on with: a search that nobody has seen at work does not move."""
     conductor: Any = SimpleNamespace(
         _hub=SimpleNamespace(away_s=float(away_s)),
         _heir=lambda: object() if another else None,
+        _found=lambda _: None,
+        _was_at_work=lambda _: at_work,
         _saved=SimpleNamespace(target=A),
     )
     with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
@@ -209,26 +217,22 @@ def test_an_heir_that_is_at_work_may_take_a_moment_to_be_reached(after_s: float,
         members={"b": member},
         _heir=lambda: member if member.works and clock.now() >= after_s else None,
     )
-    assert (Conductor._heir_in_time(conductor) is member) == found
+    assert (Conductor._heir_in_time(conductor, "host a: lost") is member) == found
     assert clock.now() < 20
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "journal", "moves"), [(object(), b"one\n", True), (object(), None, True), (None, b"one\n", True),
-                                        (None, None, False)]
+    ("scheduler", "journal", "leaving", "moves"),
+    [(object(), b"one\n", [], True), (object(), None, [], True), (None, b"one\n", [], True), (None, None, [], False),
+     (None, None, [object()], True)],
 )  # fmt: skip
 def test_a_search_moves_if_it_was_seen_at_work_or_what_it_found_is_here(
-    scheduler: object, journal: bytes | None, moves: bool
+    scheduler: object, journal: bytes | None, leaving: list[object], moves: bool
 ) -> None:
-    """An fcctl that comes back after the search's machine was lost has not seen its scheduler."""
-    asked: list[bool] = []
-    conductor: Any = SimpleNamespace(
-        _saved=SimpleNamespace(target=A),
-        _hub=SimpleNamespace(scheduler=scheduler),
-        _heir_in_time=lambda: asked.append(True),
-    )
-    assert Conductor._follow_on(conductor, "lost", journal) is None, "there is no other machine"
-    assert bool(asked) == moves
+    """An fcctl that comes back after the search's machine was lost has not seen its scheduler; one whose search is
+    just moving has not seen it on the next machine."""
+    conductor: Any = SimpleNamespace(_hub=SimpleNamespace(scheduler=scheduler), _leaving=leaving)
+    assert Conductor._was_at_work(conductor, journal) == moves
 
 
 def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
@@ -328,14 +332,14 @@ def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what is heard
-def reply(text: bytes, offset: int = 0, step: str = "tune") -> tuple[wire.WatchReply, bytes]:
-    summary = wire.RunSummary(SEARCH, "tune", "running", 0.0)
+def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH) -> tuple[wire.WatchReply, bytes]:
+    summary = wire.RunSummary(run_id, "tune", "running", 0.0)
     return wire.WatchReply([], 0, summary, step, offset, offset + len(text)), text
 
 
 def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
     heard: list[str] = []
-    watching = Watching(Silent(), heard.append, from_now=False)
+    watching = Watching(Silent(), heard.append)
     log = b"trial 1 of 2\nhost b: 1 x cpu\ntrial of host x: y\nhost b: lost\nhost c: back\nhost d: not yet whole"
     for begin, end in ((0, 22), (13, 40), (40, 60), (50, len(log))):  # as polls overlap
         watching.progress(*reply(log[begin:end], begin))
@@ -344,11 +348,20 @@ def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
 
 def test_who_comes_later_hears_only_what_is_new() -> None:
     heard: list[str] = []
-    watching = Watching(Silent(), heard.append, from_now=True)
+    watching = Watching(Silent(), heard.append, after=SEARCH)
     watching.progress(*reply(b""))
     watching.progress(*reply(b"host b: left out: old\n"))
     watching.progress(*reply(b"host b: back\n", offset=22))
     assert heard == ["host b: back"]
+
+
+def test_a_search_that_moved_is_heard_from_its_first_line_also_by_who_comes_later() -> None:
+    """Its step is called as it was on the machine before, whose log was longer."""
+    heard: list[str] = []
+    watching = Watching(Silent(), heard.append, after=SEARCH)
+    watching.progress(*reply(b"host b: 1 x cpu\nhost b: lost\nhost b: back, 1 x cpu\n"))
+    watching.progress(*reply(b"host b: left out: old\n", run_id=LATER))
+    assert heard == ["host b: left out: old"]
 
 
 # ------------------------------------------------------------------------------------------------- waiting
