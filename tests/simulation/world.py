@@ -105,6 +105,10 @@ class World:
             action()
         self.now = max(self.now, until)
 
+    def next_timer(self) -> float | None:
+        """When something happens by itself next, epoch seconds."""
+        return self._timers[0][0] if self._timers else None
+
     # ------------------------------------------------------------------------------------------------------- effects
     def effect(self, actor: Actor, name: str, action: Callable[[], T], *, via: Literal["disk", "cloud", "host"]) -> T:
         """One effect of ``actor``, with what the schedule has in store for it.

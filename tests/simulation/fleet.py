@@ -1,0 +1,498 @@
+"""An episode of a search on several machines: what is typed, what goes wrong when, and what must hold throughout.
+
+The workflows, the store and the decisions are the real ones, threads among them; the machines, the cloud, the links
+and the time are not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+from unittest import mock
+
+from orchestrator.adapters.gcp.watched import WatchedClouds
+from orchestrator.adapters.sightings import SightingFile
+from orchestrator.domain.budget import Budget
+from orchestrator.domain.cloud import Machine as View
+from orchestrator.domain.lifecycle import Stage, fold
+from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.target import GcpTarget, SshTarget, Target
+from orchestrator.domain.tune_file import Sheet, parse
+from orchestrator.domain.tune_job import Asked, job_of
+from orchestrator.errors import FcctlError
+from orchestrator.ports import Bundle, Login, Observer, Services
+from orchestrator.workflows import fleet as conducting
+from orchestrator.workflows import fleet_former, fleet_member, fleet_ways
+from orchestrator.workflows.cancel import cancel, with_members
+from orchestrator.workflows.fleet import Conductor
+from orchestrator.workflows.fleet_plan import Place, plan
+from orchestrator.workflows.fleet_resume import go_on_with, plans_of
+from orchestrator.workflows.prepare import Wanted
+from orchestrator.workflows.resume import settle
+from orchestrator.workflows.run import Detached, Finished, run
+from orchestrator.workflows.waking import Waking
+from orchestrator.workflows.witness import Witness
+from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
+from tests.simulation.episode import RATE, ZONES, _memory
+from tests.simulation.fleet_host import Hosts, Machine, Part
+from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
+from tests.simulation.threads import Threads
+from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
+
+SEARCH = parse(Sheet.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
+                          "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
+#: The longest that a search may take, and a command with one that moves whenever it can, seconds.
+LIMIT_S, MOST_S = 1500.0, 4 * 3600.0
+#: How long letting all go takes where nothing goes wrong, seconds.
+LET_GO_S = 60.0
+#: How long two that are both within reach may lead a search; how long what was asked for takes to come true: seconds.
+ENDED_S, SETTLED_S = 120.0, 30.0
+STARTED = re.compile("host [a-z0-9-]+: (?!.*not started again).*started again$")
+NAMES = ("l4", "l4-2", "l4-3")
+
+Command = Literal["tune", "resume", "ps", "cancel"]
+Trouble = Literal["preempt", "crash", "cut", "refuse", "slow", "forget", "asleep", "cloud_down", "stockout"]
+AMOUNTS: dict[Trouble, tuple[float, float]] = {
+    "cut": (5, 500), "refuse": (5, 300), "slow": (10, 200), "asleep": (5, 900), "cloud_down": (20, 400),
+    "stockout": (20, 900),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """``amount`` is in seconds."""
+
+    at: float
+    kind: Trouble
+    name: str
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:.0f}s:{self.kind}:{self.name}" + (f"({self.amount:.0f})" if self.amount else "")
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that makes an episode what it is: told again, it happens again."""
+
+    seed: int
+    names: tuple[str, ...]
+    cloud: frozenset[str]
+    commands: tuple[Command, ...]
+    mishaps: tuple[Mishap, ...] = ()
+    #: By command: what its main thread is struck with, when it is about to wait for the so-manieth time.
+    strikes: tuple[tuple[int, int, type[BaseException]], ...] = ()
+    #: Effects whose answer gets lost.
+    unanswered: tuple[int, ...] = ()
+    unfit: frozenset[str] = frozenset()
+    closed: frozenset[str] = frozenset()
+    budget_usd: float | None = None
+
+    @property
+    def is_calm(self) -> bool:
+        return not (self.mishaps or self.unanswered or self.closed)
+
+    def __str__(self) -> str:
+        strikes = " ".join(f"{n}:{at}:{what.__name__}" for n, at, what in self.strikes)
+        return (
+            f"seed={self.seed} {'+'.join(self.commands)} cloud={sorted(self.cloud)} of {self.names}"
+            f" unfit={sorted(self.unfit)} closed={sorted(self.closed)} budget={self.budget_usd}"
+            f" | {' '.join(map(str, self.mishaps))} | {strikes} | {self.unanswered}"
+        )
+
+
+def draw(seed: int) -> Story:
+    rng = random.Random(seed)
+    names = NAMES[: rng.choice((2, 3, 3))]
+    cloud = frozenset(rng.choice((names, names, (), tuple(n for n in names if rng.random() < 0.5))))
+    mishaps = []
+    kinds: tuple[Trouble, ...] = ("preempt", "preempt", "crash", "cut", "cut", "refuse", "slow", "forget", "asleep",
+                                  "cloud_down", "stockout")  # fmt: skip
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 6))):
+        kind = rng.choice(kinds)
+        low, high = AMOUNTS.get(kind, (0.0, 0.0))
+        when = rng.uniform(0, 200) if rng.random() < 0.5 else rng.uniform(60, 600)
+        mishaps.append(Mishap(round(when), kind, rng.choice(names), round(rng.uniform(low, high))))
+    commands: list[Command] = ["tune"]
+    strikes = []
+    if rng.random() < 0.5:
+        strikes.append((0, rng.randint(1, 160), rng.choice((KeyboardInterrupt, KeyboardInterrupt, Killed))))
+        commands += rng.choice((["resume"], ["resume"], ["ps"], ["cancel"], ["resume", "resume"], []))
+        if len(commands) == 3:
+            strikes.append((1, rng.randint(1, 120), rng.choice((KeyboardInterrupt, Killed))))
+    else:
+        commands += rng.choice(([], ["ps"], ["resume"]))
+    unanswered = tuple(sorted(rng.randint(1, 600) for _ in range(rng.choice((0, 0, 1, 3)))))
+    return Story(
+        seed, names, cloud, tuple(commands), tuple(sorted(mishaps, key=lambda m: m.at)), tuple(strikes), unanswered,
+        unfit=frozenset(n for n in names[1:] if rng.random() < 0.06),
+        closed=frozenset(n for n in names if rng.random() < 0.04),
+        budget_usd=rng.choice((None, None, round(rng.uniform(0.3, 1.2), 2))),
+    )  # fmt: skip
+
+
+class Told(Silent):
+    """What the user reads."""
+
+    def __init__(self, trace: Callable[[str], None]) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def note(self, message: str) -> None:
+        super().note(message)
+        self._trace(f"    note: {message}")
+
+    def aside(self) -> Any:
+        return nullcontext()
+
+
+@dataclass
+class Fleet:
+    """The machines, and the people who search on them."""
+
+    story: Story
+    root: Path
+    world: World = field(init=False)
+    cloud: SimulatedCloud = field(init=False)
+    machines: dict[str, Machine] = field(default_factory=dict)
+    threads: Threads | None = None
+    #: The most that all commands together were allowed to spend, dollars.
+    allowed: float = 0.0
+    #: What fcctl has seen of trials, by the search's run; and what its next machine is to begin with.
+    seen: dict[str, set[str]] = field(default_factory=dict)
+    #: The runs that are one search, oldest first, as they were submitted.
+    searches: list[str] = field(default_factory=list)
+    stores: list[CountedStore] = field(default_factory=list)
+    conductor: Conductor | None = None
+    _parts: dict[str, Part] = field(default_factory=dict)
+    _both_since: float | None = None
+    #: Searches that there were before the command.
+    _before: int = 0
+    _resumed: str | None = None
+
+    def __post_init__(self) -> None:
+        faults = {n: [Fault(n, "lost_reply")] for n in self.story.unanswered}
+        self.world = World(faults, random.Random(self.story.seed))
+        self.cloud = SimulatedCloud(self.world)
+        self._numbers = itertools.count(40001)
+        self.pages: dict[Any, Any] = {}
+        self.locks: dict[Any, Any] = {}
+        self.key = self.root / "key"
+        self.key.write_text("a key\n")
+        self.bundle = Bundle(self.key, "2" * 64, 6)
+        self.targets: dict[str, Target] = {name: self._target(name) for name in self.story.names}
+        self.world.on["made"] = lambda: None
+        for name in self.story.names:
+            self.machines[name] = machine = Machine(self.world, self.cloud, self._instance(name), name, self)
+            machine.fits, machine.forwards = name not in self.story.unfit, name not in self.story.closed
+        for mishap in self.story.mishaps:
+            self.world.at(EPOCH + mishap.at, lambda m=mishap: self._strike(m))  # type: ignore[misc]
+
+    def _target(self, name: str) -> Target:
+        if name not in self.story.cloud:
+            return SshTarget(name=name, host=name, reconnect_s=300)
+        return GcpTarget(
+            name=name, project="sim-project", instance=name.replace("l4", "vm"), zones=ZONES[:1], usd_per_hour=RATE,
+            wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
+        )  # fmt: skip
+
+    def _instance(self, name: str) -> Instance:
+        target = self.targets[name]
+        if isinstance(target, GcpTarget):
+            made = self.cloud.add_stopped("sim-project", ZONES[0], target.instance)
+            made.boots = 1
+            return made
+        return Instance(View("", "", name, f"ssh-{name}", "RUNNING", ""), up=True, boots=1)
+
+    def _strike(self, mishap: Mishap) -> None:
+        world, machine = self.world, self.machines[mishap.name]
+        until = world.now + mishap.amount
+        self._trace(f"  !! {mishap}")
+        match mishap.kind:
+            case "preempt" if mishap.name in self.story.cloud:
+                if machine.instance.view.status == "RUNNING":
+                    self.cloud._power_off(machine.instance, "compute.instances.preempted")
+            case "preempt" | "crash":
+                self.cloud.crash(machine.instance)
+            case "forget":
+                machine.runs.clear()
+            case "cut" | "refuse" | "slow":
+                setattr(machine, {"refuse": "refuses"}.get(mishap.kind, mishap.kind) + "_until", until)
+            case "asleep" | "cloud_down" | "stockout":
+                name = {"asleep": "link_down", "stockout": "no_stock"}.get(mishap.kind, mishap.kind)
+                setattr(world, f"{name}_until", until)
+
+    # ------------------------------------------------------------------------------------------ what machines ask for
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def wait(self, seconds: float, awaited: list[Any]) -> None:
+        if self.threads is None:
+            self.world.advance(seconds)
+        else:
+            self.threads.wait(seconds, awaited)
+
+    def wake(self, awaited: list[Any]) -> None:
+        if self.threads is not None:
+            self.threads.wake(awaited)
+
+    def members(self) -> Iterator[tuple[str, Part]]:
+        for name, machine in self.machines.items():
+            part = machine.working
+            if part is not None and not part.is_search:
+                yield name, part
+
+    def has_seen(self, run_id: str, journal: bytes | None) -> None:
+        self.seen.setdefault(run_id, set()).update((journal or b"").decode().splitlines())
+
+    def goes_on(self, machine: Machine, run: Part, *, seeded: bool) -> None:
+        """A search begins with what was found elsewhere, or without it if that did not come in time."""
+        known = set().union(*(self.seen.get(one, ()) for one in self.searches if one != run.plan.run_id))
+        if seeded and known - set(run.journal):
+            raise Violation(f"{machine.name} goes on without trials {sorted(known - set(run.journal))[:3]}")
+        if not seeded:
+            self.seen.clear()  # nobody could bring it
+
+    # --------------------------------------------------------------------------------------------------- one command
+    def _trace(self, line: str) -> None:
+        self.world.trace.append(f"{self.world.now - EPOCH:9.1f} {line}")
+
+    def services(self, actor: Actor, observer: Observer) -> Services:
+        clock = VirtualClock(self.world, actor)
+        book = Book(self.world, actor, self.pages, self.locks)
+        results = self.root / "results"
+        sightings = SightingFile(results)
+        clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
+        witness = Witness(sightings, clock, Budget())
+        store = CountedStore(results, clock, self.world, actor)
+        self.stores.append(store)
+        return Services(
+            clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
+            observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
+            sightings=sightings, bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
+            sessions=CountedSessions(results, clock, self.world, actor, "here"),
+        )  # fmt: skip
+
+    def command(self, number: int, what: Command) -> None:
+        """One process, from its start to its end, however it ends."""
+        actor = Actor(f"fcctl-{number}")
+        told = Told(self._trace)
+        self.stores, self.conductor = [], None
+        self._before, self._resumed = len(self.searches), None
+        strikes = {at: error for command, at, error in self.story.strikes if command == number}
+        began = self.world.now
+        self.threads = Threads(self.world, actor, self.world.rng, strikes)
+        clock = SimpleNamespace(monotonic=lambda: self.world.now)
+        try:
+            with (
+                mock.patch.object(fleet_ways, "time", clock),
+                self.threads.in_place_of(conducting, fleet_former, fleet_member, fleet_ways),
+            ):
+                ending = self._carry_out(what, actor, told)
+        finally:
+            struck_at, self.threads = self.threads.struck_at, None
+            actor.alive = False
+            for store in self.stores:
+                for active in store.held:
+                    active.release()
+        self._trace(f"{what} {ending}")
+        if self.world.now - began > MOST_S:
+            raise Violation(f"{what} took {self.world.now - began:.0f} s")
+        if self.story.is_calm and what == "tune" and ending != "killed":
+            self._in_order(told, struck_at)
+        self.check(what, ending, told)
+
+    def _carry_out(self, what: Command, actor: Actor, told: Told) -> str:
+        services = self.services(actor, told)
+        try:
+            match what:
+                case "tune":
+                    return self._tune(actor, told, services)
+                case "resume":
+                    return self._resume(actor, told, services)
+                case "ps":
+                    settle(services)
+                case "cancel":
+                    for run_id in with_members(services.store, self._active(services)):
+                        cancel(services, run_id, reason="cancelled by the user")
+        except Killed:
+            return "killed"
+        except Detached as left:
+            return f"detached: {left.run_id}"
+        except KeyboardInterrupt:
+            return "interrupted"
+        except FcctlError as error:
+            return f"refused: {error.message} | {error.hint}"
+        return "ended"
+
+    def _active(self, services: Services) -> list[str]:
+        return [r for r in services.store.active() if (services.store.plan_of(r) or {}).get("fleet")]
+
+    def _tune(self, actor: Actor, told: Told, services: Services) -> str:
+        place = Place(self.root, "sim", Budget())
+        hosts = [self.targets[name] for name in self.story.names]
+        job = job_of(SEARCH, Asked(timeout_s=LIMIT_S, host=hosts[0].name))
+        usd = self.story.budget_usd
+        wanted = Wanted(job, hosts[0], {}, None, usd, usd is not None, {SEARCH.name: SEARCH})
+        plans = plan(services, place, wanted, hosts[1:])
+        self.allowed += plans.worst_case_usd
+        saved = plans.search.saved
+        leader = Conductor(lambda o: self.services(actor, o), services.hosts, place, plans, Waking(), told)  # type: ignore[arg-type]
+        return self._conduct(
+            leader, lambda: run(leader.services, leader.link(), saved, plans.search.source, waking=Waking())
+        )
+
+    def _resume(self, actor: Actor, told: Told, services: Services) -> str:
+        place = Place(self.root, "sim", Budget())
+        active = self._active(services)
+        if not active:
+            return "nothing"
+        self._resumed = active[-1]
+        plans, left = plans_of(services, place, active[-1])
+        fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
+        self.allowed += sum(p.saved.worst_case_usd for p in fresh)
+
+        def agree(saved: SavedPlan) -> None:
+            self.allowed += saved.worst_case_usd
+
+        leader = Conductor(lambda o: self.services(actor, o), services.hosts, place, plans, Waking(), told, left)  # type: ignore[arg-type]
+        return self._conduct(leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt))
+
+    def _conduct(self, leader: Conductor, search: Callable[[], Finished | None]) -> str:
+        self.conductor = leader
+        finished = leader.conduct(search)
+        return f"ended: {finished.record.status}" if finished is not None else "ended without a record"
+
+    # -------------------------------------------------------------------------------------------------- what must hold
+    def leads(self, machine: Machine, run: Part) -> None:
+        """A search is led by one machine, or fcctl is about to end it on another one that it can reach."""
+        others = [m for m in self.machines.values() if m is not machine and (p := m.working) and p.is_search]
+        if not others or self.threads is None or not all(m.answers for m in (machine, *others)):
+            self._both_since = None
+            return
+        self._both_since = self._both_since or self.world.now
+        if self.world.now - self._both_since > ENDED_S:
+            raise Violation(f"{machine.name} and {others[0].name} lead the same search")
+
+    def check(self, what: Command, ending: str, told: Told) -> None:
+        """After every command."""
+        spent, going_down = self.cloud.spent(RATE), self.world.stop_seconds * len(self.cloud.starts) * RATE / 3600
+        if spent > self.allowed + going_down + 1e-6:
+            raise Violation(f"${spent:.4f} spent, ${self.allowed:.4f} allowed")
+        for note in told.notes:
+            if "unexpected" in note:
+                raise Violation(note)
+        if what in ("tune", "resume"):
+            self._heard(what, ending, told)
+            if ending not in ("killed", "nothing"):
+                self._left(ending, "\n".join([*told.notes, ending]))
+
+    def _in_order(self, told: Told, struck_at: float | None) -> None:
+        """Where nothing goes wrong, each machine is in the search, and is let go with it, or at Ctrl-C."""
+        outcome = self.parts[self.searches[-1]].outcome if self.searches else None
+        over_at = struck_at or (outcome.finished if outcome is not None else self.world.now)
+        if self.world.now - over_at > LET_GO_S:
+            raise Violation(f"nothing went wrong, and at its end the fleet took {self.world.now - over_at:.0f} s")
+        for name in self.story.names[1:] if struck_at is None else ():
+            if not any(note.startswith((f"host {name}: 1 x card", f"host {name}: left out")) for note in told.notes):
+                raise Violation(f"nothing went wrong, and {name} was never in the search")
+
+    def _heard(self, what: Command, ending: str, told: Told) -> None:
+        """Each word of the search on a machine is told once, in its order."""
+        logs = [self.parts[r].log.decode().splitlines() for r in self.searches]
+        said = [line for log in logs for line in log]
+        heard = [note for note in told.notes if note in set(said)]
+        rest = iter(said)
+        if not all(line in rest for line in heard):
+            raise Violation(f"said: {said}, and heard: {heard}")
+        last, is_new = logs[-1] if logs else [], len(self.searches) > self._before
+        if ending == "ended: passed" and is_new and heard[len(heard) - len(last) :] != last:
+            raise Violation(f"said last: {last}, and heard: {heard}")
+        for member in self.conductor.members.values() if self.conductor and ending != "killed" else ():
+            again = sum(bool(STARTED.match(note)) and f"host {member.name}:" in note for note in told.notes)
+            if again != max(0, len(member.runs) - 1):
+                raise Violation(f"{member.name} had the runs {member.runs}, and {again} of them were told")
+
+    def _left(self, ending: str, words: str) -> None:
+        """Whatever is still at work, or on, or not home, was named with what to do about it."""
+        self.world.advance(SETTLED_S + self.world.stop_seconds)
+        store = self.services(Actor("judge"), Told(self._trace)).store
+        goes_on = [r for r in (self._resumed,) if r and fold(store.journal_of(r)).stopped]  # it waits, as before
+        for name, machine in self.machines.items():
+            excused = [r for r in {*machine.parts, *self._active_on(store, name)} if r in goes_on or r in words]
+            part = machine.working
+            if part is not None and part.plan.run_id not in excused:
+                raise Violation(f"{part.plan.run_id} is at work on {name} after {ending!r}, without a word")
+            on = name in self.story.cloud and machine.instance.view.billed
+            if on and not excused and not any(hold["zone"] for d in store.owed().values() for hold in d["holds"]):
+                raise Violation(f"{name} is {machine.instance.view.status} after {ending!r}, without a word")
+        for run_id in store.active():
+            state = fold(store.journal_of(run_id))
+            is_nothing_yet = state.stage < Stage.SYNCING and state.machine in ("none", "due")
+            if run_id not in words and run_id not in goes_on and not is_nothing_yet:
+                raise Violation(f"{run_id} is not home after {ending!r}, without a word")
+
+    def _active_on(self, store: CountedStore, name: str) -> list[str]:
+        return [r for r in store.active() if ((store.plan_of(r) or {}).get("target") or {}).get("name") == name]
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        return self._parts
+
+    def begun(self, run: Part) -> None:
+        self._parts[run.plan.run_id] = run
+        if run.is_search:
+            self.searches.append(run.plan.run_id)
+
+    def play(self) -> None:
+        with no_threads():
+            for number, what in enumerate(self.story.commands):
+                self.command(number, what)
+                self.world.advance(self.world.rng.choice((5.0, 120.0, 1800.0)))
+            self.world.faults.clear()
+            for number in (98, 99):
+                self.world.advance(3 * 3600.0)
+                self.command(number, "ps")
+        self.converged()
+
+    def converged(self) -> None:
+        """Long after: everything is off, nothing is left to be done."""
+        for name, machine in self.machines.items():
+            if name in self.story.cloud and machine.instance.view.billed:
+                raise Violation(f"{name} is still on, hours later")
+            if machine.working is not None:
+                raise Violation(f"{machine.working.plan.run_id} is still at work on {name}, hours later")
+        store = self.services(Actor("judge"), Told(self._trace)).store
+        if store.owed():
+            raise Violation(f"still to be stopped, hours later: {store.owed()}")
+        for run_id in store.active():
+            if "stopped" not in [entry.kind for entry in store.journal_of(run_id)]:
+                raise Violation(f"{run_id} is still not complete, hours later")
+
+
+def play(story: Story, trace: list[str] | None = None) -> str | None:
+    """None, or what was violated.
+
+    Args:
+        trace: gets each thing that happened.
+    """
+    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=_memory()))
+    fleet = Fleet(story, root)
+    try:
+        fleet.play()
+    except Violation as e:
+        return f"{e}\n{story}\n  " + "\n  ".join(fleet.world.trace[-400:])
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        if trace is not None:
+            trace += fleet.world.trace
+    return None

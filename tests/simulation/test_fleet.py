@@ -1,0 +1,100 @@
+"""Random stories of a search on several machines, with the true workflows and their threads; and bugs planted there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.workflows import fleet, fleet_former, fleet_member, fleet_ways, hold_release
+from tests.simulation.fleet import draw, play
+
+#: The end of a run's id.
+RANDOM = re.compile("-[0-9a-f]{6}\\b")
+
+
+def outcome(seed: int) -> str | None:
+    try:
+        return play(draw(seed))
+    except Exception as e:  # whatever it is, it is the finding
+        return f"{type(e).__name__}: {e}"
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=24, deadline=None, derandomize=True)
+def test_whatever_happens_to_its_machines_a_search_and_its_fleet_come_to_an_end_in_order(seed: int) -> None:
+    assert outcome(seed) is None
+
+
+def nobody_ends_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet_former.Former, "_is_ended", lambda _: True)
+
+
+def nothing_is_brought(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet, "_longest", lambda *_: b"0 nobody\n")
+
+
+def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet_member.Member, "_is_told", lambda *_: True)
+    patch.setattr(fleet_member.Member, "stop", lambda self, _: self.over.set())
+
+
+def told_twice(patch: pytest.MonkeyPatch) -> None:
+    said = fleet.Conductor._said
+
+    def twice(self: Any, line: str) -> None:
+        said(self, line)
+        said(self, line)
+
+    patch.setattr(fleet.Conductor, "_said", twice)
+
+
+def again_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet_member.Member, "_prepare_again", lambda self, _: setattr(self, "_agreed_usd", 0.0) or True)
+
+
+def never_let_in(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet_ways.Spoke, "_use", lambda *_: None)
+
+
+def never_let_go(patch: pytest.MonkeyPatch) -> None:
+    def release(self: Any, *, ran: bool) -> None:
+        self._log("release", policy="stop")
+        self._log("released", how="untouched")
+
+    patch.setattr(hold_release.LettingGo, "release", release)
+
+
+#: With a story, from which on one that finds the bug is looked for, and how what is found begins.
+BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
+    (nobody_ends_it, 18, "is RUNNING after 'ended: passed', without a word"),
+    (nothing_is_brought, 9, "goes on without trials"),
+    (members_are_not_told, 235, "at its end the fleet took"),
+    (told_twice, 0, "and heard:"),
+    (again_for_nothing, 4, "of them were told"),
+    (never_let_in, 80, "was never in the search"),
+    (never_let_go, 0, "without a word"),
+]
+
+
+@pytest.mark.parametrize(("plant", "seed", "says"), BUGS, ids=lambda bug: getattr(bug, "__name__", None))
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], seed: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = next((failure for n in range(seed, seed + 60) if (failure := outcome(n)) is not None), "")
+    assert says in found.splitlines()[0], found
+
+
+def test_a_story_is_told_again_exactly() -> None:
+    traces = []
+    for _ in range(2):
+        told: list[str] = []
+        assert play(draw(9), told) is None
+        traces.append([RANDOM.sub("", line) for line in told])
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 100
