@@ -172,7 +172,7 @@ def _bench(run: str) -> _Step:
 
 _NUMBERS_NOTE = (
     "collect:                   # what it prints, to compare and to gate on: lines such as 'softmax n=1024: 12.5 us'",
-    '  - {reader: times, file: "@log"}',
+    '  - {reader: times, file: "@log"}     # where it prints GB/s or TFLOPS, {reader: rates, file: "@log"}',
     "gates:",
     "  - min(benchmark.benchmarks[*].stats.p50) < 50",
 )

@@ -56,15 +56,12 @@ def _tried(result: TuneResult) -> Text:
 
 
 def _elites(result: TuneResult) -> Table:
-    rows = table("trial", "parameters", "searched", "held out", "")
+    held_out = any(elite.held_out for elite in result.elites)
+    rows = table("trial", "parameters", "searched", *(("held out",) if held_out else ()), "")
     for elite in result.elites[:MAX_ROWS]:
-        rows.add_row(
-            text(str(elite.trial)),
-            text(changed(elite.params, result.default)),
-            text(share(elite.searched)),
-            text(share(elite.held_out)),
-            _verdict(elite),
-        )
+        measured = (elite.searched, elite.held_out) if held_out else (elite.searched,)
+        figures = (str(elite.trial), changed(elite.params, result.default), *map(share, measured))
+        rows.add_row(*map(text, figures), _verdict(elite))
     return rows
 
 

@@ -50,7 +50,7 @@ RUN_ENDINGS = ("passed", "failed", "cancelled", "lost", "over_budget", "preempte
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
 GATE_VERDICTS = ("pass", "fail", "not_applicable", "unavailable")
 DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile", "tuning", "metrics")
-READERS = ("ptxas", "ncu", "junit", "google-benchmark", "nvbench", "pytest-benchmark", "metrics", "times")
+READERS = ("ptxas", "ncu", "junit", "google-benchmark", "nvbench", "pytest-benchmark", "metrics", "times", "rates")
 
 
 class Message:

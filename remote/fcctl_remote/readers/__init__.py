@@ -21,6 +21,7 @@ _MODULES = {
     "pytest-benchmark": "pytest_benchmark",
     "metrics": "metrics",
     "times": "times",
+    "rates": "rates",
 }
 
 

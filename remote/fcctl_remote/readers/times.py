@@ -23,8 +23,10 @@ from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, li
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
+#: One that is no part of a word or of another number: not the 5 of ``v5 s``.
+NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none.
-_TIME = re.compile(r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)\s*" + _UNIT + r"(?![\w^])")
+TIME = re.compile(NUMBER + r"\s*" + _UNIT + r"(?![\w^])")
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
 _COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
 _RATE = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
@@ -70,7 +72,7 @@ def _times(found: Iterator[str]) -> Iterator[Tuple[str, float]]:
 
 
 def _of_line(line: str) -> Iterator[Tuple[str, float]]:
-    match = _TIME.search(line)
+    match = TIME.search(line)
     if match is None:
         return
     value = _us(match.group("number").replace(",", ""), _factor(match.group("unit")))
@@ -91,7 +93,7 @@ class _Table:
     @classmethod
     def of(cls, line: str) -> "Optional[_Table]":
         """None if ``line`` is no header with a column of times: one in which a time stands is none."""
-        if _TIME.search(line):
+        if TIME.search(line):
             return None
         delimiter = next((d for d in ("\t", ";", ",") if d in line), ",")
         header = _cells(line, delimiter)

@@ -23,6 +23,7 @@ SEEDS = {
     "pytest-benchmark": "pytest_benchmark/stats_only.json",
     "metrics": "metrics/nested.json",
     "times": "times/printed.txt",
+    "rates": "rates/printed.txt",
 }
 NO_PROGRAMS = {"PATH": "/nonexistent"}
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

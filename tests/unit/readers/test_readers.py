@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -486,6 +487,43 @@ def test_what_holds_no_time_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(readers.ReaderError, match="no time with a unit") as caught:
         readers.read("times", str(tmp_path / "file"))
     assert "12.5 us" in str(caught.value.hint)
+
+
+# ------------------------------------------------------------------------------------------------ rates
+def test_rates_that_are_printed() -> None:
+    document = readers.read("rates", str(FIXTURES / "rates" / "printed.txt"))
+    assert document["kind"] == "metrics"
+    assert document["metrics"] == {
+        "Triad n=1024 GB/s": pytest.approx(78.2),  # the median
+        "[axpy] n=64 bandwidth GB/s": 9.0,
+        "[axpy] n=128 bandwidth GB/s": 11.0,
+        "Effective bandwidth GB/s": 412.0,
+        "softmax GB/s": 1073.741824,
+        "GB/s": 0.95,
+        "dense GFLOP/s": 1200.0,
+        "dense sparse GFLOP/s": 2100.0,
+        "gemm 4096x4096 GFLOP/s": 391.2,
+        "prefill tokens/s": 5123.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12.5 us\n", "0.5 seconds\n", "1e999 GB/s\n", "9.81 m/s^2\n", "bandwidth_gb_s 3\n"]
+)
+def test_what_holds_no_rate_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(readers.ReaderError, match="no number with a unit per second") as caught:
+        readers.read("rates", str(tmp_path / "file"))
+    assert "GB/s" in str(caught.value.hint)
+
+
+def test_a_line_that_leads_nowhere_costs_no_time(tmp_path: Path) -> None:
+    """Quadratic in the length of a line, this would take minutes."""
+    lines = ["time" + " " * 60_000 + "x", "1" * 60_000, "1 " * 30_000, "a1," * 20_000, "time:" * 12_000]
+    (tmp_path / "file").write_text("".join(f"{line} 3 GB/s\n" for line in lines))
+    began = time.process_time()
+    readers.read("rates", str(tmp_path / "file"))
+    assert time.process_time() - began < 10
 
 
 def test_unknown_reader_and_missing_file(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ def test_the_end_of_the_search_tells_what_it_found_and_how_to_take_it_over(tmp_p
         assert wanted in text, wanted
 
 
+def test_where_nothing_was_held_out_there_is_no_column_for_it(tmp_path: Path) -> None:
+    text = summary(shown(tmp_path, {**tuning(), "final": [{"trial": 2, **ratio(0.8), "verdict": "faster"}]}))
+    assert "held out" not in text
+    assert "TILE=128    0.800 [0.790, 0.810]  ✓ faster" in text
+
+
 @pytest.mark.parametrize("change", [{"final": []}, {"final": [{"trial": 2, **ratio(0.99), "held_out": ratio(1.02)}]}])
 def test_what_is_not_proven_is_not_offered(tmp_path: Path, change: dict[str, Any]) -> None:
     text = summary(shown(tmp_path, {**tuning(), **change}))
