@@ -39,7 +39,7 @@ def collect(
     listing.files = [entry for entry in listing.files if wanted_path(entry.path)]
     listing.omitted = [entry for entry in listing.omitted if wanted_path(entry.path)]
     wanted, refused = _screen(listing, intake)
-    services.observer.phase("collect", f"{len(wanted)} files, {sum(f.size for f in wanted)} bytes")
+    services.observer.phase("collect", f"{len(wanted)} files, {amount(sum(f.size for f in wanted))}")
     bad: list[wire.FileEntry] = list(wanted)
     for _ in range(_ATTEMPTS):
         link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
@@ -53,6 +53,13 @@ def collect(
         cause="their content has not the checksum the host announced: it changes there, or the host lies",
         hint=f"look at the run on the host, then: fcctl pull-results {run_id}",
     )
+
+
+def amount(size: int) -> str:
+    """Bytes as people read them: ``512 bytes``, ``7.8 kB``, ``62.9 MB``; a kB is 1000 of them."""
+    named = ((unit, scale) for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= scale)
+    unit, scale = next(named, ("bytes", 1))
+    return f"{size} bytes" if scale == 1 else f"{size / scale:.1f} {unit}"
 
 
 def _screen(listing: wire.FileList, intake: Intake) -> tuple[list[wire.FileEntry], list[wire.Omitted]]:
