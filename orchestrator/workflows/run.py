@@ -110,9 +110,10 @@ def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
 
 
 def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
-    if not driver.submitted:
-        return error
-    if driver.state.without_outcome == "abandoned":
+    abandoned = driver.state.without_outcome == "abandoned"
+    if not driver.submitted or (abandoned and isinstance(error, HostUnreachable)):
+        return error  # with what keeps from getting there, and its own cure
+    if abandoned:
         hint = f"nothing was started there; to see where it breaks: fcctl doctor --on {driver.saved.target.name}"
         return LinkLost(error.message, cause=error.cause, hint=hint)
     return LinkLost(
