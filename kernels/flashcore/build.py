@@ -159,17 +159,13 @@ def _compile(
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
     try:
-        source = (f"-I{CSRC}", str(variant.source))
-        argv = [*command, *source]
-        units = {f"part{n}": [*argv, f"-DPART={n}"] for n in variant.units(configuration, toolchain.processors())}
+        argv = [*command, *_source(variant)]
         kept = home.parent / f"{variant.name}-common-{_key(variant, common)}.o" if common else None
         if kept:
-            own = sum(variant.parts) - COMMON
-            units = {"own": [*argv, f"-DPART={own}"], "common": [*common, *source, f"-DPART={COMMON}"]}
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(kept, work / "common.o")
         started = time.perf_counter()
-        output, failed = _compilers(argv, work, units)
+        output, failed = _compilers(argv, work, _units(variant, configuration, command, common))
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
@@ -203,6 +199,22 @@ def _compile(
         return home
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _source(variant: Variant) -> tuple[str, str]:
+    return f"-I{CSRC}", str(variant.source)
+
+
+def _units(
+    variant: Variant, configuration: Configuration, command: tuple[str, ...], common: tuple[str, ...]
+) -> dict[str, list[str]]:
+    """Commands of the translation units by the names of their objects; none: the source is one."""
+    source = _source(variant)
+    if common:
+        own = sum(variant.parts) - COMMON
+        return {"own": [*command, *source, f"-DPART={own}"], "common": [*common, *source, f"-DPART={COMMON}"]}
+    parts = variant.units(configuration, toolchain.processors())
+    return {f"part{n}": [*command, *source, f"-DPART={n}"] for n in parts}
 
 
 def _compilers(argv: list[str], work: Path, units: Mapping[str, list[str]]) -> tuple[str, list[str]]:

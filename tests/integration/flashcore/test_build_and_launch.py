@@ -121,7 +121,6 @@ def test_cuda_variants_fit_an_l4_without_spills(
 ) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     built = build(registry.VARIANTS[name], settings, archs="89")
-    assert set(building.LEAN) <= set(built.document["command"].split())  # none needs what is left out
     kernels = built.document["kernels"]
     assert kernels
     for kernel in kernels:
@@ -251,6 +250,7 @@ def test_the_hosts_part_of_a_tiling_is_compiled_once(tmp_path: Path, monkeypatch
         built = build(FLAGSHIP, settings, archs="89")
         assert sorted(started) == sorted(expected)
         assert len(built.document["kernels"]) == 1
+        assert set(building.LEAN) <= set(built.document["command"].split())  # a search has hundreds built
         assert sorted(p.name for p in built.library.parent.iterdir()) == ["build.json", "build.log", "kernel.so"]
         library = ctypes.CDLL(str(built.library), mode=os.RTLD_NOW)  # every symbol is found
         assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
