@@ -24,7 +24,7 @@ from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_mem
 from orchestrator.workflows.fleet_ways import SOON_S, Hub, Spoke
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.prepare import Prepared
-from orchestrator.workflows.run import Finished, run
+from orchestrator.workflows.run import Detached, Finished, run
 from orchestrator.workflows.waking import Waking
 
 #: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
@@ -104,13 +104,32 @@ class Conductor:
             spoke.start()
         for member in self.members.values():
             member.start()
+        news: str | None = None
         ended = False
         try:
             finished = self._led(search)
             ended = True
+            news = _news(finished)
             return finished
+        except Detached as left:
+            news = f"the search {left.run_id} goes on; with all again: fcctl tune --resume {left.run_id}"
+            raise
+        except FcctlError as error:
+            news = _in_words(error)
+            raise
+        except KeyboardInterrupt:
+            self._say_what_is_left()
+            raise
         finally:
-            self._end(in_order=ended)
+            self._end(news, in_order=ended)
+
+    def _say_what_is_left(self) -> None:
+        """Of a search that was interrupted, and then again while that was put in order."""
+        store, own = self.services.store, self._saved.plan.run_id
+        for run_id in store.active():
+            plan = (store.plan_of(run_id) or {}).get("plan") or {}
+            if own in (run_id, plan.get("resume_from")):
+                self._notes.note(f"run {run_id} is not complete yet: fcctl pull-results {run_id}")
 
     # ------------------------------------------------------------------------------------------------- a lost leader
     def _led(self, search: Callable[[], Finished | None]) -> Finished | None:
@@ -286,10 +305,13 @@ class Conductor:
         return hopeless
 
     # ------------------------------------------------------------------------------------------------- the end
-    def _end(self, *, in_order: bool) -> None:
+    def _end(self, news: str | None, *, in_order: bool) -> None:
+        """``news`` of the search, for who does not wait until they are told in full."""
         try:
             self._let_go(in_order=in_order)
         except KeyboardInterrupt:
+            if news is not None:
+                self._notes.note(news)
             left = [m for m in self.members.values() if not m.join(0)]
             if left:
                 runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
@@ -398,6 +420,13 @@ class Watching:
 
 def _in_words(error: FcctlError) -> str:
     return "; ".join(part for part in (error.message, error.cause, error.hint) if part)
+
+
+def _news(finished: Finished | None) -> str | None:
+    if finished is None:
+        return None
+    record = finished.record
+    return f"the search has ended: {record.status}; fcctl results report {record.run_id}"
 
 
 def _longest(*journals: bytes | None) -> bytes | None:

@@ -28,6 +28,7 @@ from orchestrator.workflows import fleet, fleet_former, fleet_resume
 from orchestrator.workflows.fleet import Conductor
 from orchestrator.workflows.fleet_former import Former
 from orchestrator.workflows.prepare import Prepared
+from orchestrator.workflows.run import Detached
 from tests.support.waiting import wait_for
 
 FIRST, MOVED, AGAIN = (
@@ -179,6 +180,10 @@ def finished(status: str, run_id: str) -> Any:
     return SimpleNamespace(record=SimpleNamespace(status=status, run_id=run_id))
 
 
+def leaving(error: BaseException) -> Any:
+    raise error
+
+
 UNREACHABLE = HostUnreachable("vm runs, and no command ran on it within 30 s", reason="timeout")
 STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted")
 
@@ -321,9 +326,18 @@ def test_who_comes_back_while_a_search_moves_brings_what_was_found(
     assert world.ended == [FIRST], "which that fcctl had not got to"
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_ctrl_c_while_members_are_let_go_names_them(world: World, in_order: bool) -> None:
-    """Also in the half minute in which they may end by themselves."""
+@pytest.mark.parametrize(
+    ("search", "news"),
+    [
+        (lambda: finished("passed", FIRST), f"the search has ended: passed; fcctl results report {FIRST}"),
+        (lambda: leaving(Detached(FIRST)), f"goes on; with all again: fcctl tune --resume {FIRST}"),
+        (lambda: leaving(CapacityError("no stock", hint="wait")), "no stock; wait"),
+        (lambda: leaving(KeyboardInterrupt()), f"run {FIRST} is not complete yet: fcctl pull-results {FIRST}"),
+    ],
+    ids=["ended", "detached", "refused", "Ctrl-C"],
+)
+def test_ctrl_c_while_members_are_let_go_names_them(world: World, search: Callable[[], Any], news: str | None) -> None:
+    """Also in the half minute in which they may end by themselves; and what else there was to be told is told."""
     made = world.conductor()
     made._hub.close = lambda: closed.append("a")  # type: ignore[method-assign]
     closed: list[str] = []
@@ -339,10 +353,11 @@ def test_ctrl_c_while_members_are_let_go_names_them(world: World, in_order: bool
     helper.runs.insert(0, "20261121t081030z-tune-member-b-3fa9c1")  # which is home
     made.members, made._spokes = {"b": helper}, {"b": helper}
     with pytest.raises(KeyboardInterrupt):
-        made._end(in_order=in_order)
-    (said,) = world.said.notes
+        made.conduct(search)
+    *others, said = world.said.notes
     assert said.startswith("left to their own limits: b;")
     assert said.endswith(f": fcctl hosts audit, fcctl cancel {helper.runs[1]}")
+    assert [note.endswith(news) for note in others] == [True]
     assert closed == ["a"], "and the ways are closed"
 
 
