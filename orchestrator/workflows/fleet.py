@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 
-from fcctl_remote import wire
-from orchestrator.domain.fleet import HOST_LINE, JOURNAL, MAX_JOURNAL_BYTES
+from orchestrator.domain.fleet import JOURNAL, MAX_JOURNAL_BYTES
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
 from orchestrator.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped, RunNotFound
@@ -21,6 +19,7 @@ from orchestrator.ports import Observer, Services, Tunnels
 from orchestrator.workflows.fleet_former import Former
 from orchestrator.workflows.fleet_member import Member, on_host
 from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_member
+from orchestrator.workflows.fleet_watching import Watching
 from orchestrator.workflows.fleet_ways import SOON_S, Hub, Spoke
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.prepare import Prepared
@@ -89,6 +88,9 @@ class Conductor:
             spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
             spoke.before, spoke.hopeless = before, self._no_way_to(host.name)
             self.members[host.name] = Member(make, spoke, first, self._again(host), waking, observer, before)
+        for name, runs in (left or {}).items():  # one was a member, and has the search now, which may wait for its end
+            if name not in self.members:
+                self._formers += [former for run_id in runs if (former := self._former(run_id, "the search is there"))]
 
     def _way_to_the_search(self, saved: SavedPlan) -> Hub:
         hub = Hub(self._tunnels, saved.target, self._search_is_there)
@@ -104,6 +106,8 @@ class Conductor:
             spoke.start()
         for member in self.members.values():
             member.start()
+        for former in self._formers:
+            former.start()
         news: str | None = None
         ended = False
         try:
@@ -308,7 +312,10 @@ class Conductor:
     def _end(self, news: str | None, *, in_order: bool) -> None:
         """``news`` of the search, for who does not wait until they are told in full."""
         try:
-            self._let_go(in_order=in_order)
+            try:
+                self._let_go(in_order=in_order)
+            finally:
+                self._close()
         except KeyboardInterrupt:
             if news is not None:
                 self._notes.note(news)
@@ -320,13 +327,14 @@ class Conductor:
                     + (f", fcctl cancel {runs}" if runs else "")
                 )
             raise
-        finally:
-            for former in self._formers:
-                former.close()
-            for way in (*self._spokes.values(), self._hub):
-                way.close()
-            for way in (*self._spokes.values(), self._hub):
-                way.join()
+
+    def _close(self) -> None:
+        for former in self._formers:
+            former.close()
+        for way in (*self._spokes.values(), self._hub):
+            way.close()
+        for way in (*self._spokes.values(), self._hub):
+            way.join()
 
     def _let_go(self, *, in_order: bool) -> None:
         if self._leaving and on_host(self.services.store, self._saved.plan.run_id):
@@ -359,63 +367,6 @@ class Conductor:
             teller.start()
         for member in members:
             member.join()
-
-
-class Watching:
-    """The search's own observer, and an ear for what its log says of the machines."""
-
-    def __init__(
-        self,
-        inner: Observer,
-        heard: Callable[[str], None],
-        followed: Callable[[], None] = lambda: None,
-        *,
-        after: str | None = None,
-    ) -> None:
-        """
-        Args:
-            followed: called whenever its machine says how it goes on.
-            after: what this run of it said before is no news.
-        """
-        self._inner = inner
-        self._heard = heard
-        self._followed = followed
-        self._old = after
-        self._step: tuple[str, str | None] | None = None
-        self._seen = 0
-        self._rest = b""
-
-    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
-        self._followed()
-        step = reply.summary.run_id, reply.log_step
-        if step != self._step:
-            self._step, self._seen, self._rest = step, 0, b""
-        fresh = log_tail if reply.log_offset >= self._seen else log_tail[self._seen - reply.log_offset :]
-        self._seen = max(self._seen, reply.log_offset + len(log_tail))
-        *lines, self._rest = (self._rest + fresh).split(b"\n")
-        self._rest = self._rest[-1000:]
-        is_old = reply.summary.run_id == self._old
-        if is_old and log_tail:
-            self._old = None
-        for line in [] if is_old else lines:
-            if HOST_LINE.fullmatch(line.rstrip(b"\r")):
-                self._heard(line.decode(errors="replace"))
-        self._inner.progress(reply, log_tail)
-
-    def phase(self, name: str, detail: str = "") -> None:
-        self._inner.phase(name, detail)
-
-    def event(self, event: wire.Event) -> None:
-        self._inner.event(event)
-
-    def note(self, message: str) -> None:
-        self._inner.note(message)
-
-    def aside(self) -> AbstractContextManager[None]:
-        return self._inner.aside()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def _in_words(error: FcctlError) -> str:

@@ -178,6 +178,8 @@ class Fleet:
     searches: list[str] = field(default_factory=list)
     stores: list[CountedStore] = field(default_factory=list)
     conductor: Conductor | None = None
+    #: All that the user was told.
+    words: list[str] = field(default_factory=list)
     _parts: dict[str, Part] = field(default_factory=dict)
     _both_since: float | None = None
     #: Searches that there were before the command.
@@ -398,8 +400,9 @@ class Fleet:
                 raise Violation(note)
         if what in ("tune", "resume"):
             self._heard(what, ending, told)
+            self.words += [*told.notes, ending]
             if ending not in ("killed", "nothing"):
-                self._left(ending, "\n".join([*told.notes, ending]))
+                self._left(ending, "\n".join(self.words))
 
     def _in_order(self, told: Told, struck_at: float | None) -> None:
         """Where nothing goes wrong, each machine is in the search, and is let go with it, or at Ctrl-C."""

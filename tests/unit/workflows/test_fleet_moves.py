@@ -129,14 +129,18 @@ class World:
         monkeypatch.setattr(fleet, "run", self._run)
         monkeypatch.setattr(Former, "_is_ended", lambda former: bool(self.ended.append(former.run_id)) or True)
 
-    def conductor(self, run_id: str = FIRST, *before: str, resumed: bool = False) -> Conductor:
+    def conductor(
+        self, run_id: str = FIRST, *before: str, resumed: bool = False, left: dict[str, list[str]] | None = None
+    ) -> Conductor:
         nothing: Any = None
         plans: Any = SimpleNamespace(
             search=SimpleNamespace(saved=self._saved(run_id, A, before), source=None), members=[]
         )
         nothings: list[Any] = [nothing] * 7
         services = Services(self.clock, nothing, self.store, nothing, self.said, *nothings[:6])  # type: ignore[arg-type]
-        made = Conductor(lambda _: services, nothing, nothing, plans, nothing, self.said, {} if resumed else None)
+        made = Conductor(
+            lambda _: services, nothing, nothing, plans, nothing, self.said, left or {} if resumed else None
+        )
         made._hub.start = lambda: None  # type: ignore[method-assign]
         for name in "bc":
             helper: Any = Helper(name)
@@ -359,6 +363,25 @@ def test_ctrl_c_while_members_are_let_go_names_them(world: World, search: Callab
     assert said.endswith(f": fcctl hosts audit, fcctl cancel {helper.runs[1]}")
     assert [note.endswith(news) for note in others] == [True]
     assert closed == ["a"], "and the ways are closed"
+
+
+def test_a_member_that_is_left_on_the_machine_that_has_the_search_now_is_ended(world: World) -> None:
+    """The fcctl before could not reach it, or was killed: the search waits for its end there."""
+    member = "20261121t081130z-tune-member-b-3fa9c1"
+    world.store.plans[member] = {"target": {"name": "a"}}
+    made = world.conductor(MOVED, FIRST, resumed=True, left={"a": [member, AGAIN]})
+    made.conduct(lambda: finished("passed", MOVED))
+    assert world.ended == [member], "the other one is home"
+
+
+def test_ctrl_c_while_the_ways_are_closed_hides_no_news(world: World) -> None:
+    made = world.conductor()
+    for helper in made.members.values():
+        helper.works = False  # type: ignore[misc]
+    made._hub.join = lambda: leaving(KeyboardInterrupt())  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.conduct(lambda: leaving(Detached(FIRST)))
+    assert world.said.notes == [f"the search {FIRST} goes on; with all again: fcctl tune --resume {FIRST}"]
 
 
 # ------------------------------------------------------------------------------------------------- what it was

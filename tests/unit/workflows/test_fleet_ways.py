@@ -17,8 +17,9 @@ from orchestrator.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Passage, Stream
 from orchestrator.reports.live import Silent
 from orchestrator.workflows import fleet_ways
-from orchestrator.workflows.fleet import Conductor, Watching
+from orchestrator.workflows.fleet import Conductor
 from orchestrator.workflows.fleet_member import Impatient
+from orchestrator.workflows.fleet_watching import Watching
 from orchestrator.workflows.fleet_ways import Hub, Spoke
 from tests.support.waiting import wait_for
 
