@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,6 +17,7 @@ from orchestrator.emulator import batch
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.service import LostReply
 
+_LOG = logging.getLogger(__name__)
 MAX_BODY = 4 * 1024 * 1024
 #: ``answer(method, path, query, body)``: the JSON of status 200.
 Answer = Callable[[str, str, dict[str, str], dict[str, Any]], dict[str, Any]]
@@ -38,8 +41,11 @@ class Server(ThreadingHTTPServer):
         # The base class asks the name service who 127.0.0.1 is, which can take seconds.
         self.server_name, self.server_port = "localhost", self.server_address[1]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are nothing to report."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
+        """Clients that hang up are nothing to report. All else is a defect here, which a client sees as a lost reply
+        and tries to live with: it must be found in the log."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            _LOG.exception("a request to the emulator failed")
 
 
 class _Handler(BaseHTTPRequestHandler):

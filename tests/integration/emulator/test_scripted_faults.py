@@ -20,6 +20,8 @@ from google.api_core import exceptions
 from google.auth.exceptions import InvalidOperation
 from google.cloud import compute_v1 as compute
 
+from tests.support.waiting import wait_for
+
 Cloud = tuple[Emulator, Any]
 PROJECT, ZONE = "proj", "us-central1-a"
 
@@ -226,3 +228,24 @@ def test_a_scenario_that_is_wrong(tmp_path: Path, text: str, message: str) -> No
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load(file)
+
+
+def test_a_defect_of_the_emulator_is_in_its_log_and_a_client_that_hangs_up_is_not(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would look like a lost reply, and whoever meets it would never learn why."""
+    emulator, _ = cloud
+    assert emulator._server is not None
+    try:
+        raise ConnectionResetError
+    except ConnectionResetError:
+        emulator._server.handle_error(None, None)
+    assert caplog.text == ""
+
+    def fail(*_: object) -> dict[str, Any]:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(emulator._service, "answer", fail)
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{emulator.url}/compute/v1/projects/{PROJECT}", timeout=60)
+    wait_for(lambda: "RuntimeError: a defect" in caplog.text)

@@ -96,7 +96,8 @@ class World:
 
     def requests(self, action: str) -> int:
         """How many changes of a kind the emulated cloud has carried out or begun."""
-        return sum(row.resource["operationType"] == action for row in self.emulator.world.operations.values())
+        with self.emulator.world.lock:
+            return sum(row.resource["operationType"] == action for row in self.emulator.world.operations.values())
 
 
 def rid() -> str:
