@@ -124,7 +124,7 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
         r"Permission denied",
         (
             "something is not readable, writable or executable for this user: a script needs chmod +x before it is "
-            "sent, or call it with bash"
+            "sent, or call it with bash; if it has that, its disk is mounted noexec: set another `root` for the target"
         ),
     ),
 )

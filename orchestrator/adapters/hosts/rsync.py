@@ -24,7 +24,7 @@ from pathlib import Path
 
 from orchestrator.adapters.hosts import rsync_shim
 from orchestrator.adapters.hosts.transport import Process, Transport, command, printable
-from orchestrator.errors import LinkLost
+from orchestrator.errors import HostError
 
 FLAGS = ("-l", "-t", "-p", "-I", "--from0", "--partial")
 #: rsync gives up by itself after this much silence, seconds; the agent's ticks tell of a dead link much sooner.
@@ -63,6 +63,7 @@ def send(transport: Transport, remote_program: str, shipment: Shipment, watch: W
     Raises:
         RsyncFailed: what rsync said.
         LinkLost: from ``watch``.
+        HostUnusable: no program can be started beside the one that answers calls.
     """
     program = local_program()
     if program is None:
@@ -132,7 +133,7 @@ class _Shell:
         self._listener.bind(str(where))
         self._listener.listen(1)
         self._process: Process | None = None
-        self._lost: LinkLost | None = None
+        self._lost: HostError | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True, name="rsync-shell")
 
     def __enter__(self) -> _Shell:
@@ -169,7 +170,7 @@ class _Shell:
             # rsync was told the destination is ./, so no path of the host's is ever among its words.
             script = command([self._remote_program, *words[1:]], cwd=self._tree_root)
             process = self._process = self._transport.run(script)
-        except LinkLost as error:
+        except HostError as error:
             self._lost = error
             os.close(incoming)
             os.close(outgoing)

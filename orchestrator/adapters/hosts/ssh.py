@@ -11,10 +11,12 @@ from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.ssh_link import Dialer, Link
 from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
 from orchestrator.domain.target import SshTarget
-from orchestrator.errors import LinkLost
+from orchestrator.errors import HostUnusable, LinkLost
 
 #: How long a reader goes without looking at standard error, which shares the channel's window with the output.
 STDERR_EVERY_S = 0.5
+#: How long sshd may take to forget a session that was closed, before a refusal counts.
+SESSION_PATIENCE_S = 2.0
 
 
 class SshProcess:
@@ -123,9 +125,29 @@ class SshTransport:
                 raise
             # The shell ended before it read a word; what it said, and its exit status, tell more.
 
+    def _session(self) -> paramiko.Channel:
+        """A new session of the connection, as soon as sshd is done with one that was closed just now.
+
+        Raises:
+            HostUnusable: it allows no further one.
+        """
+        deadline = time.monotonic() + SESSION_PATIENCE_S
+        while True:
+            try:
+                return self._link.transport.open_session(timeout=self._timeout_s)
+            except paramiko.ChannelException as error:
+                if time.monotonic() >= deadline:
+                    raise HostUnusable(
+                        "sshd there opens no further session on a connection",
+                        cause=f"{printable(error.text)}: MaxSessions of its configuration is too low; files are sent "
+                        "beside what starts and watches runs, which takes 2",
+                        hint="there, as root: set MaxSessions 10 in /etc/ssh/sshd_config, then systemctl reload ssh",
+                    ) from None
+            time.sleep(0.05)
+
     def run(self, script: str) -> Process:
         try:
-            channel = self._link.transport.open_session(timeout=self._timeout_s)
+            channel = self._session()
             channel.settimeout(self._timeout_s)
             channel.exec_command(LOADER)
             process = SshProcess(channel)

@@ -82,3 +82,16 @@ def test_no_room_for_the_source(workspace: Workspace, sshd: LoopbackSshd) -> Non
     sshd.settings = ()
     sshd.restart()
     workspace.fcctl("run", "hello", "--on", "box")
+
+
+def test_a_machine_that_allows_one_session_a_connection(workspace: Workspace, sshd: LoopbackSshd) -> None:
+    """It can run what fits into the calls of the one session; more is refused with the cure, and not tried for ever."""
+    sshd.settings = ("MaxSessions 1",)
+    sshd.restart()
+    workspace.fcctl("run", "hello", "--on", "box")
+    (workspace.root / "weights.bin").write_bytes(os.urandom(8 * 1024 * 1024))
+    done = workspace.fcctl("run", "hello", "--on", "box", check=6)
+    assert "error: sshd there opens no further session on a connection\n" in done.stderr
+    assert "MaxSessions 10" in done.stderr
+    assert "reconnecting" not in done.stderr
+    assert workspace.active() == []
