@@ -57,6 +57,18 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
     assert f"fcctl attach {RUN}" in (lost.value.hint or "")
 
 
+@pytest.mark.parametrize(("submitted", "outcome"), [(False, None), (True, "abandoned")])
+def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> None:
+    driver: Any = SimpleNamespace(
+        launch=raising(UNREACHABLE), submitted=submitted, run_id=RUN, abandon=lambda *_: None,
+        state=SimpleNamespace(without_outcome=outcome),
+    )  # fmt: skip
+    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
+    with pytest.raises(HostUnreachable) as refused:
+        runs.see_home(driver, ends, ends)
+    assert refused.value is UNREACHABLE
+
+
 @pytest.mark.parametrize("unknown", [CloudError("no answer from the cloud"), AuthError("log in", hint="gcloud auth")])
 def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(
     monkeypatch: pytest.MonkeyPatch, unknown: FcctlError
