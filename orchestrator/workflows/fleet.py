@@ -326,6 +326,8 @@ class Conductor:
                     f"left to their own limits: {', '.join(m.name for m in left)}; see to them with: fcctl hosts audit"
                     + (f", fcctl cancel {runs}" if runs else "")
                 )
+            for former in self._formers:
+                former.tell()
             raise
 
     def _close(self) -> None:

@@ -47,6 +47,10 @@ class Former:
         """Wait until it is ended, or one more attempt to reach its machine has failed: then say that."""
         self._closed.set()
         self._thread.join()
+        self.tell()
+
+    def tell(self) -> None:
+        """Say that it is not ended, if it is not."""
         if not self._is_over:
             self._heard.note(
                 f"out of reach: what it has of the search may go on; end it with: fcctl cancel {self.run_id}"

@@ -103,5 +103,6 @@ def go_on_with(
     except KeyboardInterrupt:
         raise Detached(run_id) from None
     except (HostUnreachable, LinkLost) as lost:
-        hint = f"the search goes on without the link; come back with: fcctl tune --resume {run_id}"
+        first = f"{lost.hint}; then" if lost.hint else "the search goes on without the link; come back with"
+        hint = f"{first}: fcctl tune --resume {run_id}"
         raise LinkLost(lost.message, cause=lost.cause, hint=hint) from lost

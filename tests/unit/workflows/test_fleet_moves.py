@@ -365,6 +365,24 @@ def test_ctrl_c_while_members_are_let_go_names_them(world: World, search: Callab
     assert closed == ["a"], "and the ways are closed"
 
 
+def test_ctrl_c_while_a_former_machine_is_waited_for_names_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world.conductor()
+    made._hub.journal = FOUND
+    monkeypatch.setattr(Former, "_is_ended", lambda _: False)
+    monkeypatch.setattr(Former, "end", lambda _: leaving(KeyboardInterrupt()))
+
+    def runs() -> Any:
+        made._at_work()
+        return finished("passed", MOVED)
+
+    world.runs = [runs]
+    with pytest.raises(KeyboardInterrupt):
+        made.conduct(is_lost(STOPPED))
+    made._formers[0]._thread.join()
+    assert world.said.notes[-1].endswith(f"end it with: fcctl cancel {FIRST}")
+    assert world.said.notes[-2].endswith(f"fcctl results report {MOVED}")
+
+
 def test_a_member_that_is_left_on_the_machine_that_has_the_search_now_is_ended(world: World) -> None:
     """The fcctl before could not reach it, or was killed: the search waits for its end there."""
     member = "20261121t081130z-tune-member-b-3fa9c1"
@@ -479,13 +497,20 @@ def test_what_moved_is_not_gone_on_with_where_it_was(
     assert (MOVED in (refused.value.hint or "")) == (moved is not None)
 
 
-def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cure", "says"), [(None, "goes on without the link"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
+)
+def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
+    monkeypatch: pytest.MonkeyPatch, cure: str | None, says: str
+) -> None:
     @contextmanager
     def resumed(*_: object, **__: object) -> Iterator[Any]:
-        yield SimpleNamespace(finish=is_lost(UNREACHABLE))
+        yield SimpleNamespace(finish=is_lost(HostUnreachable("no way in", reason="key", hint=cure)))
 
     monkeypatch.setattr(fleet_resume, "resumed", resumed)
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
         fleet_resume.go_on_with(services, FIRST, lambda _: None, lambda: None)
-    assert f"fcctl tune --resume {FIRST}" in (lost.value.hint or "")
+    hint = lost.value.hint or ""
+    assert says in hint
+    assert hint.endswith(f"fcctl tune --resume {FIRST}")
