@@ -16,6 +16,10 @@ from orchestrator.reports.summary.profiles import DRAM_TARGET_PCT, TENSOR_TARGET
 GOOD = ("passed", "met", "skipped")
 
 
+#: Heads benchmarks that are of no common case: each has a name of its own, and which is fastest says little.
+UNNAMED = "all timings"
+
+
 @dataclass(frozen=True)
 class Levers:
     """The findings for one kernel over all its profiled shapes: at most three, the largest impact first."""
@@ -51,7 +55,7 @@ def heading(table: Table, report: Report | None = None) -> str:
     sizes = ",".join(str(shape[k]) for k in "BHSD") if shape else ""
     name = table.case if not sizes or table.case == sizes else f"{table.case} ({sizes})"
     machine = f"on {table.machine}" if report is not None and len(report.gpus) > 1 else ""
-    return ", ".join(w for w in (name or "all timings", table.mode, machine) if w)
+    return ", ".join(w for w in (name or UNNAMED, table.mode, machine) if w)
 
 
 def reach(row: Row) -> str:
@@ -123,7 +127,7 @@ def verdict(report: Report) -> Iterator[str]:
     table = report.headline
     if table is not None and table.ours:
         best = table.ours[0]
-        said = f"{best.label} takes {microseconds(best.typical)} {unit(table)} on {heading(table, report)}"
+        said = _typical(table, best, heading(table, report))
         compared = [
             f"{speedup(best.against.get(key))} against {name}"
             for key, name in (("math", "SDPA math"), ("flash", "SDPA flash"))
@@ -138,6 +142,15 @@ def verdict(report: Report) -> Iterator[str]:
     if judged:
         met = sum(t.verdict == "met" for t in judged)
         yield f"{met} of {len(judged)} targets met."
+
+
+def _typical(table: Table, best: Row, place: str) -> str:
+    """What the fastest takes, and of what: of a case, or of benchmarks that only share a program."""
+    takes = f"takes {microseconds(best.typical)} {unit(table)}"
+    if not place.startswith(UNNAMED):
+        return f"{best.label} {takes} on {place}"
+    among = f", the shortest of {len(table.ours)} timings," if len(table.ours) > 1 else ""
+    return f"{best.label}{among} {takes}{place.removeprefix(UNNAMED)}"
 
 
 def run_facts(run: RunPart) -> list[tuple[str, str]]:

@@ -160,6 +160,17 @@ def test_a_document_of_any_benchmark_tool_is_a_table_too(tmp_path: Path) -> None
     assert [c.name for c in charts(made)] == ["ladder", "cost"]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["copy"], "copy takes 20.00 µs."), (["triad", "copy"], "triad, the shortest of 2 timings, takes 10.00 µs.")],
+)
+def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names: list[str], said: str) -> None:
+    times = {"triad": 10.0, "copy": 20.0}
+    entries = [{"name": name, "unit": "us", "stats": {"n": 5, "p50": times[name]}} for name in names]
+    report = build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": entries}})])
+    assert said in list(words.verdict(report))
+
+
 def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
     made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[])])
     text = page.render(made, charts(made))
