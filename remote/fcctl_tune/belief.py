@@ -5,6 +5,9 @@ parameter's value adds on average, which a handful of trials can tell, and a sma
 al., "Extremely randomized trees", 2006), which finds cliffs and what only matters together. The more is known, the more
 the forest counts. To the forest a configuration that failed has no speed at all; the effects leave it out, so that one
 crash does not speak against each of its values.
+
+A proposal asks once, about all its candidates, so the forest is never kept: all its trees grow at once, a level at a
+time, and the candidates go down with them. On several GPUs a search proposes dozens of times a second.
 """
 
 from __future__ import annotations
@@ -12,109 +15,185 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, List, Sequence
 
 from fcctl_tune.records import TrialRecord
-from fcctl_tune.space import Params, Space, Value
+from fcctl_tune.space import Params, Space
 
-TREES = 10
-#: Parameters at which a tree tries a split, each at a random place; the best is kept.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+    Bools = npt.NDArray[np.bool_]
+
+TREES = 20
+#: Parameters at which a node tries a split, each at a random place; the best is kept.
 SPLITS = 3
 #: So many timed trials count as much for the forest as for the effects.
 EVEN = 16
 #: Sweeps that fit the effects, and trials by which a value is drawn towards no effect.
 SWEEPS, SHRINK = 4, 1.0
-#: How many standard deviations of the trees count, in the beginning, in favour of what they do not agree on.
-CURIOSITY = 2.0
-
-Effects = Dict[Tuple[str, Value], float]
-#: A value, or: parameter, level up to which it goes left, the two sides.
-Tree = Union[float, Tuple[int, float, "Tree", "Tree"]]
-Row = Tuple[int, ...]
+#: A budget of so many trials is too small for curiosity.
+SMALL = 10
 
 
 @dataclass(frozen=True)
 class Belief:
-    levels: Tuple[Tuple[str, Mapping[Value, int]], ...]
-    effects: Mapping[Tuple[str, Value], float]
-    forest: Tuple[Tree, ...]
-    weight: float  # of the forest
+    """``rows`` has the levels of every trial that came to something, the timed ones first; ``targets`` their speed, in
+    standard deviations from the mean of those that were timed."""
+
+    space: Space
+    rows: Ints
+    targets: Floats
+    timed: int
 
     @classmethod
-    def of(cls, space: Space, records: Sequence[TrialRecord], rng: random.Random) -> Belief:
+    def of(cls, space: Space, records: Sequence[TrialRecord]) -> Belief:
         """From at least one record that was timed."""
+        import numpy as np
+
         timed = [r for r in records if r.is_timed and r.value is not None]
         failed = [r for r in records if r.is_invalid]
-        values = [r.value or 0.0 for r in timed]
-        least = min(values)
-        speeds = [least / value for value in values]
-        mean = math.fsum(speeds) / len(speeds)
-        scale = math.sqrt(math.fsum((s - mean) ** 2 for s in speeds) / len(speeds)) or 1.0
-        targets = [(s - mean) / scale for s in speeds]
-        levels = tuple((p.name, {v: i for i, v in enumerate(p.ordered)}) for p in space.parameters)
-        rows = [_row(levels, r.params) for r in (*timed, *failed)]
-        grown = targets + [-mean / scale] * len(failed)
-        forest = tuple(_grown(rows, grown, list(range(len(rows))), rng) for _ in range(TREES))
-        effects = _effects(space, [r.params for r in timed], targets)
-        return cls(levels, effects, forest, len(timed) / (len(timed) + EVEN))
+        values = np.array([r.value for r in timed], float)
+        speeds = values.min() / values
+        scale = float(speeds.std()) or 1.0
+        targets = np.concatenate([speeds, np.zeros(len(failed))]) - speeds.mean()
+        return cls(space, _levels(space, [r.params for r in (*timed, *failed)]), targets / scale, len(timed))
 
-    def promise(self, params: Params, curiosity: float) -> float:
-        """How promising a configuration is: higher is faster or, so much as ``curiosity`` counts it, less known."""
-        row = _row(self.levels, params)
-        found = [_looked_up(tree, row) for tree in self.forest]
-        mean = sum(found) / len(found)
-        doubt = math.sqrt(sum((f - mean) ** 2 for f in found) / len(found))
-        added = sum(self.effects.get(item, 0.0) for item in params.items())
-        return self.weight * mean + (1 - self.weight) * added + curiosity * doubt
+    def promises(self, many: Sequence[Params], curiosity: float, rng: random.Random) -> List[float]:
+        """How promising each configuration is: higher is faster or, so much as ``curiosity`` counts it, less known."""
+        import numpy as np
+
+        asked = _levels(self.space, many)
+        found = forest(self.rows, self.targets, asked, np.random.RandomState(rng.getrandbits(32)))
+        added = effects(self.rows[: self.timed], self.targets[: self.timed], asked)
+        weight = self.timed / (self.timed + EVEN)
+        promise = weight * found.mean(axis=0) + (1 - weight) * added + curiosity * found.std(axis=0)
+        return [float(one) for one in promise]
 
 
-def _row(levels: Sequence[Tuple[str, Mapping[Value, int]]], params: Params) -> Row:
-    return tuple([places[params[name]] for name, places in levels])
+def curiosity(number: int, budget: int) -> float:
+    """How many standard deviations of the trees count in favour of what they do not agree on: more where the budget
+    leaves time to make something of it, and less and less towards its end."""
+    return max(1.0, math.log2(budget / SMALL)) * max(0.0, 1.0 - number / budget)
 
 
-def _effects(space: Space, params: Sequence[Params], targets: Sequence[float]) -> Effects:
-    """Of each value of each parameter, fitted in turns to what the others leave."""
-    groups: Dict[Tuple[str, Value], List[int]] = {}
-    for name in space.names:
-        for i, one in enumerate(params):
-            groups.setdefault((name, one[name]), []).append(i)
-    left, effects = list(targets), dict.fromkeys(groups, 0.0)
+def _levels(space: Space, many: Sequence[Params]) -> Ints:
+    """A row for each configuration: the place of each of its values in the parameter's order."""
+    import numpy as np
+
+    places = [{value: place for place, value in enumerate(p.ordered)} for p in space.parameters]
+    rows = [[known[one[p.name]] for p, known in zip(space.parameters, places)] for one in many]  # noqa: B905
+    return np.array(rows, np.int64).reshape(len(many), len(places))
+
+
+def effects(rows: Ints, targets: Floats, asked: Ints) -> Floats:
+    """What the values of each of ``asked`` add together, each fitted in turns to what the others leave."""
+    import numpy as np
+
+    counts = [np.bincount(column) for column in rows.T]
+    found = [np.zeros(len(count)) for count in counts]
+    left = targets.copy()
     for _ in range(SWEEPS):
-        for item, places in groups.items():
-            step = sum([left[i] for i in places]) / (len(places) + SHRINK)
-            effects[item] += step
-            for i in places:
-                left[i] -= step
-    return effects
+        for place, column in enumerate(rows.T):
+            step = np.bincount(column, left) / (counts[place] + SHRINK)
+            found[place] += step
+            left -= step[column]
+    added = np.zeros(len(asked))
+    for column, effect in zip(asked.T, found):  # noqa: B905
+        is_known = column < len(effect)
+        added[is_known] += effect[column[is_known]]
+    return added
 
 
-def _grown(rows: Sequence[Row], targets: Sequence[float], places: List[int], rng: random.Random) -> Tree:
-    """A tree over ``places`` down to single rows, or to rows that no parameter tells apart."""
-    total = sum([targets[i] for i in places])
-    best: Tuple[float, int, float, List[int]] = (-1.0, 0, 0.0, [])
-    tried = 0
-    for column in rng.sample(range(len(rows[0])), len(rows[0])) if len(places) > 1 else ():
-        here = [rows[i][column] for i in places]
-        low, high = min(here), max(here)
-        if low == high:
-            continue
-        limit = low + rng.random() * (high - low)
-        left = [i for i in places if rows[i][column] <= limit]
-        part, rest = sum([targets[i] for i in left]), len(places) - len(left)
-        gain = part * part / len(left) + (total - part) ** 2 / rest
-        if gain > best[0]:
-            best = (gain, column, limit, left)
-        tried += 1
-        if tried == SPLITS:
-            break
-    gain, column, limit, left = best
-    if not left:
-        return total / len(places)
-    right = [i for i in places if rows[i][column] > limit]
-    return (column, limit, _grown(rows, targets, left, rng), _grown(rows, targets, right, rng))
+def forest(rows: Ints, targets: Floats, asked: Ints, chance: np.random.RandomState) -> Floats:
+    """What each of :data:`TREES` trees over ``rows`` says of each of ``asked``: [tree, asked].
+
+    A tree goes down to single rows, or to rows that no parameter tells apart.
+    """
+    import numpy as np
+
+    level = _Level.of(
+        rows=np.tile(rows, (TREES, 1)),
+        targets=np.tile(targets, TREES),
+        sizes=np.full(TREES, len(rows)),
+        asked=np.tile(asked, (TREES, 1)),
+        places=np.repeat(np.arange(TREES), len(asked)),
+    )
+    said, who = np.zeros(TREES * len(asked)), np.arange(TREES * len(asked))
+    while len(who):
+        value, is_leaf = level.means, (level.low == level.high).all(axis=1)
+        ends = is_leaf[level.places]
+        said[who[ends]] = value[level.places[ends]]
+        who = who[~ends]
+        if len(who):
+            level = level.grown(~is_leaf).split(chance)
+    return said.reshape(TREES, len(asked))
 
 
-def _looked_up(tree: Tree, row: Row) -> float:
-    while isinstance(tree, tuple):
-        tree = tree[2] if row[tree[0]] <= tree[1] else tree[3]
-    return tree
+@dataclass(frozen=True)
+class _Level:
+    """The nodes of all trees at one depth: ``rows`` and ``targets`` node by node, so many as ``sizes`` says, from
+    ``low`` to ``high`` in each parameter; and the node (``places``) that each of ``asked`` has come to."""
+
+    rows: Ints
+    targets: Floats
+    sizes: Ints
+    asked: Ints
+    places: Ints
+    low: Ints
+    high: Ints
+
+    @classmethod
+    def of(cls, rows: Ints, targets: Floats, sizes: Ints, asked: Ints, places: Ints) -> _Level:
+        import numpy as np
+
+        starts = np.cumsum(sizes) - sizes
+        low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
+        return cls(rows, targets, sizes, asked, places, low, high)
+
+    @property
+    def means(self) -> Floats:
+        return self._sums(self.targets) / self.sizes
+
+    def _sums(self, column: Floats) -> Floats:
+        """Of each node."""
+        import numpy as np
+
+        return np.add.reduceat(column, np.cumsum(self.sizes) - self.sizes)
+
+    def grown(self, wanted: Bools) -> _Level:
+        """Those of the nodes ``wanted`` that somebody has come to; who came to others is left out."""
+        import numpy as np
+
+        came = wanted[self.places]
+        kept = np.bincount(self.places[came], minlength=len(self.sizes)) > 0
+        rows, places = np.repeat(kept, self.sizes), (np.cumsum(kept) - 1)[self.places[came]]
+        low, high = self.low[kept], self.high[kept]
+        return _Level(self.rows[rows], self.targets[rows], self.sizes[kept], self.asked[came], places, low, high)
+
+    def split(self, chance: np.random.RandomState) -> _Level:
+        """Its children, two of each node, by the best of a few random cuts."""
+        import numpy as np
+
+        count = len(self.sizes)
+        nodes, row = np.arange(count), np.arange(len(self.rows))
+        node, total = np.repeat(nodes, self.sizes), self._sums(self.targets)
+        order = np.where(self.low == self.high, 2.0, chance.random_sample(self.low.shape)).argsort(axis=1)
+        best, column, limit = np.full(count, -1.0), np.zeros(count, np.int64), np.zeros(count)
+        for place in range(min(SPLITS, order.shape[1])):
+            tried = order[:, place]
+            bottom, top = self.low[nodes, tried], self.high[nodes, tried]
+            cut = bottom + chance.random_sample(count) * (top - bottom)
+            goes_left = (self.rows[row, tried[node]] <= cut[node]).astype(float)
+            lefts, part = self._sums(goes_left), self._sums(goes_left * self.targets)
+            rest = np.maximum(1.0, self.sizes - lefts)  # none where it is no cut, which is not taken
+            gain = np.where(top > bottom, part**2 / lefts + (total - part) ** 2 / rest, -1.0)
+            better = gain > best
+            best[better], column[better], limit[better] = gain[better], tried[better], cut[better]
+        child = 2 * node + (self.rows[row, column[node]] > limit[node])
+        there, sizes = child.argsort(kind="stable"), np.bincount(child, minlength=2 * count)
+        goes_right = self.asked[np.arange(len(self.asked)), column[self.places]] > limit[self.places]
+        return _Level.of(self.rows[there], self.targets[there], sizes, self.asked, 2 * self.places + goes_right)

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import AbstractSet, Iterable, Optional, Protocol, Sequence, Tuple
 
-from fcctl_tune.belief import CURIOSITY, Belief
+from fcctl_tune.belief import Belief, curiosity
 from fcctl_tune.errors import TuneError
 from fcctl_tune.records import TrialRecord, ranked
 from fcctl_tune.space import Parameter, Params, Space
@@ -116,12 +116,12 @@ class Evolution:
             return self._spread(history, rng)
         if rng.random() < CHANCE:
             return Random().propose(history, rng)
-        litter = {history.space.key(one.params): one for one in self._litter(history, parents, rng)}
+        litter = list({history.space.key(one.params): one for one in self._litter(history, parents, rng)}.values())
         if not litter:
             return None
-        belief = Belief.of(history.space, history.records, rng)
-        curiosity = CURIOSITY * max(0.0, 1.0 - history.number / history.budget)
-        return max(litter.values(), key=lambda one: belief.promise(one.params, curiosity))
+        belief, doubts = Belief.of(history.space, history.records), curiosity(history.number, history.budget)
+        promises = belief.promises([one.params for one in litter], doubts, rng)
+        return litter[promises.index(max(promises))]
 
     def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
         """Of a few random ones, that whose values have been tried least."""

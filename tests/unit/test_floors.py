@@ -42,7 +42,7 @@ WHERE_NO_SEARCH_RUNS = (
     "__init__.py", "errors.py", "halving.py", "landscape.py", "records.py", "replay.py", "search.py", "space.py",
     "spec.py",
 )  # fmt: skip
-LIBRARIES_OF_A_SEARCH = {"optuna", "dask", "distributed", "tornado", "yaml"}
+LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "yaml"}
 #: Modules that are only imported where their libraries are known to be.
 NEED_THEM_AT_ONCE = ("storage.py",)
 #: Needed before there is a workspace, and so before app.py can wire anything.
