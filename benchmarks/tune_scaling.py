@@ -1,16 +1,17 @@
 """How much sooner a search ends on more GPUs of one machine.
 
-    python benchmarks/tune_scaling.py [--gpus 1,2,4] [--trials 128] [--variant flagship] [--built] [-- --full]
+    python benchmarks/tune_scaling.py [--gpus 1,2,4] [--trials 384] [--variant flagship] [--rounds 3] [--built] [-- ..]
 
 For each count the same search from nothing, on the first so many of the GPUs that are visible: random proposals, which
 do not depend on what was found, so that each count has the same trials. Each GPU comes with the same number of
 processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do: whole
-cores, so that a search on few GPUs has no core to itself that a search on all of them must share. With
-``--built`` each count searches once more with what the last one built, so that the GPUs are measured, too, and not only
-the compilers.
+cores, so that a search on few GPUs has no core to itself that a search on all of them must share. A machine's own speed
+changes from minute to minute: ``--rounds`` go through the counts so many times, and the median of their ratios counts.
+With ``--built`` each count searches once more with what the last one built, so that the GPUs are measured, too, and not
+only the compilers.
 
-Exit code 1 if in one of the tables two GPUs do less than 1.8 times or four less than 3.4 times as many trials a minute
-as one.
+Exit code 1 if two GPUs do less than 1.8 times or four less than 3.4 times as many trials a minute as one, in what is
+built from nothing or in what was built before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -115,31 +117,39 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def measure(
-    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], built: bool
+    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], rounds: int, built: bool
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """What is measured, in words, and a document for each count: from nothing, and of trials that are ``built``."""
-    with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
 
-        def search(count: int, what: str, work: str) -> dict[str, Any]:
-            document = bench.search(found[:count], Path(name, f"{what}-{count}"), Path(name, work))
-            print(f"{what}, {count} GPUs: {document['effort']}", file=sys.stderr)
-            return document
+    def search(count: int, what: str, folder: Path, work: str) -> dict[str, Any]:
+        document = bench.search(found[:count], folder / f"{what}-{count}", folder / work)
+        print(f"{what}, {count} GPUs: {document['effort']}", file=sys.stderr)
+        return document
 
-        yield "from nothing", [search(count, "cold", f"work-{count}") for count in counts]
-        if built:
-            yield "all of them built before", [search(count, "built", f"work-{counts[-1]}") for count in counts]
+    for n in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
+            folder = Path(name)
+            order = counts if n % 2 == 0 else counts[::-1]
+            cold = {count: search(count, "cold", folder, f"work-{count}") for count in order}
+            yield "from nothing", [cold[count] for count in counts]
+            if built:
+                work = f"work-{counts[-1]}"
+                yield "all of them built before", [search(count, "built", folder, work) for count in counts]
 
 
-def is_short(counts: Sequence[int], rates: Sequence[float]) -> bool:
-    """Whether a count of GPUs does fewer trials a minute than are due of it."""
-    times = {n: rate / rates[0] for n, rate in zip(counts, rates, strict=True)}
-    return any(times[n] < due for n, due in TARGETS.items() if n in times and counts[0] == 1)
+def verdict(what: str, counts: Sequence[int], rounds: Sequence[Sequence[float]]) -> tuple[str, bool]:
+    """Trials a minute of each count and round -> a line, and whether a count does less than is due of it."""
+    times = {n: statistics.median(r[i] / r[0] for r in rounds) for i, n in enumerate(counts)}
+    short = counts[0] == 1 and any(times[n] < due for n, due in TARGETS.items() if n in times)
+    figures = ", ".join(f"{n} GPUs {times[n]:.2f} times" for n in counts[1:])
+    return f"{what}, median of {len(rounds)}: {figures}", short
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", default="1,2,4", help="counts to compare; the first is what the others are times of")
-    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--trials", type=int, default=384)
+    parser.add_argument("--rounds", type=int, default=1, help="through all counts; there and back")
     parser.add_argument("--spec", type=Path, default=ROOT / "tune" / "flashcore.yaml", help="YAML or JSON")
     parser.add_argument("--variant", help="one of the names under the file's `variants`")
     parser.add_argument("--cwd", type=Path, default=ROOT, help="where its commands run")
@@ -162,17 +172,20 @@ def main() -> int:
         json.dump(spec, file)
         file.flush()
         bench = Bench(file.name, options.cwd, whole, options.more, share)
-        tables = {}
-        short = False
+        tables: dict[str, list[list[dict[str, Any]]]] = {}
         print(f"{found[0].model}; {machine()}; {spec['tune']} {options.variant or ''}, {options.trials} trials")
-        for what, documents in measure(bench, counts, found, options.built):
-            tables[what] = documents
-            rates = [document["effort"]["trials_per_minute"] for document in documents]
-            short |= is_short(counts, rates)
-            rows = [row(n, share * n, d, rates[0]) for n, d in zip(counts, documents, strict=True)]
+        for what, documents in measure(bench, counts, found, options.rounds, options.built):
+            tables.setdefault(what, []).append(documents)
+            one = documents[0]["effort"]["trials_per_minute"]
+            rows = [row(n, share * n, d, one) for n, d in zip(counts, documents, strict=True)]
             print(f"{what}:\n{table(rows)}", flush=True)
             if options.json is not None:
                 options.json.write_text(json.dumps({"gpu": found[0].model, "counts": counts, "searches": tables}))
+    short = False
+    for what, rounds in tables.items():
+        line, is_short = verdict(what, counts, [[d["effort"]["trials_per_minute"] for d in r] for r in rounds])
+        print(line)
+        short |= is_short
     return 1 if short else 0
 
 
