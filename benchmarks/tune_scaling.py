@@ -7,6 +7,10 @@ do not depend on what was found, so that each count has the same trials. Each GP
 processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do: whole
 cores, so that a search on few GPUs has no core to itself that a search on all of them must share. A machine's own speed
 changes from minute to minute: ``--rounds`` go through the counts so many times, and the median of their ratios counts.
+The more processors of a machine work, the slower is each: with ``--busy`` all of them do all the time, since the GPUs
+that a count leaves have searches of their own. So the first says what a machine's second GPU brings, the other what
+becomes of a GPU and its processors in a search on many.
+
 With ``--built`` each count searches once more with what the last one built, so that the GPUs are measured, too, and not
 only the compilers.
 
@@ -25,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +60,16 @@ class Bench:
     arguments: Sequence[str]
     processors: int  # for each GPU
 
-    def search(self, gpus: Sequence[devices.Device], out: Path, work: Path) -> dict[str, Any]:
-        """The ``tuning`` document of a search on ``gpus``, with ``command_s``. Raises: SystemExit."""
+    def search(self, gpus: Sequence[devices.Device], first: int, out: Path, work: Path) -> dict[str, Any]:
+        """The ``tuning`` document of a search on ``gpus``, the machine's from the ``first`` on, with ``command_s``.
+
+        Raises:
+            SystemExit: it failed.
+        """
         argv = [sys.executable, "-m", "fcctl_tune", "run", self.spec, "--out", str(out), "--work", str(work)]
         visible = ",".join(d.uuid for d in gpus)
-        keep = by_core(os.sched_getaffinity(0))[: self.processors * len(gpus)]
+        begin, end = self.processors * first, self.processors * (first + len(gpus))
+        keep = by_core(os.sched_getaffinity(0))[begin:end]
         env = {**self.env, "CUDA_VISIBLE_DEVICES": visible, "FLASHCORE_CACHE": str(work / "cache")}
         started = time.monotonic()
         done = subprocess.run(
@@ -117,14 +127,23 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def measure(
-    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], rounds: int, built: bool
+    bench: Bench, counts: Sequence[int], found: Sequence[devices.Device], rounds: int, built: bool, busy: bool
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What is measured, in words, and a document for each count: from nothing, and of trials that are ``built``."""
+    """What is measured, in words, and a document for each count: from nothing, and of trials that are ``built``. If the
+    machine is to be ``busy``, it is one of as many searches as there is room for, with the means of their figures."""
 
     def search(count: int, what: str, folder: Path, work: str) -> dict[str, Any]:
-        document = bench.search(found[:count], folder / f"{what}-{count}", folder / work)
-        print(f"{what}, {count} GPUs: {document['effort']}", file=sys.stderr)
-        return document
+        def one(first: int) -> dict[str, Any]:
+            own = f"{what}-{count}-{first}"
+            return bench.search(found[first : first + count], first, folder / own, folder / f"{work}-{first}")
+
+        firsts = range(0, max(counts) - count + 1, count) if busy else range(1)
+        with ThreadPoolExecutor(len(firsts)) as pool:
+            documents = list(pool.map(one, firsts))
+        efforts = [document["effort"] for document in documents]
+        effort = {name: statistics.mean(e[name] or 0.0 for e in efforts) for name in efforts[0]}
+        print(f"{what}, {len(efforts)} x {count} GPUs: {effort}", file=sys.stderr)
+        return {**documents[0], "effort": effort}
 
     for n in range(rounds):
         with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
@@ -154,7 +173,9 @@ def main() -> int:
     parser.add_argument("--variant", help="one of the names under the file's `variants`")
     parser.add_argument("--cwd", type=Path, default=ROOT, help="where its commands run")
     parser.add_argument("--processors", type=int, help="for each GPU; default: an even share")
-    parser.add_argument("--built", action="store_true", help="and once more with everything built")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--busy", action="store_true", help="fewer GPUs are one of several searches at once")
+    kind.add_argument("--built", action="store_true", help="and once more with everything built")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the searches' documents there")
     parser.add_argument("more", nargs="*", help="further arguments of fcctl_tune run, after --")
     options = parser.parse_args()
@@ -174,7 +195,7 @@ def main() -> int:
         bench = Bench(file.name, options.cwd, whole, options.more, share)
         tables: dict[str, list[list[dict[str, Any]]]] = {}
         print(f"{found[0].model}; {machine()}; {spec['tune']} {options.variant or ''}, {options.trials} trials")
-        for what, documents in measure(bench, counts, found, options.rounds, options.built):
+        for what, documents in measure(bench, counts, found, options.rounds, options.built, options.busy):
             tables.setdefault(what, []).append(documents)
             one = documents[0]["effort"]["trials_per_minute"]
             rows = [row(n, share * n, d, one) for n, d in zip(counts, documents, strict=True)]
