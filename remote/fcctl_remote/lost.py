@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
 from fcctl_remote import files, process, progress, runs, wire
@@ -92,10 +92,12 @@ def finalise(run: RunLayout) -> None:
             message += "; %d process%s it left behind %s killed" % (
                 killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
             )  # fmt: skip
-    _conclude(run, _outcome(plan, state, message, restarted))
+    _conclude(run, _outcome(run, plan, state, message, restarted))
 
 
-def _outcome(plan: wire.RunPlan, state: Optional[progress.State], message: str, restarted: bool) -> wire.Outcome:
+def _outcome(
+    run: RunLayout, plan: wire.RunPlan, state: Optional[progress.State], message: str, restarted: bool
+) -> wire.Outcome:
     outcome = runs.unstarted_outcome(plan, "lost", message)
     if state is None:
         return outcome
@@ -103,14 +105,17 @@ def _outcome(plan: wire.RunPlan, state: Optional[progress.State], message: str, 
     outcome.host = state.host
     steps = list(state.steps)
     if len(steps) < len(plan.steps) and state.summary.step == plan.steps[len(steps)].id:
-        steps.append(_interrupted(plan.steps[len(steps)], state, restarted))
+        steps.append(_interrupted(run, plan.steps[len(steps)], state, restarted))
     outcome.steps = steps + runs.skipped(plan.steps[len(steps) :])
     return outcome
 
 
-def _interrupted(spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
+def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
+    """It worked until the last heartbeat at least, or until it last printed something."""
     started = state.summary.step_started
     seen = state.summary.heartbeat or started
+    with suppress(OSError):
+        seen = max(seen or 0.0, os.stat(run.step(spec.id).log).st_mtime)
     return wire.StepResult(
         id=spec.id,
         status="failed",

@@ -153,7 +153,9 @@ def test_a_second_supervisor_runs_no_step_again(host: Host, agent: Agent) -> Non
 @pytest.mark.parametrize("noticed_by", ["agent", "telemetry"])
 def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: Agent, noticed_by: str) -> None:
     run_id = agent.submit(
-        step("done", "echo one"), step("busy", "setsid sleep 300 & echo up; sleep 301"), step("never", "echo never")
+        step("done", "echo one"),
+        step("busy", "setsid sleep 300 & sleep 0.4; echo up; sleep 301"),
+        step("never", "echo never"),
     )
     wait_for(lambda: _is_up(host, run_id, "busy"))
     if noticed_by == "agent":
@@ -168,6 +170,7 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
     assert (outcome.status, outcome.exit_code) == ("lost", 100)
     assert (done.status, busy.status, never.status) == ("passed", "failed", "skipped")
     assert busy.message == "the host program died"
+    assert busy.duration_s > 0.3  # by what it printed, before there was a heartbeat
     assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
     events, log = agent.follow(run_id, log_step="done")
     assert (events[-1].type, log) == ("run_finished", b"one\n")
