@@ -124,10 +124,9 @@ class tab:
         return self.page
 
     def __exit__(self, *error: object) -> None:
-        complaints = list(self.complaints)  # to close a page that is just being loaded makes another
         self._context.close()
         if error[0] is None:
-            assert complaints == []
+            assert self.complaints == []
 
 
 def listen(page: Any, complaints: list[str], base: str) -> None:
@@ -136,4 +135,8 @@ def listen(page: Any, complaints: list[str], base: str) -> None:
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss())
     page.on("request", lambda r: r.url.startswith((base, "data:", "file:")) or complaints.append(f"asked for {r.url}"))
-    page.on("requestfailed", lambda r: r.url.endswith("/live") or complaints.append(f"failed: {r.url} {r.failure}"))
+    page.on("requestfailed", lambda r: r.failure == LEFT or complaints.append(f"failed: {r.url} {r.failure}"))
+
+
+#: What the browser itself breaks off, such as an icon still on its way, because somebody leaves or closes the page.
+LEFT = "net::ERR_ABORTED"

@@ -160,3 +160,19 @@ def test_a_lost_server_is_said(page: Any, browser: Any, workspace: Workspace) ->
     tab.locator("#link", has_text="connection lost").wait_for()
     context.close()
     workspace.fcctl("cancel", run_id)
+
+
+def test_only_what_the_page_is_to_blame_for_is_a_complaint(browser: Any, opened: Dashboard, state: Any) -> None:
+    with tab(browser, opened, state) as page:
+        page.route("**/held", lambda _route: None)
+        page.goto("/")
+        page.evaluate("void fetch('/held')")
+        page.goto("/compare")
+        page.evaluate("void fetch('/held')")
+    broken = tab(browser, opened, state)
+    with broken as page:
+        page.route("**/broken", lambda route: route.abort("connectionreset"))
+        page.goto("/")
+        page.evaluate("fetch('/broken').catch(() => 0)")
+        assert {complaint.split(":")[0] for complaint in broken.complaints} == {"failed", "error"}
+        broken.complaints.clear()
