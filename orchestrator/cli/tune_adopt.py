@@ -29,7 +29,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     searches = {search.name: search for search in workspace.searches.readable()}
     with cli.services() as services:
         shown = show(services.store, name)
-    found = proposed(shown, {search.name: list(search.env) for search in searches.values()})
+    found = proposed(shown, searches)
     _refuse(shown.record.run_id, found, force=force)
     table = app.adopt_table(workspace.root, _table_of(found, searches))
     before = after = table.read()
@@ -69,7 +69,8 @@ def _table_of(found: list[Adoption], searches: dict[str, Search]) -> Adopt:
 
     (first, *others) = dict.fromkeys(one.search for one in found)
     if others:
-        raise NotFoundError(f"the run searched {first} and {', '.join(others)}: their tables differ")
+        names = clean(f"{first} and {', '.join(others)}")
+        raise NotFoundError(f"the run searched {names}: their tables differ")
     if first not in searches:
         raise NotFoundError(
             f"there is no tune/{clean(first, 40)}.yaml here any more", hint="its `adopt` names the table"

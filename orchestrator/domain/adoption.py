@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain.timings import Ratio
 from orchestrator.domain.tune_result import Elite, TuneResult, Value
 
+if TYPE_CHECKING:
+    from fcctl_tune.space import Space
+
 SCHEMA_VERSION = 1
+#: Characters that the name of a GPU or a case may have.
+MAX_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,14 @@ class Adoption:
     doubts: tuple[str, ...] = ()
 
 
-def of_result(result: TuneResult, run: str, env: Mapping[str, str]) -> Adoption:
+def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Sequence[str] = ()) -> Adoption:
     """For each case that was searched on the elite that is fastest there, if that is certain.
 
     Only elites that are faster on what was held out can win a case; without any, the best one is proposed, in doubt.
+    ``held_out`` is what was to be held out of the search, as far as it was not searched on after all.
     """
-    proven = [elite for elite in result.elites if elite.proven]
+    must = [case for case in held_out if case not in result.cases]
+    proven = [elite for elite in result.elites if elite.proven and (elite.held_out or not must)]
     rows = list(_rows(result, proven, run, certain=True))
     doubts = []
     if not result.complete:
@@ -60,12 +67,12 @@ def of_result(result: TuneResult, run: str, env: Mapping[str, str]) -> Adoption:
     if not result.gpu:
         doubts.append("it does not say on which machine it was")
     if not rows:
-        doubts.append(_unproven(result))
+        doubts.append(_unproven(result, must))
         rows = list(_rows(result, [result.best] if result.best else [], run, certain=False))
     return Adoption(result.name, env, tuple(rows), tuple(doubts))
 
 
-def _unproven(result: TuneResult) -> str:
+def _unproven(result: TuneResult, must: Sequence[str]) -> str:
     best = result.best
     if best is None:
         return "no configuration came through the second measurement"
@@ -73,6 +80,8 @@ def _unproven(result: TuneResult) -> str:
     if ratio is None or ratio.low is None or ratio.high is None:
         return "its best configuration was not measured in turns with the default"
     where = "what was held out" if best.held_out else "the cases themselves (nothing was held out)"
+    if must and best.held_out is None:
+        return "its elites were not measured on what was to be held out"
     if not best.proven:
         said = f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
         return f"{said}: the interval does not exclude 1"
@@ -98,6 +107,24 @@ def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
         found.setdefault(json.dumps(env, sort_keys=True), []).append(row)
     doubt = "it is a quick comparison: nothing was held out, and no interval was measured"
     return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in found.items()]
+
+
+def fault(row: Row, space: Space | None) -> str:
+    """Why no search can have come to this row; empty if one can. Without a ``space`` that is known here, its parameters
+    may have any names and values that a search's can."""
+    from fcctl_tune.errors import SpecError
+    from fcctl_tune.space import Space
+
+    for what, name in (("GPU", row.gpu), ("case", row.case)):
+        if not name.isprintable() or len(name) > MAX_NAME:
+            return f"it names a {what} {name[:MAX_NAME]!r}"
+    try:
+        any_legal = Space.from_dict({"parameters": {key: [value] for key, value in row.params.items()}})
+    except SpecError as error:
+        return str(error)
+    if space is not None and row.params not in space:
+        return f"{any_legal.key(any_legal.default)} is no configuration of the search"
+    return ""
 
 
 def table(text: str, search: str, rows: Iterable[Row]) -> str:

@@ -75,6 +75,12 @@ class Search:
             raise ValueError(f"{variant} is no name of {self.name}")
         return replace(self, env={**self.env, self.variants[0]: variant})
 
+    def may_have(self, variable: str, value: str) -> bool:
+        """Whether its environment has that by what its file says, by one of its names or as it is."""
+        if self.variants is not None and variable == self.variants[0] and value in self.variants[1]:
+            return True
+        return self.env.get(variable) == value
+
 
 @dataclass(frozen=True)
 class Sheet:

@@ -167,7 +167,7 @@ def _ratio(entry: Any) -> Ratio | None:
     value, low, high = (number(entry.get(key)) for key in ("ratio", "ci_low", "ci_high"))
     if value is None or value <= 0:
         return None
-    measured = low is not None and high is not None and 0 < low <= high
+    measured = low is not None and high is not None and 0 < low <= value <= high
     return Ratio(value, low, high, paired=True) if measured else Ratio(value)
 
 

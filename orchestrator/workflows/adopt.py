@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from fcctl_remote import wire
 from orchestrator.domain import adoption, tune_result
 from orchestrator.domain.adoption import Adoption
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import NotFoundError
+from orchestrator.errors import HostFault, NotFoundError
 from orchestrator.workflows.documents import Document
 from orchestrator.workflows.results import Shown
 
+if TYPE_CHECKING:
+    from fcctl_tune.spec import Spec
+    from orchestrator.domain.tune_file import Search
 
-def proposed(shown: Shown, variables: Mapping[str, Sequence[str]]) -> list[Adoption]:
+
+def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
     """The rows of each search in a run.
 
     Args:
-        variables: what the file of each search declares as its environment.
+        searches: those of the workspace, by name.
 
     Raises:
         NotFoundError: there was no search in it.
+        HostFault: a row is none that the search could have come to. What is in rows goes into a file of the workspace
+            and to its command, so that no insisting helps.
     """
-    found = list(_tunings(shown, variables))
+    found = list(_tunings(shown, searches))
     for document in shown.documents.of("metrics"):
-        found += _sweep(shown, document)
+        found += _sweep(shown, document, searches)
     if not found:
         raise NotFoundError(
             f"run {shown.record.run_id} has no search in it",
@@ -38,38 +46,78 @@ def proposed(shown: Shown, variables: Mapping[str, Sequence[str]]) -> list[Adopt
     return found
 
 
-def _tunings(shown: Shown, variables: Mapping[str, Sequence[str]]) -> Iterator[Adoption]:
+def _tunings(shown: Shown, searches: Mapping[str, Search]) -> Iterator[Adoption]:
+    plan = _plan(shown.folder)
     for document in shown.documents.of("tuning"):
         result = tune_result.read(document.content)
-        declared = variables.get(result.name, ())
-        env = {key: value for key, value in _environment(shown.folder, document.step).items() if key in declared}
-        made = adoption.of_result(result, shown.record.run_id, env)
+        step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
+        asked = _asked(step)
+        if asked is not None and result.name != asked.tune:
+            raise _untrue(document, f"it was asked to search {asked.tune}, and says that it searched {result.name!r}")
+        search = searches.get(result.name)
+        env = {**plan.env, **(step.env if step else {})} if plan else {}
+        declared = {key: value for key, value in env.items() if search is not None and key in search.env}
+        made = adoption.of_result(result, shown.record.run_id, declared, asked.held_out if asked else ())
+        _believe(made, document, asked)
         status = next((step.status for step in shown.record.steps if step.id == document.step), "")
         if status not in ("passed", "warned"):
             made = replace(made, doubts=(f"its step ended as {status.replace('_', ' ')}", *made.doubts))
         yield made
 
 
-def _sweep(shown: Shown, document: Document) -> list[Adoption]:
+def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> list[Adoption]:
     """Rows that a step itself chose, if the document has some; it names the search that they belong to."""
     name, rows = document.content.get("tune"), document.content.get("rows")
     if not isinstance(name, str) or not isinstance(rows, list):
         return []
     try:
-        return [replace(one, search=name) for one in adoption.of_sweep(rows, shown.record.run_id)]
-    except (LookupError, TypeError, ValueError) as error:
+        found = [replace(one, search=name) for one in adoption.of_sweep(rows, shown.record.run_id)]
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise NotFoundError(
             f"the rows of {document.path} cannot be read",
             cause=f"{type(error).__name__}: {error}",
             hint="another version wrote them: run it again",
         ) from None
+    for one in found:
+        _believe(one, document, None)
+        for key, value in one.env.items():
+            if name in searches and not searches[name].may_have(key, value):
+                raise _untrue(document, f"{key}={value!r} is nothing that {searches[name].file} declares")
+    return found
 
 
-def _environment(folder: Path, step: str) -> dict[str, str]:
-    """What a step of the run had in its environment, by the plan; empty if that cannot be read."""
+def _believe(made: Adoption, document: Document, asked: Spec | None) -> None:
+    """Raises: HostFault."""
+    for row in made.rows:
+        fault = adoption.fault(row, asked.space if asked else None)
+        if fault:
+            raise _untrue(document, fault)
+
+
+def _untrue(document: Document, cause: str) -> HostFault:
+    return HostFault(
+        f"{document.path} is not what the search can have found",
+        cause=cause,
+        hint="the machine, or a step on it, wrote this: look at the file, and search again on a machine that you trust",
+    )
+
+
+def _plan(folder: Path) -> wire.RunPlan | None:
+    """What the run was to do, as this computer kept it; None if that cannot be read."""
     try:
-        plan = SavedPlan.model_validate(json.loads((folder / "plan.json").read_bytes())).plan
+        return SavedPlan.model_validate(json.loads((folder / "plan.json").read_bytes())).plan
     except (OSError, ValueError, ValidationError):
-        return {}
-    own = next((dict(spec.env) for spec in plan.steps if spec.id == step), {})
-    return {**plan.env, **own}
+        return None
+
+
+def _asked(step: wire.StepSpec | None) -> Spec | None:
+    """The search as the host was given it; None for a plan of another version."""
+    from fcctl_tune.errors import SpecError
+    from fcctl_tune.spec import Spec
+
+    if step is None or step.tune is None:
+        return None
+    try:
+        return Spec.from_dict(json.loads(step.tune.spec))
+    except (ValueError, SpecError):
+        return None

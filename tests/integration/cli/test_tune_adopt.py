@@ -42,8 +42,12 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     return made
 
 
-def finished(workspace: Workspace, document: dict[str, Any]) -> None:
-    """A run that is home, whose step `search` left ``document``; its plan says VARIANT=fused."""
+def finished(workspace: Workspace, document: dict[str, Any], spec: dict[str, Any] | None = None) -> None:
+    """A run that is home, whose step `search` left ``document``; its plan says VARIANT=fused, and that ``spec`` was
+    to be searched."""
+    planned: dict[str, Any] = {"id": "search", "run": "x"}
+    if spec is not None:
+        planned["tune"] = {"spec": json.dumps(spec), "bundle": "ab" * 32}
     folder = workspace.root / "results/runs" / RUN
     (folder / DOCUMENT).parent.mkdir(parents=True, exist_ok=True)
     (folder / DOCUMENT).write_text(json.dumps(document))
@@ -55,7 +59,7 @@ def finished(workspace: Workspace, document: dict[str, Any]) -> None:
     plan = {
         "plan": {
             "run_id": RUN, "job": "stage5", "target": "l4", "workspace": "w", "tree_sha256": "ab" * 32,
-            "env": {"VARIANT": "fused", "PYTHONPATH": "kernels"}, "steps": [{"id": "search", "run": "x"}],
+            "env": {"VARIANT": "fused", "PYTHONPATH": "kernels"}, "steps": [planned],
         },
         "target": {"kind": "local", "name": "l4"}, "source": {"tree_sha256": "ab" * 32},
     }  # fmt: skip
@@ -98,3 +102,50 @@ def test_a_sweep_s_rows_are_taken_by_force_only(workspace: Workspace) -> None:
     found = workspace.json("tune", "--adopt", RUN, "--yes", "--force")
     assert found["written"]
     assert '"variant": "stage2", "gpu": "NVIDIA L4"' in found["diff"]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"VARIANT": "stage2", "BASH_ENV": "$(touch owned)"}, {"VARIANT": "x"}, {"VARIANT": "a\0"}, {"PYTHONPATH": "."}],
+)
+def test_a_host_sets_nothing_in_the_environment_of_the_command_that_writes(
+    workspace: Workspace, env: dict[str, str]
+) -> None:
+    row = {"env": env, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
+    finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
+    refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", "--force", check=6)
+    assert "tune/flashcore.yaml declares" in refused.stderr
+    assert not (workspace.root / "owned").exists()
+
+
+SPEC = {
+    "tune": "flashcore", "space": "list them", "serve": "s", "cases": ["mission"], "held_out": ["s256", "batch2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tune": "other"}, "asked to search flashcore"),
+        ({"trials": [{"number": 5, "params": {"TILE_M": "64\nx"}, "gpu": "NVIDIA L4"}]}, "no value"),
+        ({"gpu": {"name": "L4\x1b[2J", "sms": 58}}, "names a GPU"),
+    ],
+)
+def test_what_the_search_cannot_have_found_is_refused_however_one_insists(
+    workspace: Workspace, changes: dict[str, Any], said: str
+) -> None:
+    finished(workspace, {**tuning(0.85), **changes}, SPEC)
+    before = (workspace.root / "kernels/flashcore/tilings.json").read_text()
+    refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", "--force", check=6)
+    assert said in refused.stderr
+    assert "\x1b" not in refused.stderr
+    assert (workspace.root / "kernels/flashcore/tilings.json").read_text() == before
+
+
+def test_a_document_without_the_measurement_that_was_asked_for_proves_nothing(workspace: Workspace) -> None:
+    finished(workspace, tuning(0.85), SPEC)
+    assert workspace.json("tune", "--adopt", RUN, "--dry-run")["doubts"] == []
+    document = tuning(0.85)
+    document["final"][0]["held_out"] = None
+    finished(workspace, document, SPEC)
+    assert "was to be held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr

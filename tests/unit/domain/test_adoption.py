@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fcctl_tune.space import Space
 from orchestrator.domain import adoption, tune_result
-from orchestrator.domain.adoption import Adoption, of_result, of_sweep
+from orchestrator.domain.adoption import Adoption, Row, of_result, of_sweep
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 
@@ -78,6 +80,46 @@ def test_a_host_that_makes_no_sense_gives_a_result_all_the_same() -> None:
         assert of(junk).doubts  # type: ignore[arg-type]
     nan = document(final(1, float("nan"), a=float("inf"), b=-1.0))
     assert of(nan).doubts
+
+
+def test_an_interval_beside_its_ratio_is_no_interval() -> None:
+    elite = final(1, 0.8, a=0.7, b=0.9)
+    elite["held_out"]["ratio"] = 5.0
+    assert "not measured in turns" in of(document(elite)).doubts[0]
+
+
+def test_what_was_to_be_held_out_cannot_be_left_out() -> None:
+    elite = {**final(1, 0.8, a=0.7, b=0.9), "held_out": None}
+    result = tune_result.read(document(elite))
+    assert of_result(result, RUN, {}).doubts == ()
+    made = of_result(result, RUN, {}, ["c"])
+    assert "not measured on what was to be held out" in made.doubts[0]
+    assert [row.case for row in made.rows] == ["a", "b"]  # for whoever insists
+    assert of_result(result, RUN, {}, ["b"]).doubts == (), "it was searched on after all"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"params": {"TILE": 48}}, "TILE=48 is no configuration of the search"),
+        ({"params": {"TILE": 32, "EVIL": 1}}, "no configuration"),
+        ({"params": {}}, "needs 1 to 64 names"),
+        ({"params": {"TILE": "32\n#include </etc/passwd>"}}, "is no value"),
+        ({"params": {"TILE\n": 32}}, "cannot be an environment variable's name"),
+        ({"params": {"TILE": float("nan")}}, "is no value"),
+        ({"params": {"TILE": 10**400}}, "is no value"),
+        ({"gpu": "L4\x1b]0;owned\x07"}, "it names a GPU"),
+        ({"case": "a" * 101}, "it names a case"),
+    ],
+)
+def test_a_row_that_the_search_cannot_have_come_to(changes: dict[str, Any], said: str) -> None:
+    space = Space.from_dict({"parameters": {"TILE": [64, 32, 128]}})
+    good = Row("NVIDIA L4", 58, "1,8,512,64", {"TILE": 32}, RUN)
+    assert adoption.fault(good, space) == adoption.fault(good, None) == ""
+    bad = replace(good, **changes)
+    assert said in adoption.fault(bad, space)
+    listed_there = "no configuration" in said  # only who knows the space can tell
+    assert (adoption.fault(bad, None) == "") == listed_there
 
 
 def test_our_own_table_keeps_what_it_had() -> None:
