@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional
 
+from fcctl_remote.files import size_of
 from fcctl_remote.hostfacts import IS_LINUX, which
 from fcctl_remote.process import KILL_PATIENCE_S, family, name_of, send
 
@@ -105,6 +106,8 @@ class Running:
         self.started = time.monotonic()
         self._mark = uuid.uuid4().hex
         bash = which("bash", dict(env)) or "/bin/bash"
+        with contextlib.suppress(FileExistsError):  # a command before this one may have swept it away
+            os.mkdir(os.path.dirname(log))
         with open(log, "wb") as stream:
             self.popen = subprocess.Popen(
                 [bash, "-c", _PREPARE, bash, text],
@@ -218,7 +221,7 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
             how = excess
             break
         running.nap(min(LOOK_S, deadline - now))
-    if how == "exited" and os.path.getsize(log) > limits.output_bytes:
+    if how == "exited" and size_of(log) > limits.output_bytes:
         how = "output"  # a full file ended it before anybody looked
     seconds = time.monotonic() - running.started
     names = [name_of(pid) for pid in running.members()] if how == "exited" and may_have_strays() else []
@@ -261,6 +264,12 @@ def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
         if kept:
             cleaned["PYTHONPATH"] = os.pathsep.join(kept)
     return cleaned
+
+
+def drop_log(path: str) -> None:
+    """Nobody will read it; its command may have removed it already."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def shorten(path: str, most: int = KEPT_BYTES) -> None:

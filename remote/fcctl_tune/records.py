@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -78,9 +79,22 @@ class TrialRecord:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> TrialRecord:
-        """Unknown keys are ignored, so that a newer version may add some. Raises: TypeError, ValueError."""
+        """Unknown keys are ignored, so that a newer version may add some.
+
+        Raises:
+            TypeError, ValueError, AttributeError: it is no record.
+        """
         names = [f.name for f in dataclasses.fields(cls)]
-        return cls(**{name: entry[name] for name in names if name in entry})
+        found = cls(**{name: entry[name] for name in names if name in entry})
+        texts = (found.state, found.reason, found.gpu, found.worker, found.source)
+        numbers = [*found.per_case.values(), *found.seconds.values(), *([] if found.value is None else [found.value])]
+        if not all(isinstance(text, str) for text in (*texts, *found.per_case, *found.seconds)):
+            raise TypeError("what is text of a trial is something else")
+        if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
+            raise TypeError("what is a number of a trial is something else")
+        if not all(type(whole) is int and whole >= 0 for whole in (found.number, found.rung)):
+            raise TypeError("a trial's number and its rung are whole")
+        return found
 
 
 def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:

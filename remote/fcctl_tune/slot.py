@@ -25,6 +25,8 @@ BASE_AGE_S = 20.0
 FINAL_PATIENCE = 10
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
+#: What a time or a rate can be, in any unit: what is far beyond is garbage, and ratios of it are no numbers.
+LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,12 @@ class Slot:
         """Medians of the default, from not long ago and of no fewer repeats. Raises: Failed."""
         fresh = time.monotonic() - self._base_at < BASE_AGE_S
         if not (self._base and fresh and self._base_repeats >= timing.repeats):
-            self._base = self._medians(timing.default, timing)
+            try:
+                self._base = self._medians(timing.default, timing)
+            except Failed as failed:
+                if timing.candidate.params == timing.default.params:
+                    raise
+                raise Failed(failed.state, "the default, timed beside it, failed: %s" % failed.reason) from None
             self._base_at, self._base_repeats = time.monotonic(), timing.repeats
         return dict(self._base)
 
@@ -219,7 +226,7 @@ class Slot:
             found = gates.value(gates.parse(metric.value), context)
         except (gates.NoValue, gates.GateError) as error:
             raise Failed("bench_failed", "metric %s: %s" % (metric.value, error)) from None
-        os.unlink(log)
+        process.drop_log(log)
         return _positive(found if isinstance(found, list) else [found])
 
 
@@ -231,9 +238,9 @@ def _leftovers(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
 
 
 def _positive(samples: Any) -> List[float]:
-    """Raises: Failed, unless they are finite numbers above 0, and at least one."""
+    """Raises: Failed, unless they are numbers that can be figures, and at least one."""
     numbers = samples if isinstance(samples, list) else []
-    good = [isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < float("inf") for n in numbers]
+    good = [isinstance(n, (int, float)) and not isinstance(n, bool) and LEAST_FIGURE < n < MOST_FIGURE for n in numbers]
     if not good or not all(good):
         raise Failed("bench_failed", "no time in %s" % one_line(json.dumps(samples, default=str), 120))
     return [float(n) for n in numbers]

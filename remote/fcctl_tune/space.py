@@ -29,6 +29,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: Environment variables that parameters become must not change how their commands are run.
 _RESERVED = re.compile(
     r"(TUNE|FCCTL|LD|DYLD|BASH|PYTHON|CUDA_VISIBLE)_.*|PYTHON(PATH|HOME)|PATH|HOME|ENV|IFS|SHELLOPTS"
+    # What bash gives a value of its own, whatever it was started with: all configurations would be the same.
+    r"|BASH|BASHPID|BASHOPTS|EUID|UID|PPID|S?RANDOM|SECONDS|LINENO|EPOCH(SECONDS|REALTIME)|HISTCMD|SHLVL|OPTIND|OPTERR"
+    r"|PWD|OLDPWD|PS[14]|COMP_WORDBREAKS|_"
 )
 
 
@@ -101,7 +104,7 @@ def _values(entry: Sequence[Any], where: str) -> Tuple[Value, ...]:
     for value in entry:
         if isinstance(value, bool):
             kinds.add("a bool")
-        elif isinstance(value, (int, float)) and math.isfinite(value):
+        elif isinstance(value, (int, float)) and _is_finite(value):
             kinds.add("a number")
         elif isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable():
             kinds.add("text")
@@ -112,6 +115,13 @@ def _values(entry: Sequence[Any], where: str) -> Tuple[Value, ...]:
     if len(set(entry)) != len(entry):
         raise SpecError(where, f"has a value twice in {shown(entry)}")
     return tuple(entry)
+
+
+def _is_finite(value: Union[int, float]) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 @dataclass(frozen=True)

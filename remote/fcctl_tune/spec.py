@@ -216,8 +216,10 @@ def _environment(value: Any) -> Dict[str, str]:
         raise SpecError("env", "is a mapping of variables to values")
     found = {}
     for name, text in value.items():
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or name.startswith("TUNE_"):
-            raise SpecError(f"env.{str(name)[:80]}", "cannot be set: TUNE_* are the search's own")
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise SpecError(f"env.{str(name)[:80]}", "cannot be an environment variable's name")
+        if name.startswith("TUNE_"):
+            raise SpecError(f"env.{name}", "cannot be set: TUNE_* are the search's own")
         if not isinstance(text, (str, int, float, bool)) or "\0" in str(text):
             raise SpecError(f"env.{name}", f"{shown(text)} is neither text nor a number")
         found[name] = render(text)

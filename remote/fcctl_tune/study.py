@@ -7,14 +7,16 @@ for and not told is asked for again under its number, and what was told is never
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import threading
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Deque, Dict, List, Optional, Set, Tuple, Type
+from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Set, Tuple, Type
 
+from fcctl_remote.text import one_line
 from fcctl_tune import search
 from fcctl_tune.errors import StudyMismatch, TuneError
 from fcctl_tune.records import Summary, Trial, TrialRecord
@@ -62,8 +64,9 @@ class Study:
         self._journal, self._study = _open(path)
         try:
             self._distributions = _distributions(self.space)
-            self._identify(path)
-            self._restore()
+            with _readable(path):
+                self._identify(path)
+                self._restore()
         except BaseException:
             self.close()
             raise
@@ -79,8 +82,10 @@ class Study:
             raise TuneError(f"there is no study {path}")
         journal, study = _open(path)
         journal.close()
-        begun = study.user_attrs.get(NAME) or {}
-        return cls(path, spec, begun.get("strategy", "auto"), begun.get("seed", 0))
+        with _readable(path):
+            begun = study.user_attrs.get(NAME) or {}
+            strategy, seed = begun.get("strategy", "auto"), begun.get("seed", 0)
+        return cls(path, spec, strategy, seed)
 
     def _identify(self, path: str) -> None:
         entry = self.spec.to_dict()
@@ -106,9 +111,13 @@ class Study:
             else:
                 live = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
             told = frozen.user_attrs.get("record")
-            self._tried.add(self.space.key(frozen.system_attrs["fixed_params"]))
+            key = self.space.key(frozen.system_attrs["fixed_params"])
+            self._tried.add(key)
             if told is not None:
-                self._known[frozen.number] = TrialRecord.from_dict(told)
+                record = TrialRecord.from_dict(told)
+                if (record.number, self.space.key(record.params)) != (frozen.number, key):
+                    raise ValueError(f"trial {frozen.number} was told as another")
+                self._known[frozen.number] = record
             if frozen.state.is_finished():
                 continue
             for parameter in self.space.parameters:
@@ -215,19 +224,31 @@ def _open(path: str) -> Tuple[Journal, optuna.Study]:
     journal = Journal(path)
     sampler = optuna.samplers.RandomSampler(0)  # never asked: every trial's parameters are given
     try:
-        storage = optuna.storages.JournalStorage(journal)
-        if any(one.study_name == NAME for one in storage.get_all_studies()):
-            study = optuna.load_study(storage=storage, study_name=NAME, sampler=sampler)
-        else:
-            study = optuna.create_study(storage=storage, study_name=NAME, direction="minimize", sampler=sampler)
-        journal.sync()
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        journal.close()
-        raise TuneError(f"{path} is no study: {error}", "move it away to search from the beginning") from None
+        with _readable(path):
+            storage = optuna.storages.JournalStorage(journal)
+            if any(one.study_name == NAME for one in storage.get_all_studies()):
+                study = optuna.load_study(storage=storage, study_name=NAME, sampler=sampler)
+            else:
+                study = optuna.create_study(storage=storage, study_name=NAME, direction="minimize", sampler=sampler)
+            journal.sync()
     except BaseException:
         journal.close()
         raise
     return journal, study
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """What a journal's lines say may be anything: it may come from another machine, with a search that goes on here.
+
+    Raises:
+        TuneError: it is no study of ours.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise TuneError(f"{path} is no study: {said}", "move it away to search from the beginning") from None
 
 
 def _distributions(space: Space) -> Dict[str, optuna.distributions.BaseDistribution]:

@@ -154,7 +154,7 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
                 shown = verdict.hint if verdict.verdict == "unavailable" else verdict.value
                 raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
     if phase != "build":
-        os.unlink(log)
+        process.drop_log(log)
 
 
 def state_of(phase: str, outcome: Outcome) -> str:

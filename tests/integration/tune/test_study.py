@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,3 +180,41 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         study.tell(TrialRecord(1, trial.params, "crashed"))
     with Study(path, SPEC) as study:
         assert [r.state for r in study.records()] == [before.state, "crashed"]
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "value"),
+    [
+        (1, ("user_attr", "fcctl"), 5),
+        (2, ("system_attrs", "fixed_params"), {}),
+        (2, ("system_attrs", "fixed_params", "A"), 3),
+        (4, ("param_value_internal",), 10**6),
+        (7, ("user_attr", "record"), [1]),
+        (7, ("user_attr", "record", "number"), 5),
+        (7, ("user_attr", "record", "params", "A"), 4),
+        (7, ("user_attr", "record", "value"), float("nan")),
+        (7, ("user_attr", "record", "value"), 10**400),
+        (7, ("user_attr", "record", "value"), []),
+        (7, ("user_attr", "record", "reason"), {"a": 1}),
+        (7, ("user_attr", "record", "per_case"), {"default": "1"}),
+        (7, ("user_attr", "record", "rung"), -1),
+    ],
+)
+def test_a_journal_that_makes_no_sense_is_told_as_such(
+    tmp_path: Path, line: int, path: tuple[str, ...], value: Any
+) -> None:
+    """It may come from a machine that was lost, with a search that goes on elsewhere."""
+    journal = tmp_path / "journal.log"
+    with Study(str(journal), SPEC) as study:
+        told(study)
+    lines = [json.loads(text) for text in journal.read_text().splitlines()]
+    part = lines[line]
+    for key in path[:-1]:
+        part = part[key]
+    assert path[-1] in part
+    part[path[-1]] = value
+    journal.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with pytest.raises(TuneError, match="is no study"):
+        Study(str(journal), SPEC)
+    journal.unlink()
+    Study(str(journal), SPEC).close()  # nobody holds its lock

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
 
 import pytest
 
@@ -90,6 +92,8 @@ def test_a_constraint_that_cannot_be_decided_is_not_legal() -> None:
         ({"parameters": {"A B": [1]}}, "parameters.A B", "environment variable"),
         ({"parameters": {"TUNE_OUT": [1]}}, "parameters.TUNE_OUT", "name the parameter otherwise"),
         ({"parameters": {"PATH": [1]}}, "parameters.PATH", "name the parameter otherwise"),
+        ({"parameters": {"SECONDS": [1]}}, "parameters.SECONDS", "name the parameter otherwise"),
+        ({"parameters": {"A": [10**400]}}, "parameters.A", "is no value"),
         ({"parameters": {"A": []}}, "parameters.A", "has 0"),
         ({"parameters": {"A": [1, 1.0]}}, "parameters.A", "twice"),
         ({"parameters": {"A": [1, "1"]}}, "parameters.A", "mixes"),
@@ -111,3 +115,16 @@ def test_an_error_names_its_key(entry: dict[str, object], key: str, says: str) -
     with pytest.raises(SpecError, match=says) as caught:
         Space.from_dict(entry)
     assert caught.value.key == key
+
+
+def test_bash_gives_a_command_every_parameter_as_it_was_chosen() -> None:
+    """Names that bash has a value of its own for are refused, all of them: the shell itself is asked."""
+    known = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, check=True).stdout.split()
+    for name in {*known, "BLOCK", "GROUPS", "N"} - {"PATH"}:
+        try:
+            space(parameters={name: [128]})
+        except SpecError:
+            continue
+        command = ["bash", "-eo", "pipefail", "-c", f'sleep 0; echo "${{{name}}}"']
+        env = {"PATH": os.environ["PATH"], name: "128"}
+        assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout == "128\n", name

@@ -154,6 +154,8 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
         ({"bench": "true"}, "bench_failed", "no file matches"),
         ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json"),
         ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in"),
+        ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in [1e+308]"),
+        ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in"),
         ({"bench": "echo '{\"ns\": 5}' > $TUNE_OUT/b.json"}, "bench_failed", "metric metrics.us"),
     ],
 )
@@ -163,6 +165,22 @@ def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str,
     timed = slot.measure(made, timing(made, candidate(made)))
     assert timed.state == state
     assert reason in timed.reason
+
+
+def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
+    made = recipe(tmp_path, bench='[ "$US" = 7 ]; ' + BENCH)
+    one = candidate(made, us=7, number=4)
+    for each in (candidate(made), one):
+        tasks.build(made, each)
+    timed = slot.measure(made, timing(made, one))
+    assert (timed.state, timed.reason) == ("bench_failed", "the default, timed beside it, failed: exit code 1")
+
+
+def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> None:
+    made = recipe(tmp_path, check="rm -r ../work/logs", bench="rm -r ../work/logs; " + BENCH)
+    tasks.build(made, candidate(made))
+    timed = slot.measure(made, timing(made, candidate(made)))
+    assert (timed.state, timed.per_case) == ("", {"a": 5.0, "b": 5.0})
 
 
 def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
@@ -183,7 +201,9 @@ def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
     assert taken == ["1", "2", "3", "3", "2", "1", "2", "3", "1", "1", "3", "2", "3", "1", "2", "2", "1", "3"]
 
 
-@pytest.mark.parametrize("samples", [None, [], "1", [1.0, None], [True], [float("nan")], [-1.0], [float("inf")]])
+@pytest.mark.parametrize(
+    "samples", [None, [], "1", [1.0, None], [True], [float("nan")], [-1.0], [float("inf")], [10**400]]
+)
 def test_what_is_no_time_is_refused(samples: Any) -> None:
     with pytest.raises(Failed, match="no time in"):
         slot._positive(samples)
