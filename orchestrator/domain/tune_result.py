@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from orchestrator.domain.timings import Ratio, number
 
 MAX_TRIALS = 100_000
+#: What no true document has more of: entries of a mapping (parameters and one more, so that this shows), states and
+#: models, controls, elites. Who prints them must not drown in what a host makes up.
+MAX_ENTRIES, MAX_KINDS, MAX_CONTROLS, MAX_ELITES = 129, 16, 4, 1000
+MAX_WHOLE = 2**63
 #: States of a trial that was not timed, and says why.
 FAILED = ("build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed", "lost")
 
@@ -111,9 +116,11 @@ def read(content: Mapping[str, Any]) -> TuneResult:
     """The result in a document. What is missing or makes no sense is left out."""
     search, metric, gpu = _part(content, "search"), _part(content, "metric"), _part(content, "gpu")
     trials = [t for t in _list(content.get("trials"))[:MAX_TRIALS] if isinstance(t, Mapping)]
-    models = tuple(dict.fromkeys(str(t["gpu"]) for t in trials if t.get("gpu")))
-    states = {str(k): n for k, v in _part(_part(content, "summary"), "states").items() if (n := _whole(v))}
-    unit, cases = str(metric.get("unit") or "us"), tuple(str(case) for case in _list(metric.get("cases")))
+    models = tuple(dict.fromkeys(str(t["gpu"]) for t in trials if t.get("gpu")))[:MAX_KINDS]
+    counts = dict(islice(_part(_part(content, "summary"), "states").items(), MAX_KINDS))
+    states = {str(k): n for k, v in counts.items() if (n := _whole(v))}
+    cases = tuple(str(case) for case in _list(metric.get("cases"))[:MAX_ENTRIES])
+    unit = str(metric.get("unit") or "us")
     params = {n: _params(t.get("params")) for t in trials if (n := _whole(t.get("number"))) is not None}
     return TuneResult(
         name=str(content.get("tune") or ""),
@@ -130,11 +137,14 @@ def read(content: Mapping[str, Any]) -> TuneResult:
         search=Control(str(search.get("strategy") or ""), _curve(content.get("curve"))),
         controls=tuple(
             Control(str(c.get("strategy") or ""), _curve(c.get("curve")))
-            for c in _list(content.get("controls")) if isinstance(c, Mapping)
+            for c in _list(content.get("controls"))[:MAX_CONTROLS] if isinstance(c, Mapping)
         ),
-        states=states or dict(Counter(str(t.get("state")) for t in trials)),
+        states=states or dict(Counter(str(t.get("state")) for t in trials).most_common(MAX_KINDS)),
         reasons=tuple(_reasons(trials)),
-        elites=tuple(_elite(e, params, unit, cases) for e in _list(content.get("final")) if isinstance(e, Mapping)),
+        elites=tuple(
+            _elite(e, params, unit, cases)
+            for e in _list(content.get("final"))[:MAX_ELITES] if isinstance(e, Mapping)
+        ),
         default=_params(_part(content, "default").get("params")),
         wall_s=number(content.get("wall_s")),
         effort={str(k): f for k, v in _part(content, "effort").items() if (f := number(v)) is not None},
@@ -145,7 +155,7 @@ def _elite(
     entry: Mapping[str, Any], params: Mapping[int, Mapping[str, Value]], unit: str, cases: tuple[str, ...]
 ) -> Elite:
     timed = []
-    for case, figures in _part(entry, "per_case").items():
+    for case, figures in islice(_part(entry, "per_case").items(), MAX_ENTRIES):
         ratio = _ratio(figures)
         if ratio is not None:
             timed.append(CaseTime(str(case), number(figures.get(unit)), ratio, case not in cases))
@@ -186,8 +196,8 @@ def _curve(value: Any) -> tuple[float | None, ...]:
 
 
 def _params(value: Any) -> dict[str, Value]:
-    entries = value.items() if isinstance(value, Mapping) else ()
-    return {str(k): v for k, v in entries if isinstance(v, bool | int | float | str)}
+    entries: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else ()
+    return {str(k): v for k, v in islice(entries, MAX_ENTRIES) if isinstance(v, bool | int | float | str)}
 
 
 def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -200,4 +210,4 @@ def _list(value: Any) -> list[Any]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_WHOLE else None
