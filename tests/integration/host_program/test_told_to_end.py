@@ -23,10 +23,11 @@ time.sleep(0.3)
 if os.fork() == 0:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     os.execlp("bash", "bash", "-c", sys.argv[1])
-time.sleep(0.2)
+while not os.path.exists("../started"):
+    time.sleep(0.01)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 """
-PROGRAM = "trap 'echo heard; exit' TERM; echo started; while true; do sleep 0.05; done"
+PROGRAM = "trap 'echo heard; exit' TERM; echo started; touch ../started; while true; do sleep 0.05; done"
 #: The same signal, in the hands of somebody who tidies up: what that takes is not told to end.
 TIDY = "trap 'bash -c \"sleep 1; echo saved\"; exit' TERM; echo up; while true; do sleep 0.05; done"
 
