@@ -51,6 +51,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         code, said = UNAVAILABLE, error
     except TuneError as error:
         code, said = 1, error
+    except OSError as error:
+        what = "%s: %s" % (error.filename or "a file below %s" % options.out, error.strerror or error)
+        code, said = 1, TuneError(what, "once that is mended, the same command goes on from what the journal knows")
     print("error: %s" % said, file=sys.stderr, flush=True)
     return code
 
@@ -168,9 +171,13 @@ class Run:
             if self.options.compare:
                 self._control(engine, spec)
             self.about["complete"] = study.ended != "running"
-        finally:
-            self._account(engine)
-            kept.write()
+        except BaseException:
+            with contextlib.suppress(OSError):  # of two faults the first says more
+                self._account(engine)
+                kept.write()
+            raise
+        self._account(engine)
+        kept.write()
         return 0
 
     # -------------------------------------------------------------------------------------------- beginning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,3 +44,35 @@ def test_words_that_make_no_sense(main: Any, words: list[str], said: str, capsys
         main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_told_as_such(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(_run: command.Run) -> int:
+        raise FULL
+
+    monkeypatch.setattr(command.Run, "carry_out", full)
+    assert command.main(["spec.json", "--out", "out"]) == 1
+    said = capsys.readouterr().err
+    assert "error: a file below out: No space left on device" in said
+    assert "goes on from what the journal knows" in said
+
+
+def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write() -> None:
+        raise FULL
+
+    def search(_until: object) -> None:
+        raise TuneError("the default configuration does not work")
+
+    kept = SimpleNamespace(told=None, write=write)
+    monkeypatch.setattr(command.books, "Books", lambda *_: kept)
+    for name in ("_describe", "_account", "_announce"):
+        monkeypatch.setattr(command.Run, name, lambda *_: None)
+    run = command.Run(Namespace(out=str(tmp_path), work=str(tmp_path), minutes=None))
+    engine: Any = SimpleNamespace(study=None, cluster=None, run=search)
+    spec: Any = None
+    with pytest.raises(TuneError, match="does not work"):
+        run._with(engine, spec)
