@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -35,9 +36,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     before = after = table.read()
     for one in found:
         after = table.with_rows(after, one)
-    diff = "".join(difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{table.file}", f"b/{table.file}"
-    ))  # fmt: skip
+    diff = _difference(table.file, before, after)
     document = {
         "run_id": shown.record.run_id, "file": table.file, "diff": diff, "written": False,
         "rows": [row.as_dict() for one in found for row in one.rows],
@@ -46,11 +45,18 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     _show(cli, found, diff, shown.record.run_id)
     if diff and not dry_run:
         cli.confirm(f"write {table.file}")
-        table.write(after)
+        table.write(after, instead_of=before)
     if cli.json:
         cli.emit({**document, "written": bool(diff) and not dry_run})
     elif diff and not dry_run:
         cli.note(f"wrote {table.file}; look at it with git diff, and commit it with the run's id")
+
+
+def _difference(file: str, before: str, after: str) -> str:
+    """As ``git apply`` takes it; empty if nothing differs."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _refuse(run_id: str, found: list[Adoption], *, force: bool) -> None:

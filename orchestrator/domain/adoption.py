@@ -144,7 +144,9 @@ def table(text: str, search: str, rows: Iterable[Row]) -> str:
         entry = {"search": search, **row.as_dict()}
         kept[_key(entry)] = entry
     body = ",\n".join("  " + json.dumps(kept[key]) for key in sorted(kept))
-    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]\n}}\n'
+    more = {key: value for key, value in known.items() if key not in ("schema_version", "rows")}
+    others = "".join(f",\n {json.dumps(key)}: {json.dumps(value)}" for key, value in more.items())
+    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]{others}\n}}\n'
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,14 @@ def test_a_document_without_the_measurement_that_was_asked_for_proves_nothing(wo
     document["final"][0]["held_out"] = None
     finished(workspace, document, SPEC)
     assert "was to be held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+
+
+def test_the_difference_is_one_that_git_applies(workspace: Workspace) -> None:
+    table = "adopt: {file: t.txt, write: \"printf 'a\\fb\\nd'\"}"
+    search = workspace.root / "tune/flashcore.yaml"
+    search.write_text(search.read_text().partition("adopt:")[0] + table + "\n")
+    (workspace.root / "t.txt").write_text("a\fb\nc")
+    finished(workspace, tuning(0.85), SPEC)
+    diff = workspace.json("tune", "--adopt", RUN, "--dry-run")["diff"]
+    subprocess.run(["git", "apply", "-"], cwd=workspace.root, input=diff, text=True, check=True)
+    assert (workspace.root / "t.txt").read_text() == "a\fb\nd"
