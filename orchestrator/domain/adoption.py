@@ -50,6 +50,27 @@ class Adoption:
     doubts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a host was asked to search; ``space`` is None if it was to list that itself."""
+
+    search: str
+    space: Space | None
+    held_out: tuple[str, ...]
+
+    @classmethod
+    def read(cls, spec: str) -> Asked | None:
+        """From the spec that it was sent; None if that is another version's."""
+        from fcctl_tune.errors import SpecError
+        from fcctl_tune.spec import Spec
+
+        try:
+            found = Spec.from_dict(json.loads(spec))
+        except (ValueError, SpecError):
+            return None
+        return cls(found.tune, found.space, found.held_out)
+
+
 def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Sequence[str] = ()) -> Adoption:
     """For each case that was searched on the elite that is fastest there, if that is certain.
 

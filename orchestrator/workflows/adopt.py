@@ -12,14 +12,13 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.domain import adoption, tune_result
-from orchestrator.domain.adoption import Adoption
+from orchestrator.domain.adoption import Adoption, Asked
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import HostFault, NotFoundError
 from orchestrator.workflows.documents import Document
 from orchestrator.workflows.results import Shown
 
 if TYPE_CHECKING:
-    from fcctl_tune.spec import Spec
     from orchestrator.domain.tune_file import Search
 
 
@@ -51,9 +50,9 @@ def _tunings(shown: Shown, searches: Mapping[str, Search]) -> Iterator[Adoption]
     for document in shown.documents.of("tuning"):
         result = tune_result.read(document.content)
         step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
-        asked = _asked(step)
-        if asked is not None and result.name != asked.tune:
-            raise _untrue(document, f"it was asked to search {asked.tune}, and says that it searched {result.name!r}")
+        asked = Asked.read(step.tune.spec) if step is not None and step.tune is not None else None
+        if asked is not None and result.name != asked.search:
+            raise _untrue(document, f"it was asked to search {asked.search}, and says that it searched {result.name!r}")
         search = searches.get(result.name)
         env = {**plan.env, **(step.env if step else {})} if plan else {}
         declared = {key: value for key, value in env.items() if search is not None and key in search.env}
@@ -86,7 +85,7 @@ def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> 
     return found
 
 
-def _believe(made: Adoption, document: Document, asked: Spec | None) -> None:
+def _believe(made: Adoption, document: Document, asked: Asked | None) -> None:
     """Raises: HostFault."""
     for row in made.rows:
         fault = adoption.fault(row, asked.space if asked else None)
@@ -107,17 +106,4 @@ def _plan(folder: Path) -> wire.RunPlan | None:
     try:
         return SavedPlan.model_validate(json.loads((folder / "plan.json").read_bytes())).plan
     except (OSError, ValueError, ValidationError):
-        return None
-
-
-def _asked(step: wire.StepSpec | None) -> Spec | None:
-    """The search as the host was given it; None for a plan of another version."""
-    from fcctl_tune.errors import SpecError
-    from fcctl_tune.spec import Spec
-
-    if step is None or step.tune is None:
-        return None
-    try:
-        return Spec.from_dict(json.loads(step.tune.spec))
-    except (ValueError, SpecError):
         return None
