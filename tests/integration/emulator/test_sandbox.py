@@ -222,14 +222,15 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
     assert json.loads((sandbox.folder / "daemon.json").read_text())["identity"] == "an upgrade"
 
 
-def test_it_ends_when_nobody_has_needed_it_for_a_while(private_home: Path, key: Path) -> None:
-    sandbox = Sandbox(idle_s=5)  # as long as it may take a busy computer from one request to the next
-    gce = client(sandbox, key)
-    wake(gce, key)
+def test_it_ends_when_nobody_has_needed_it_for_a_while(sandbox: Sandbox, key: Path) -> None:
+    wake(client(sandbox, key), key)
+    os.kill(pid_of(sandbox), signal.SIGKILL)
+    wait_for(lambda: not sandbox._locked())
+    gce = client(Sandbox(idle_s=2), key)  # its machine is on from the start, however long a busy computer takes
     pid = pid_of(sandbox)
-    time.sleep(7)
+    time.sleep(4)
     assert not gone(pid), "an instance runs"
-    do(gce, "stop")
+    gce.instances.stop_unary(request=WHERE)
     wait_for(lambda: gone(pid))
     assert processes_about(sandbox.folder) == []
     assert not (sandbox.folder / "daemon.json").exists()
