@@ -17,13 +17,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from fcctl_tune import interval, tasks
 from fcctl_tune.cluster import Cluster, Undone
 from fcctl_tune.errors import TuneError
-from fcctl_tune.slot import Slot
+from fcctl_tune.slot import FEWEST_TURNS, Slot
 from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
 
 #: Turns of each case where one process serves them all; flashcore makes 14 places of them.
 SERVED_TURNS = 28
 #: Turns where each is a process, and how long all of them together should take, seconds.
-FEWEST_TURNS, MOST_TURNS, TURNS_S = 6, 20, 60.0
+MOST_TURNS, TURNS_S = 20, 60.0
 #: How often the cluster is looked after meanwhile, seconds.
 TICK_S = 0.25
 #: Hosts that may be lost under it.

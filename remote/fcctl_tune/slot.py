@@ -25,6 +25,8 @@ BASE_AGE_S = 20.0
 FINAL_PATIENCE = 10
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
+#: What fewer turns show is chance.
+FEWEST_TURNS = 6
 #: What a time or a rate can be, in any unit: what is far beyond is garbage, and ratios of it are no numbers.
 LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
 
@@ -201,7 +203,12 @@ class Slot:
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
                 raise Failed("bench_failed", "turns: it answered without a list for each of %d" % len(many))
-            return {**reply, "per": [_positive(one) for one in per]}
+            figures = [_positive(one) for one in per]
+            counts = sorted({len(one) for one in figures})
+            if len(counts) > 1 or counts[0] < min(turns, FEWEST_TURNS):
+                said = "turns: it answered with %s figures of each; %d turns were asked for"
+                raise Failed("bench_failed", said % (" or ".join(map(str, counts)), turns))
+            return {**reply, "per": figures}
         per_candidate: List[List[float]] = [[] for _ in many]
         for turn in range(turns):
             for n in order(turn, len(many)):

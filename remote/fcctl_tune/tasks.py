@@ -112,7 +112,7 @@ def listing(recipe: Recipe, command: str) -> Any:
     try:
         with open(listed, encoding="utf-8") as stream:
             return json.load(stream)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError("space", "%s printed no JSON: %s" % (command, error)) from None
 
 

@@ -13,6 +13,7 @@ from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.devices import Device
 from fcctl_tune.errors import TuneError
 from fcctl_tune.final import Final
+from fcctl_tune.slot import FEWEST_TURNS
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Recipe
 
@@ -166,7 +167,7 @@ def test_turns_are_as_many_as_there_is_time_for() -> None:
 
     assert turns(5.0, True) == finals.SERVED_TURNS
     assert turns(0.001, False) == finals.MOST_TURNS
-    assert turns(5.0, False) == finals.FEWEST_TURNS
+    assert turns(5.0, False) == FEWEST_TURNS
 
 
 def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_lost() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fcctl_tune import process, slot, tasks
+from fcctl_tune.errors import SpecError
 from fcctl_tune.slot import Slot, Timing
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Failed, Recipe
@@ -199,6 +201,37 @@ def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
     assert reply["per"] == [[5.0] * 6] * 3
     taken = (tmp_path / "source" / "order").read_text().split()
     assert taken == ["1", "2", "3", "3", "2", "1", "2", "3", "1", "1", "3", "2", "3", "1", "2", "2", "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("per", "said"),
+    [
+        ([[5.0] * 6] * 2, ""),
+        ([[5.0] * 14] * 2, ""),
+        ([[2.0], [1.0]], "with 1 figures of each; 28 turns"),
+        ([[5.0] * 28, [5.0] * 6], "with 6 or 28 figures of each"),
+        ([[5.0] * 28], "without a list for each of 2"),
+    ],
+)
+def test_one_that_serves_and_leaves_turns_out_measured_nothing(
+    tmp_path: Path, per: list[list[float]], said: str
+) -> None:
+    """Of one figure each, an interval would have no width, and whatever came first would be faster beyond doubt."""
+    made = recipe(tmp_path, build=None, check=None, bench=None, serve="true", metric=None)
+    serving = Slot(made)
+    serving._server = SimpleNamespace(ask=lambda *_, **__: {"ok": True, "per": per})  # type: ignore[assignment]
+    many = [candidate(made), candidate(made, p=2)]
+    if not said:
+        assert serving.turns(many, "a", 3, 28)["per"] == per
+        return
+    with pytest.raises(Failed, match=said):
+        serving.turns(many, "a", 3, 28)
+
+
+def test_a_listing_that_nobody_can_read_is_told_as_such(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    with pytest.raises(SpecError, match="printed no JSON"):
+        tasks.listing(made, "printf '%0200000d' 0 | tr 0 '['")
 
 
 @pytest.mark.parametrize(
