@@ -197,10 +197,15 @@ class Guest:
 
     # ---------------------------------------------------------------------------------------------------- power
     def shut_down(self) -> None:
-        """What the system does when asked to go down: no new logins, and SIGTERM for everything."""
+        """What the system does when asked to go down: no new logins, and SIGTERM for everything.
+
+        The sessions go first: whether somebody who is logged in still sees what the others do about it is not left to
+        how busy this computer is.
+        """
         sessions = self._tree() - ({self._sshd.pid} if self._sshd else set())
         self._end_listener()
-        processes.send(processes.of_home(self.home) | sessions, signal.SIGTERM)
+        processes.send(sessions, signal.SIGTERM)
+        processes.send(processes.of_home(self.home) - sessions, signal.SIGTERM)
 
     def power_off(self) -> None:
         """Everything ends at once, and with it what was not on the disk."""
