@@ -188,7 +188,10 @@ def slow_run(workspace: Workspace) -> tuple[subprocess.Popen[str], str]:
 def at_work(workspace: Workspace) -> str:
     """The run of which a step is at work here."""
     wait_for(lambda: any(left_running(run_id) for run_id in workspace.active()))
-    return workspace.active()[0]
+    (run_id,) = workspace.active()
+    log = workspace.home / f".fcctl/controller/runs/{run_id}/steps/compile/log.txt"
+    wait_for(lambda: log.exists() and log.stat().st_size)  # its shell is there before its first line
+    return run_id
 
 
 def test_their_logs_are_there_while_they_run_and_afterwards(workspace: Workspace, tmp_path: Path) -> None:
