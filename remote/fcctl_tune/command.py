@@ -18,7 +18,7 @@ from fcctl_tune import books, devices, search, tasks, workplace
 from fcctl_tune.cluster import Cluster
 from fcctl_tune.crew import this_machine
 from fcctl_tune.engine import Engine, Stopped
-from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError
+from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError, of_system
 from fcctl_tune.final import Final
 from fcctl_tune.fleet import Fleet, Scheduled
 from fcctl_tune.halving import Halving
@@ -52,8 +52,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except TuneError as error:
         code, said = 1, error
     except OSError as error:
-        what = "%s: %s" % (error.filename or "a file below %s" % options.out, error.strerror or error)
-        code, said = 1, TuneError(what, "once that is mended, the same command goes on from what the journal knows")
+        code, said = 1, of_system(error, options.out)
     print("error: %s" % said, file=sys.stderr, flush=True)
     return code
 

@@ -19,6 +19,12 @@ class Lacking(TuneError):
     """This machine has not what the search needs."""
 
 
+def of_system(error: OSError, folder: str) -> TuneError:
+    """For a disk that is full, and whatever else the system refuses; ``folder`` is where, unless it says so itself."""
+    where = error.filename or "a file below %s" % folder
+    return TuneError(f"{where}: {error.strerror or error}", "once that is mended, the same command goes on from there")
+
+
 class SpecError(TuneError):
     """A spec is not right; ``key`` is the place, such as ``parameters.BLOCK`` or ``gates[1]``."""
 

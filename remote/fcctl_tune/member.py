@@ -21,7 +21,7 @@ from fcctl_remote import files
 from fcctl_remote.text import one_line
 from fcctl_tune import dask_settings, devices, roster, scratch, site, tasks, workplace
 from fcctl_tune.crew import Crew, this_machine
-from fcctl_tune.errors import Lacking, TuneError
+from fcctl_tune.errors import Lacking, TuneError, of_system
 from fcctl_tune.join import Join, is_address
 from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
@@ -57,8 +57,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
     try:
         return Member(options).carry_out()
-    except TuneError as error:
-        print("error: %s" % error, file=sys.stderr, flush=True)
+    except (TuneError, OSError) as error:
+        said = of_system(error, options.work) if isinstance(error, OSError) else error
+        print("error: %s" % said, file=sys.stderr, flush=True)
         return UNAVAILABLE if isinstance(error, Lacking) else 1
 
 

@@ -49,15 +49,24 @@ def test_words_that_make_no_sense(main: Any, words: list[str], said: str, capsys
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_told_as_such(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(_run: command.Run) -> int:
+@pytest.mark.parametrize(
+    ("module", "doer", "words"),
+    [
+        (command, "Run", ["spec.json", "--out", "out"]),
+        (member, "Member", ["--host", "a", "--join", "j", "--work", "out"]),
+    ],
+)
+def test_a_full_disk_is_told_as_such(
+    module: Any, doer: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_self: object) -> int:
         raise FULL
 
-    monkeypatch.setattr(command.Run, "carry_out", full)
-    assert command.main(["spec.json", "--out", "out"]) == 1
+    monkeypatch.setattr(getattr(module, doer), "carry_out", full)
+    assert module.main(words) == 1
     said = capsys.readouterr().err
-    assert "error: a file below out: No space left on device" in said
-    assert "goes on from what the journal knows" in said
+    assert "error: a file below out: No space left on device\n" in said
+    assert "the same command goes on from there" in said
 
 
 def test_what_ended_the_search_is_not_hidden_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
