@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 #: In a configuration's folder: what came of its build.
 BUILT = "built.json"
 MAX_DOCUMENTS = 64
+#: A line in which a compiler, an assembler or a linker says what is wrong.
+ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SPACE_TIMEOUT_S = 300.0
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
@@ -145,7 +148,7 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
     outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s), yields)
     if outcome.reason is not None:
-        raise Failed(state_of(phase, outcome), explained(outcome, log))
+        raise Failed(state_of(phase, outcome), explained(outcome, log, compiles=phase == "build"))
     if stage.gates or stage.collect:
         context = gathered(stage.collect, env, recipe.cwd, log)
         for spec in stage.gates:
@@ -167,8 +170,11 @@ def state_of(phase: str, outcome: Outcome) -> str:
     return "wrong" if phase == "check" else "bench_failed"
 
 
-def explained(outcome: Outcome, log: str) -> str:
-    said = last_lines(tail(log, 16 * 1024), lines=3)
+def explained(outcome: Outcome, log: str, compiles: bool = False) -> str:
+    """What it came to and the last that it said; of what ``compiles`` its first errors, the cause of those after."""
+    end = tail(log, (256 if compiles else 16) * 1024)
+    errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
+    said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
     return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
 
 

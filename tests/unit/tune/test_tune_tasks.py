@@ -94,6 +94,26 @@ def test_what_the_compiler_said_is_the_reason_and_a_failure_is_tried_again(tmp_p
     assert tasks.build(made, candidate(made)).state == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("a.c:8:20: error: 'X' undeclared\n  8 | X\n    | ^\na.c:8:20: note: once only\n      | ^~", "'X' undeclared"),
+        ("ptxas error   : too much shared data\nnvcc error   : 'ptxas' died\nfor good", "ptxas error : too"),
+        ("a.o: in function f:\na.c:(.text+1): undefined reference to `g'\ncollect2: error: ld returned 1", "to `g'"),
+        ("error[E0308]: mismatched types\n --> src/a.rs:2:5\n  |\n2 |     1\n  |     ^", "error[E0308]: mis"),
+        ("a.cu(3): error #20: no X\n" + "    f<int>()\n" * 3000 + "1 error detected", "a.cu(3): error #20: no X"),
+        ("Traceback\n  line 1\nRuntimeError: no ninja\n", "RuntimeError: no ninja"),
+        ("make: *** [all] Error 1", "make: *** [all] Error 1"),
+    ],
+)
+def test_of_a_build_the_first_errors_are_told(tmp_path: Path, said: str, reason: str) -> None:
+    (tmp_path / "said").write_text(said)
+    made = recipe(tmp_path, build=f"cat {tmp_path}/said; false")
+    failed = tasks.build(made, candidate(made))
+    assert reason in failed.reason
+    assert "^" not in failed.reason
+
+
 def test_gates_look_at_what_readers_read_of_the_build(tmp_path: Path) -> None:
     (tmp_path / "ptxas.txt").write_text(PTXAS)
     build = f"cat {tmp_path}/ptxas.txt"
