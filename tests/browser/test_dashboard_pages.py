@@ -130,6 +130,7 @@ def test_a_run_is_cancelled(page: Any, workspace: Workspace) -> None:
     page.get_by_role("heading", name="Steps").wait_for()
     assert workspace.runs()[run_id]["status"] == "cancelled"
     assert page.locator("main .word").first.inner_text() == "cancelled"
+    assert page.get_by_label("The last lines of wait").inner_text() == "waiting"
 
 
 def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.run_id import is_valid
 from orchestrator.errors import FcctlError, RunNotFound
+from orchestrator.reports.failure_section import log_end, stopped
 from orchestrator.reports.sanitize import clean_text
 from orchestrator.reports.summary.page import POLICY as REPORT_POLICY
 from orchestrator.reports.top_table import spent_today
@@ -23,7 +24,7 @@ from orchestrator.web.live import HEARTBEAT_S
 from orchestrator.web.redirect import see
 from orchestrator.workflows import result_file
 from orchestrator.workflows.overview import LiveRun
-from orchestrator.workflows.results import show
+from orchestrator.workflows.results import Shown, show
 
 if TYPE_CHECKING:
     from orchestrator.web.site import Site
@@ -98,7 +99,9 @@ class _Runs:
         run_id = await self._resolve(request)
         if await asyncio.to_thread(self._site.store.is_complete, run_id):
             shown = await asyncio.to_thread(show, self._site.store, run_id)
-            return self._site.page("run", request, run=shown.record, logs=_logs(shown.record), **_facts(shown.record))
+            ends = await asyncio.to_thread(_ends, shown)
+            facts = _facts(shown.record)
+            return self._site.page("run", request, run=shown.record, logs=_logs(shown.record), ends=ends, **facts)
         if await asyncio.to_thread(self._site.store.plan_of, run_id) is None:
             raise RunNotFound(f"there is no run {run_id}", hint="History lists the runs")
         run = await self._site.live.await_run(run_id)
@@ -256,6 +259,12 @@ def _facts(record: RunRecord) -> dict[str, Any]:
 
 def _logs(record: RunRecord) -> frozenset[str]:
     return frozenset(step.id for step in record.steps if step.log)
+
+
+def _ends(shown: Shown) -> list[tuple[str, str]]:
+    """The last lines of the logs of the steps that stopped the run, by step."""
+    ends = [(step.id, log_end(shown.folder, step.log)) for step in stopped(shown.record)]
+    return [(step, "\n".join(lines)) for step, lines in ends if lines]
 
 
 def _event(name: str, data: dict[str, Any], event_id: int | None = None) -> str:
