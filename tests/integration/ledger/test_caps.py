@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ per_day_usd = %s
 
 
 @pytest.fixture
-def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
+def fcctl(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    # Where no day ends for an hour at least: two runs of a test are of the same one.
+    monkeypatch.setenv("TZ", "UTC0" if 1 <= datetime.now(UTC).hour < 23 else "XXX12")
     (tmp_path / "ws" / "jobs").mkdir(parents=True)
     (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB)
     (tmp_path / "ws" / "jobs" / "long.yaml").write_text(JOB.replace("hello", "long").replace("sleep 1", "sleep 300"))
