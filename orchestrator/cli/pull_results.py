@@ -101,7 +101,7 @@ def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
         status=status,
         cause=state.detail,
         hint=f"fetch it for ${waking_usd(saved):.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
-        f" it: fcctl run --resume {state.run_id}",
+        f" it: {saved.again}",
     )
 
 

@@ -51,6 +51,13 @@ class SavedPlan(BaseModel):
     fleet_of: str | None = None
 
     @property
+    def again(self) -> str:
+        """The command that goes on with it after its machine was stopped."""
+        if self.fleet_of is not None:  # it is of no use by itself
+            return f"fcctl tune --resume {self.fleet_of}"
+        return f"fcctl run --resume {self.plan.run_id}"
+
+    @property
     def worst_rate(self) -> float:
         """Dollars an hour in the dearest place that a start may end in."""
         return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.domain.fleet import searches_of
 from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import ConflictError, HostFault, HostUnreachable, RunNotFound
+from orchestrator.errors import ConflictError, HostFault, HostUnreachable, MachineStopped, RunNotFound
 from orchestrator.ports import Services, Store
 from orchestrator.workflows.resume import new_link, resumed, saved_plan
 
@@ -33,9 +33,14 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
         raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
     try:
         with resumed(services, run_id) as driver:
-            if driver.submitted:
-                driver.cancel(reason, grace_s)
-            return driver.finish()
+            try:
+                if driver.submitted:
+                    driver.cancel(reason, grace_s)
+                return driver.finish()
+            except MachineStopped:
+                if saved.fleet_of is None:
+                    raise
+                return driver.give_up(reason, disk=False)  # it only helped a search: what is there is of no use
     except ConflictError:
         link = new_link(services, saved.target, patience_s=0.0)
         try:

@@ -146,10 +146,16 @@ class Driver:
         self._moves.log("abandoned", reason=reason, status=status, **({"hint": hint} if hint else {}))
         return self._to_the_end()
 
-    def give_up(self, reason: str) -> RunRecord:
-        """End a run whose host will not come back: what came home is kept, the run is ``lost``."""
+    def give_up(self, reason: str, *, disk: bool = True) -> RunRecord:
+        """End a run whose host will not come back: what came home is kept, the run is ``lost``.
+
+        Args:
+            disk: whether what is on the disk of a machine that was stopped under it may be of use to somebody yet.
+        """
         self._moves.log("lost", reason=reason)
         self._moves.log("collected")
+        if not disk and self._moves.machine is not None and self.state.stopped:
+            self._moves.machine.letting_go.delete_stopped()
         return self._to_the_end()
 
     def _to_the_end(self) -> RunRecord:

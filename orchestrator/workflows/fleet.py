@@ -56,7 +56,7 @@ class Conductor:
         left: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.observer = Watching(
-            observer, self._said, self._at_work, after=plans.search.saved.plan.run_id if left is not None else None
+            observer, self._said, self._stands, after=plans.search.saved.plan.run_id if left is not None else None
         )
         self.services = make(self.observer)
         self._make = make
@@ -66,6 +66,9 @@ class Conductor:
         self._source = plans.search.source
         self._saved = saved
         self._lines = 0
+        #: Whether a machine is in the search, as it has said last; and if it has not, to this fcctl at least.
+        self._there: dict[str, bool] = {}
+        self._presumed = left is not None
         self._tunnels = tunnels
         self._waking = waking
 
@@ -80,6 +83,10 @@ class Conductor:
             *_, last = saved.fleet.before
             self._hub.seed = _longest(self._at_home(last), self._brought(saved.plan.run_id))
             self._leaving = [former for run_id in saved.fleet.before if (former := self._former(run_id))]
+        #: Set once machines may be turned on to help. A search that an earlier fcctl left may have ended by itself.
+        self._goes_on = threading.Event()
+        if left is None or self._leaving:
+            self._goes_on.set()
         self.members: dict[str, Member] = {}
         self._spokes: dict[str, Spoke] = {}
         for first in plans.members:
@@ -87,7 +94,9 @@ class Conductor:
             before = list((left or {}).get(host.name, ()))
             spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
             spoke.before, spoke.hopeless = before, self._no_way_to(host.name)
-            self.members[host.name] = Member(make, spoke, first, self._again(host), waking, observer, before)
+            self.members[host.name] = Member(
+                make, spoke, first, self._again(host), waking, observer, self._goes_on, before
+            )
         for name, runs in (left or {}).items():  # one was a member, and has the search now, which may wait for its end
             if name not in self.members:
                 self._formers += [former for run_id in runs if (former := self._former(run_id, "the search is there"))]
@@ -221,7 +230,7 @@ class Conductor:
             way.close()
         if journal is not None:  # it may have been reached again, while the other made way
             journal = _longest(journal, self._hub.journal)
-        self._saved = prepared.saved
+        self._saved, self._there, self._presumed = prepared.saved, {}, False
         self._hub = self._way_to_the_search(prepared.saved)
         self._hub.seed = journal
         for spoke in self._spokes.values():
@@ -236,6 +245,11 @@ class Conductor:
         if said is None:
             return None
         return Former(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
+
+    def _stands(self, goes_on: bool) -> None:
+        if goes_on:
+            self._goes_on.set()
+        self._at_work()
 
     def _at_work(self) -> None:
         """The search's machine has it: now nothing is left to be done on those that had it before."""
@@ -293,6 +307,7 @@ class Conductor:
         if self._lines <= MAX_LINES:
             self._notes.note(line)
         name, _, text = line.removeprefix("host ").partition(": ")
+        self._there[name] = text != "lost" and not text.startswith("left out")
         if name in self.members and text.startswith("left out"):
             self.members[name].left_out.set()
 
@@ -351,11 +366,16 @@ class Conductor:
             clock = self.services.clock
             deadline = clock.monotonic() + GOODBYE_S
             for member in at_work:
-                if self._spokes[member.name].is_up:
+                if self._hears_goodbye(member.name):
                     member.join(max(0.0, deadline - clock.monotonic()))
         self._stop([m for m in at_work if not m.join(0)])
         for former in self._formers:
             former.end()
+
+    def _hears_goodbye(self, name: str) -> bool:
+        """Whether the search may have told it that it is over: not who never joined, or had lost its way there."""
+        is_there = self._there.get(name, self._presumed)
+        return is_there and self._hub.scheduler is not None and self._spokes[name].is_up
 
     def _stop(self, members: Sequence[Member]) -> None:
         if not members:

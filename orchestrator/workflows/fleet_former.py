@@ -76,7 +76,7 @@ class Former:
                         driver.cancel(self._why, GRACE_S)
                         driver.finish()
                 except MachineStopped:
-                    driver.give_up(self._why)
+                    driver.give_up(self._why, disk=False)
         except RunNotFound:
             pass  # it is home
         except FcctlError as error:

@@ -106,6 +106,7 @@ class Member:
     Args:
         make: what a workflow may touch, for this thread alone; with this observer.
         again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
+        wanted: set once the search is known to go on; nothing is started before.
         before: runs that an earlier fcctl left, oldest first; the last goes on, if it is the one of ``first``.
     """
 
@@ -117,6 +118,7 @@ class Member:
         again: Callable[[float | None], Prepared],
         waking: Waking,
         observer: Observer,
+        wanted: threading.Event,
         before: Sequence[str] = (),
     ) -> None:
         self.name = first.saved.target.name
@@ -129,6 +131,7 @@ class Member:
         self._agreed_usd = first.saved.worst_case_usd
         self._spoke = spoke
         self._again = again
+        self._wanted = wanted
         self._waking = waking
         own = first.saved.plan.run_id
         self._take_over = own if own in before else None
@@ -191,6 +194,8 @@ class Member:
 
     def _live(self) -> None:
         try:
+            if self._take_over is None and not self._is_wanted():
+                return
             for start in range(1, MAX_STARTS + 1):
                 why = self._once()
                 if why is None or self.over.is_set():
@@ -210,11 +215,17 @@ class Member:
             self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
         finally:
             self._spoke.close()
-            for run_id in (*self._before, *self.runs):
-                close_waiting(self._plain, run_id, "its machine was stopped, and nobody needs what is there")
+            close_waiting(self._plain, [*self._before, *self.runs])
+
+    def _is_wanted(self) -> bool:
+        """Waited for; False if it is all over first."""
+        while not self._wanted.is_set():
+            if self.over.wait(TELL_S):
+                return False
+        return True
 
     def _prepare_again(self, why: str) -> bool:
-        if self.over.wait(AGAIN_S):
+        if self.over.wait(AGAIN_S) or not self._is_wanted():
             return False
         left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
         if left is not None and left <= 0:
@@ -316,14 +327,18 @@ class Member:
         return self._store.get(run_id) if self._store.is_complete(run_id) else None
 
 
-def close_waiting(services: Services, run_id: str, reason: str) -> None:
-    """End a run that waits for its machine, which is off: nobody needs what is there any more."""
-    if services.store.is_complete(run_id):
-        return
+def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
+    """End runs that wait for their machine, which is off: nobody needs what is there any more."""
+    left = [run_id for run_id in run_ids if not services.store.is_complete(run_id)]
+    for run_id in left:
+        _close_waiting(services, run_id, is_last=run_id == left[-1])
+
+
+def _close_waiting(services: Services, run_id: str, *, is_last: bool) -> None:
     try:
         with resumed(services, run_id, patience_s=0.0) as driver:
             if driver.waits:
-                driver.give_up(reason)
+                driver.give_up("its machine was stopped, and nobody needs what is there", disk=not is_last)
     except RunNotFound:
         pass  # it was just completed
     except FcctlError as error:

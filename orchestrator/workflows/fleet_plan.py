@@ -63,12 +63,17 @@ def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Targ
     search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
     members = [plan_member(services, place, search.saved, search.source, host) for host in others]
     plans = Plans(search, members)
+    check_together(services, place, plans.all)
+    return plans
+
+
+def check_together(services: Services, place: Place, anew: Sequence[Prepared]) -> None:
+    """Raises BudgetError if all that is to be started could cost more than is left of the caps over several runs."""
     if place.budget.holds_over_runs:
         from orchestrator.workflows.ledger import check_caps
 
-        real = [p.saved for p in plans.all if p.saved.target.kind != "sandbox"]
+        real = [p.saved for p in anew if p.saved.target.kind != "sandbox"]
         check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
-    return plans
 
 
 def plan_member(

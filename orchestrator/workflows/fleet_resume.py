@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain.lifecycle import Move, decide, fold
 from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.errors import ConflictError, HostUnreachable, LinkLost, UsageError
+from orchestrator.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.ports import Services, Source
-from orchestrator.workflows.fleet_plan import Place, Plans, left_behind, plan_at_home, plan_member
+from orchestrator.workflows.fleet_plan import Place, Plans, check_together, left_behind, plan_at_home, plan_member
 from orchestrator.workflows.prepare import Prepared
 from orchestrator.workflows.resume import resumed, saved_plan
 from orchestrator.workflows.run import Detached, Finished
@@ -24,7 +24,7 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
 
     Raises:
         UsageError: it is no search over several machines, or the source is another one by now.
-        ConflictError: it has ended, or moved.
+        ConflictError: it has ended, or moved, or another fcctl leads it.
         BudgetError: what is to be started anew could cost more than it may.
     """
     if services.store.is_complete(run_id):
@@ -33,7 +33,7 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
             hint=f"fcctl results report {run_id}; if its machine was stopped under it: fcctl run --resume {run_id}",
         )
     saved = saved_plan(services, run_id)
-    _check_moved(services, run_id, saved.plan.job if saved is not None else "")
+    check_moved(services, run_id, saved.plan.job if saved is not None else "")
     if saved is None or saved.fleet is None:
         raise UsageError(f"run {run_id} is no search over several machines", hint=f"fcctl attach {run_id}")
     source = services.source.read(place.root)
@@ -43,12 +43,15 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
             cause="files changed since it began, and machines with other files would give other times",
             hint=f"put them back, or let the search end with the machine that it is on: fcctl attach {run_id}",
         )
+    with resumed(services, run_id, patience_s=0.0):
+        pass  # nobody else leads its machines
     left = left_behind(services, saved)
     members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
+    check_together(services, place, [m for m in members if not services.store.plan_of(m.saved.plan.run_id)])
     return Plans(Prepared(saved, source), members), left
 
 
-def _check_moved(services: Services, run_id: str, job: str) -> None:
+def check_moved(services: Services, run_id: str, job: str) -> None:
     """Raises ConflictError if another run goes on with the search on another machine, or came to its end there."""
     store = services.store
     for later in reversed(store.active()):
@@ -90,13 +93,24 @@ def go_on_with(
         Detached: Ctrl-C; it goes on.
         FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
     """
-    if decide(fold(services.store.journal_of(run_id)), "resume") is Move.WAIT:
-        from orchestrator.workflows.go_on import go_on
+    if decide(fold(services.store.journal_of(run_id)), "resume") is not Move.WAIT:
+        finished = _followed(services, run_id, doubt)
+        if finished is not None:
+            return finished
+    from orchestrator.workflows.go_on import go_on
 
-        return go_on(services, run_id, agree, doubt=doubt)
+    return go_on(services, run_id, agree, doubt=doubt)
+
+
+def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:
+    """None if its machine had been stopped while nobody looked: the journal knows now."""
     try:
         with resumed(services, run_id, doubt=doubt) as driver:
-            record = driver.finish()
+            try:
+                record = driver.finish(wait=False)
+            except MachineStopped:
+                return None
+            record = record or driver.finish()
             if record is None:
                 raise RuntimeError("a run that is waited for has an end")
             return Finished(record, driver)

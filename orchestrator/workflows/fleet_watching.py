@@ -17,13 +17,13 @@ class Watching:
         self,
         inner: Observer,
         heard: Callable[[str], None],
-        followed: Callable[[], None] = lambda: None,
+        followed: Callable[[bool], None] = lambda _: None,
         *,
         after: str | None = None,
     ) -> None:
         """
         Args:
-            followed: called whenever its machine says how it goes on.
+            followed: called whenever its machine says how it stands, with whether it goes on.
             after: what this run of it said before is no news.
         """
         self._inner = inner
@@ -35,7 +35,7 @@ class Watching:
         self._rest = b""
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
-        self._followed()
+        self._followed(reply.summary.status not in wire.RUN_ENDINGS)
         step = reply.summary.run_id, reply.log_step
         if step != self._step:
             self._step, self._seen, self._rest = step, 0, b""

@@ -47,10 +47,11 @@ def go_on(
         doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
 
     Raises:
-        ConflictError: the run is not cut off: it goes on, or is complete.
+        ConflictError: the run is not cut off: it goes on, or is complete; or it is of no use by itself.
         UsageError: nothing of it is left to be done.
         FcctlError: as ``fcctl run``.
     """
+    _check_alone(services, run_id)
     if services.store.is_complete(run_id):
         return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
     with resumed(services, run_id, doubt=doubt) as earlier:
@@ -142,6 +143,21 @@ def _nothing_left(run_id: str) -> UsageError:
     return UsageError(
         f"nothing of run {run_id} is left to be done: all its steps had ended", hint=f"fcctl results show {run_id}"
     )
+
+
+def _check_alone(services: Services, run_id: str) -> None:
+    """Raises ConflictError if nobody would have anything of it: it helped a search, or was one that moved."""
+    from orchestrator.workflows.fleet_plan import plan_at_home
+    from orchestrator.workflows.fleet_resume import check_moved
+
+    plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
+    if helped := plan.get("fleet_of"):
+        raise ConflictError(
+            f"run {run_id} does nothing but help the search {helped}",
+            hint=f"with all of its machines again: fcctl tune --resume {helped}",
+        )
+    if plan.get("fleet"):
+        check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
 
 
 def _check_waits(driver: Driver) -> None:

@@ -179,6 +179,8 @@ class MachineHold:
         if stopped is None or record.status == "cancelled":
             return record
         hint = f"go on at the first unfinished step: fcctl run --resume {self._held.run_id}"
+        if self._saved.fleet_of is not None:
+            hint = f"it helped a search; with all of its machines again: {self._saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
 
 

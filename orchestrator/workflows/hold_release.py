@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.cloud import RUN_LABEL, Machine
+from orchestrator.domain.cloud import RUN_LABEL, Machine, Power
 from orchestrator.domain.machine_spec import woken_by_hand
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.workflows import release as releasing
@@ -87,6 +87,33 @@ class LettingGo:
             self._owe(error)
             return None
         return next((r.stopped for r in done if r.stopped is not None), None)
+
+    def delete_stopped(self) -> None:
+        """Delete the machine, which was stopped under the run, if its target has it deleted and nobody else wants it.
+
+        One that cannot be deleted stays, off.
+        """
+        others = neighbours(self._services, self._target, self._held.run_id)
+        if self._target.release != "delete" or any(n.uses_it or n.left_behind for n in others):
+            return
+        holds = self._held.holds()
+        if not holds:
+            return
+
+        def is_on(machine: Machine) -> str | None:
+            return None if machine.power is Power.STOPPED else "whoever turned it on"
+
+        #: When it went off, which what becomes of it now does not change.
+        off = next((e.data.get("at") for e in reversed(self._held.entries()) if e.kind == "stopped"), None)
+        self._log("release", policy="delete")
+        try:
+            gone = asdict(releasing.release(self._services, self._target, holds, "delete", self._log, is_on)[0])
+            self._log("released", **{**gone, "stopped": gone["stopped"] or off})
+        except releasing.StillWanted as wanted:
+            self._log("released", how="used", by=wanted.by, stopped=off)
+        except FcctlError as error:
+            self._services.observer.note(f"{self._target.instance} is off, and was not deleted: {error.message}")
+            self._log("released", how="stopped", stopped=off)
 
     def left_behind(self) -> list[str]:
         """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""

@@ -244,8 +244,7 @@ class Moves:
             how=str(last.get("how")),
             status=str(last.get("status")),
             cause=f"what run {self.run_id} has so far is on its disk",
-            hint=f"go on with it: fcctl run --resume {self.run_id}; or only fetch that:"
-            f" fcctl pull-results --wake {self.run_id}",
+            hint=f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}",
         )
 
     def note_stopped(self, stopped: MachineStopped) -> None:

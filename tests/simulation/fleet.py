@@ -372,7 +372,18 @@ class Fleet:
             self.allowed += saved.worst_case_usd
 
         leader = Conductor(lambda o: self.services(actor, o), services.hosts, place, plans, Waking(), told, left)  # type: ignore[arg-type]
-        return self._conduct(leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt))
+        search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
+        outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
+        try:
+            return self._conduct(leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt))
+        finally:
+            woken = [name for name, number in self._boots().items() if number > boots[name]]
+            if woken and outcome and outcome.status == "passed" and fleet and not fleet.before:
+                raise Violation(f"the search had ended, and {woken} were turned on for it")
+
+    def _boots(self) -> dict[str, int]:
+        """How often each machine that helps was turned on."""
+        return {name: self.machines[name].instance.boots for name in self.story.names[1:] if name in self.story.cloud}
 
     def _conduct(self, leader: Conductor, search: Callable[[], Finished | None]) -> str:
         self.conductor = leader

@@ -69,6 +69,10 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hold_release.LettingGo, "release", release)
 
 
+def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet_member.Member, "_is_wanted", lambda _: True)
+
+
 #: With a story, from which on one that finds the bug is looked for, and how what is found begins.
 BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
     (nobody_ends_it, 18, "without a word"),
@@ -78,6 +82,7 @@ BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
     (again_for_nothing, 4, "of them were told"),
     (never_let_in, 80, "was never in the search"),
     (never_let_go, 0, "without a word"),
+    (woken_for_nothing, 158, "the search had ended"),
 ]
 
 

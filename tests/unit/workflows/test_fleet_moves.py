@@ -174,7 +174,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def is_lost(error: FcctlError) -> Callable[[], Any]:
-    def search() -> Any:
+    def search(**_: object) -> Any:
         raise error
 
     return search
@@ -421,8 +421,8 @@ class Driver:
     def cancel(self, reason: str, _grace_s: float) -> None:
         self.made.append(f"cancel: {reason}")
 
-    def give_up(self, reason: str) -> None:
-        self.made.append(f"give up: {reason}")
+    def give_up(self, reason: str, *, disk: bool) -> None:
+        self.made.append(f"give up: {reason}{', but not its disk' if disk else ''}")
 
 
 @pytest.fixture

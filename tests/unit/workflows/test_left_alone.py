@@ -144,7 +144,9 @@ def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
     """Nobody logs in to it any more, and what it was told of the search is taken back."""
     closed: list[str] = []
     spoke = SimpleNamespace(close=lambda: closed.append("b"))
-    member: Any = SimpleNamespace(_once=lambda: None, over=threading.Event(), _before=[], runs=[], _spoke=spoke)
+    member: Any = SimpleNamespace(
+        _once=lambda: None, over=threading.Event(), _before=[], runs=[], _spoke=spoke, _plain=None, _take_over=RUN
+    )
     Member._live(member)
     assert closed == ["b"]
 
@@ -184,7 +186,8 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
 
 
 def go(error: type[BaseException]) -> None:
-    services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda _: False))
+    store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: {"plan": {"run_id": RUN}})
+    services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
         go_on.go_on(services, RUN, lambda _: None)
 

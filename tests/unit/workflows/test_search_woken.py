@@ -68,7 +68,7 @@ def test_its_links_are_doubted_as_the_first_one_was(
     (tmp_path / "journal.jsonl").touch()
     store = SimpleNamespace(
         journal_of=lambda _: [], is_complete=lambda _: home, get=lambda _: SimpleNamespace(status="preempted"),
-        folder=lambda _: tmp_path, begin=lambda *_: Ends(),
+        folder=lambda _: tmp_path, begin=lambda *_: Ends(), plan_of=lambda _: {"plan": {"run_id": RUN}},
     )  # fmt: skip
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(FarEnough):
