@@ -227,7 +227,7 @@ class Slot:
         (path, *_) = tasks.matching(metric.file, env, self.recipe.cwd, log)
         document = tasks.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us
-            document = {**document["metrics"], **document}
+            document = {**_lists(document["metrics"]), **document["metrics"], **document}
         context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
         try:
             found = gates.value(gates.parse(metric.value), context)
@@ -242,6 +242,16 @@ def _leftovers(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
         return tasks.matching(pattern, env, cwd, "") if pattern != "@log" else []
     except Failed:
         return []
+
+
+def _lists(metrics: Mapping[str, float]) -> Dict[str, List[float]]:
+    """The lists that the file had: ``us`` of ``us.0``, ``us.1``, .."""
+    found: Dict[str, List[float]] = {}
+    for name, value in metrics.items():
+        of, _, place = name.rpartition(".")
+        if of and place == str(len(found.get(of, ()))):
+            found.setdefault(of, []).append(value)
+    return found
 
 
 def _positive(samples: Any) -> List[float]:

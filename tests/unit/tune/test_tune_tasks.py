@@ -189,6 +189,12 @@ def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str,
     assert reason in timed.reason
 
 
+def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
+    made = recipe(tmp_path, bench='echo "{\\"gpu\\": 0, \\"us\\": [9, 5, 4, 7, 30]}" > $TUNE_OUT/b.json')
+    tasks.build(made, candidate(made))
+    assert slot.measure(made, timing(made, candidate(made))).per_case == {"a": 7, "b": 7}
+
+
 def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
     made = recipe(tmp_path, bench='[ "$US" = 7 ]; ' + BENCH)
     one = candidate(made, us=7, number=4)
