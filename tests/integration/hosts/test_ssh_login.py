@@ -21,7 +21,7 @@ from orchestrator.domain.target import SshTarget
 from orchestrator.errors import HostFault, HostUnreachable, HostUnusable
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.link import LinkProxy
-from tests.support.sshd import LoopbackSshd, free_port, generate_key
+from tests.support.sshd import LoopbackSshd, generate_key, port_of_nobody
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
@@ -78,7 +78,8 @@ def test_no_such_name(client: Client, sshd: LoopbackSshd) -> None:
 
 
 def test_closed_port(client: Client, sshd: LoopbackSshd) -> None:
-    error = client.refused(sshd.target(port=free_port()))
+    with port_of_nobody() as port:
+        error = client.refused(sshd.target(port=port))
     assert error.reason == "port"
     assert "refused" in (error.cause or "").lower()
 

@@ -18,7 +18,7 @@ from orchestrator.domain.target import LocalTarget, Target
 from orchestrator.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.ports import Passage, Stream
 from tests.support.link import LinkProxy
-from tests.support.sshd import LoopbackSshd
+from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for
 
 RUN = "20261121t081530z-tune-box-3fa9c1"
@@ -152,8 +152,8 @@ def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_the
         assert said(port, b"") == b""
         there.append(passage.dial(echo.port))
         assert said(port, b"now") == b"now<end>"
-        with pytest.raises(HostFault, match="nothing listens"):
-            passage.dial(port + 1 if port + 1 != echo.port else port + 2)
+        with port_of_nobody() as nobody, pytest.raises(HostFault, match="nothing listens"):
+            passage.dial(nobody)
     finally:
         passage.close()
 
