@@ -102,13 +102,13 @@ class TuneResult:
 
     @property
     def best(self) -> Elite | None:
-        """The elite with the least time on what was held out."""
+        """The elite with the least time on what was searched on: what was held out judges it, and did not choose it."""
         timed = [e for e in self.elites if e.state == "complete" and (e.held_out or e.searched)]
         return min(timed, key=_order, default=None)
 
 
 def _order(elite: Elite) -> float:
-    ratio = elite.held_out or elite.searched
+    ratio = elite.searched or elite.held_out
     return ratio.value if ratio is not None else float("inf")
 
 

@@ -45,3 +45,12 @@ def test_numbers_too_long_to_print_are_none() -> None:
     states = json.loads(f'{{"complete": {"9" * 4300}, "pruned": {"9" * 4300}, "wrong": 3}}')
     result = tune_result.read({"summary": {"states": states}, "search": {"budget": states["pruned"]}})
     assert (result.states, result.trials, result.budget) == ({"wrong": 3}, 3, None)
+
+
+def test_what_was_held_out_judges_the_best_and_does_not_choose_it() -> None:
+    """The least of several figures is better than it is true: what chooses among the elites proves nothing of them."""
+    held = [{"ratio": r, "ci_low": r - 0.1, "ci_high": r + 0.1} for r in (0.95, 0.7)]
+    final = [{**ELITE, "held_out": held[0]}, {**ELITE, "trial": 2, "ratio": 0.55, "held_out": held[1]}]
+    result = tune_result.read({"final": final})
+    assert result.best is not None
+    assert (result.best.trial, result.best.verdict) == (1, "undecided")
