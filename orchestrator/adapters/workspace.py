@@ -76,6 +76,12 @@ class Workspace:
         searches = {name: self.searches.get(name) for name in dict.fromkeys(s.tune for s in part) if name is not None}
         return with_searches(job, searches), searches
 
+    def machine(self, name: str | None) -> Target:
+        """As :meth:`target`; or one of the machines that ``--hosts N`` makes of one, ``l4-2``. Raises as that."""
+        from orchestrator.domain.fleet import machine_of
+
+        return machine_of(self.config.targets, name or "") or self.target(name)
+
     def target(self, name: str | None) -> Target:
         """The target called ``name``, else the machine that ~/.ssh/config calls so.
 

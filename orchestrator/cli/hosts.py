@@ -64,7 +64,7 @@ def up(cli: Cli, target: str | None, minutes: float | None) -> None:
     from orchestrator import app
     from orchestrator.workflows import hosts as workflow
 
-    wanted = cli.workspace().target(target)
+    wanted = cli.workspace().machine(target)
     with app.opened(cli) as services:
         machine = _machine_of(services, wanted)
         if machine is None:
@@ -89,7 +89,7 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
     from orchestrator.domain.target import GcpTarget, SandboxTarget
     from orchestrator.workflows import hosts as workflow
 
-    wanted = cli.workspace().target(target)
+    wanted = cli.workspace().machine(target)
     with app.opened(cli) as services:
         if not isinstance(wanted, GcpTarget | SandboxTarget):
             _say_always_there(cli, wanted)
@@ -116,7 +116,7 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
     """
     from orchestrator import app
 
-    wanted = cli.workspace().target(target)
+    wanted = cli.workspace().machine(target)
     argv = app.ssh_command(wanted, command)
     if not app.may_be_up(wanted):
         cli.note(f"{wanted.name} is off, as far as this computer knows; wake it with: fcctl hosts up {wanted.name}")

@@ -57,6 +57,17 @@ def machines(target: Target, count: int) -> list[Target]:
     return [target, *more]
 
 
+def machine_of(targets: Mapping[str, Target], name: str) -> Target | None:
+    """The machine that :func:`machines` calls ``name``: ``l4-2`` of the target ``l4``. None: it calls none so."""
+    base, _, number = name.rpartition("-")
+    target = targets.get(base)
+    counts = {str(n): n for n in range(2, MOST_HOSTS + 1)}
+    if name in targets or number not in counts or not isinstance(target, GcpTarget):
+        return None
+    *_, last = machines(target, counts[number])
+    return last
+
+
 def searches_of(plan: Mapping[str, Any]) -> set[str]:
     """The run of a saved ``plan`` of a search, and what it was before it had to go on elsewhere or anew."""
     run, fleet = plan.get("plan") or {}, plan.get("fleet") or {}

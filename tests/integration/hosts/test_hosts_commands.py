@@ -55,6 +55,16 @@ def test_up_ls_ssh_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["local", "sandbox", "here", "l4"]
 
 
+def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4-2", "--minutes", "30", "--yes", check=0)
+    assert billed(cloud) == [f"us-west1-c/{INSTANCE}-2 RUNNING"]
+    assert workspace.fcctl("hosts", "ssh", "l4-2", "--", "echo", "there").stdout == "there\n"
+    assert "l4-2 is off" in workspace.type("hosts", "down", "l4-2", check=0).err
+    assert billed(cloud) == []
+    for name in ("l4-1", "l4-99", "l4-02", "here-2", "nope-2"):
+        assert workspace.type("hosts", "down", name, check=7).err.startswith("error: no target named")
+
+
 def test_up_is_stopped_by_the_cloud_when_its_time_is_over(workspace: CloudWorkspace, cloud: Emulator) -> None:
     workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
     cloud.advance(630)
