@@ -26,6 +26,7 @@ ended        the host program says how it ended                  ENDED
 lost         the host does not know the run                      ENDED
 abandoned    the run ends without ever having been submitted     COLLECTED
 collected    every byte is here and verified                     COLLECTED
+went_down    why it went down, which only the cloud can say      (unchanged)
 release      the machine is about to be stopped, kept, deleted   COLLECTED
 released     it was, or stays on for another                     COLLECTED
 unreleased   it could not be: later commands try again           COLLECTED

@@ -175,7 +175,7 @@ class MachineHold:
         entries = self._held.entries()
         cost = machine_cost(entries, self._saved, record.steps)
         record = record.model_copy(update={"cost": cost, "machine": machine_record(entries)})
-        stopped = next((e.data for e in reversed(entries) if e.kind == "stopped"), None)
+        stopped = next((e.data for e in reversed(entries) if e.kind in ("stopped", "went_down")), None)
         if stopped is None or record.status == "cancelled":
             return record
         hint = f"go on at the first unfinished step: fcctl run --resume {self._held.run_id}"

@@ -22,6 +22,9 @@ REVIVE_S = 30.0
 #: often then, seconds since the run is followed. Most runs on a warm machine are over by then, and load no cloud.
 GLANCE_AFTER_S = 60.0
 GLANCE_EVERY_S = 1800.0
+#: How much later than the machine itself the cloud may know that it goes down, and how often it is asked, seconds.
+GOES_DOWN_S = 20.0
+GOES_DOWN_EVERY_S = 1.0
 #: The same moment, told twice, seconds.
 _SAME_S = 2.0
 
@@ -107,6 +110,21 @@ class Watch:
         money_until = next((e.data.get("stop_by") for e in reversed(lines) if e.kind == "submit"), None)
         history, started = cloud.operations(zone, name), known.get("started")
         return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until)
+
+    def goes_down(self) -> Stopped | None:
+        """Why the machine goes down, whose host program said that it does; None if it does not, or nobody can tell."""
+        clock = self._services.clock
+        deadline = clock.monotonic() + GOES_DOWN_S
+        while True:
+            try:
+                stopped = self.why_stopped()
+            except FcctlError:
+                return None
+            if stopped is not None and stopped.how != "unknown":
+                return stopped
+            if clock.monotonic() >= deadline:
+                return None
+            clock.sleep(GOES_DOWN_EVERY_S)
 
     def revive(self) -> None:
         """After the link could not be opened: whatever it takes to open it, if the machine runs.

@@ -228,6 +228,7 @@ class Moves:
     def _release(self) -> None:
         machine = self.wanted_machine()
         if self.state.without_outcome is None:
+            self._learn_why(machine)
             tidy_host(self.services, self.link)
         left = machine.letting_go.left_behind()
         if left:
@@ -235,6 +236,15 @@ class Moves:
 
             settle(self.services, left)
         machine.letting_go.release(ran=self.state.without_outcome is None)
+
+    def _learn_why(self, machine: MachineHold) -> None:
+        """The host can tell that it went down under the run, but only the cloud for what: at a time limit, say."""
+        said = {entry.kind: entry.data for entry in self.active.journal.entries()}
+        if said.get("ended", {}).get("status") != "preempted" or "stopped" in said or "went_down" in said:
+            return
+        why = machine.watch.goes_down()
+        if why is not None:
+            self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
 
     def wait(self) -> NoReturn:
         """Raise what is to be said of a run whose results are on the disk of a machine that is off."""

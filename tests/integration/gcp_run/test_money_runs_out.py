@@ -6,16 +6,19 @@ fcctl runs in this process, in the emulated cloud's time, so that an hour and a 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator import Emulator, processes
 from orchestrator.emulator.clock import parse_timestamp
+from orchestrator.emulator.guest import Guest
 from orchestrator.workflows.guard import Guard
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
@@ -146,6 +149,35 @@ def test_a_fence_while_the_laptop_sleeps(fence: int, says: str, cloud: Emulator,
     workspace.type("pull-results", "--wake", "--yes", check=0)
     check_home(workspace)
     assert billed(cloud) == []
+
+
+@pytest.mark.usefixtures("asleep")
+def test_what_the_host_says_as_it_goes_down_comes_home_before_its_link_breaks(
+    cloud: Emulator, workspace: CloudWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it was told to stop. That this was the run's time limit is the cloud's to say."""
+
+    def sessions_stay(guest: Guest) -> None:
+        processes.send(processes.of_home(guest.home) - guest._tree(), signal.SIGTERM)
+
+    def time_passes() -> None:
+        wait_for(lambda: at_work(cloud), 60)
+        for machine in machines(cloud).values():
+            machine.timers.clear()
+        advance_to(cloud, LIMIT_S + 60)
+        (journal,) = workspace.root.glob("results/active/*/journal.jsonl")
+        wait_for(lambda: '"collected"' in journal.read_text(), 60)
+        cloud.advance(slow.latency.stop)
+
+    slow = replace(cloud.world.scenario, latency=replace(cloud.world.scenario.latency, stop=600.0))
+    monkeypatch.setattr(cloud.world, "scenario", slow)
+    monkeypatch.setattr(Guest, "shut_down", sessions_stay)
+    with meanwhile(time_passes):
+        done = workspace.type(*RUN)
+    assert done.code == 5, done.said
+    assert "reached its time limit, and the cloud stopped it" in done.said
+    assert billed(cloud) == []
+    assert workspace.only_run()["status"] == "over_budget"
 
 
 @pytest.mark.usefixtures("asleep")
