@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
+    os.umask(0o022)  # nor who may read their files
     # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
     # times the processor time. FlashCore's own threads have tests that say how many they want.
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any
 
 import pytest
@@ -63,9 +64,18 @@ def test_money_is_what_was_spent_what_burns_and_how_long_it_lasts() -> None:
     assert "$0.00" not in free.splitlines()[-1]
 
 
-def test_today_is_what_came_home_today_and_what_goes_on() -> None:
+@pytest.mark.parametrize(("zone", "spent"), [("UTC0", 0.625), ("IST-5:30", 7.625)])
+def test_today_is_what_came_home_today_and_what_goes_on(
+    zone: str, spent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The day of this computer: a minute before midnight in London it has begun in Delhi."""
     found = [_row("2026-11-21T00:10:00Z", 0.5), _row("2026-11-20T23:59:00Z", 7.0)]
-    assert spent_today(found, [live()], NOW) == pytest.approx(0.625)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        found_today = spent_today(found, [live()], NOW)
+    time.tzset()
+    assert found_today == pytest.approx(spent)
 
 
 def _row(created: str, usd: float) -> RunRow:
