@@ -7,16 +7,16 @@ machine is lost, another one has the search, from what was found until then.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from orchestrator.domain.fleet import JOURNAL, MAX_JOURNAL_BYTES
+from orchestrator.domain.fleet import JOURNAL
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
-from orchestrator.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped, RunNotFound
+from orchestrator.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.ports import Observer, Services, Tunnels
 from orchestrator.workflows.fleet_former import Former
+from orchestrator.workflows.fleet_journal import at_home, brought, longest
 from orchestrator.workflows.fleet_member import Member, on_host
 from orchestrator.workflows.fleet_plan import Place, Plans, plan_again, plan_member
 from orchestrator.workflows.fleet_watching import Watching
@@ -80,8 +80,9 @@ class Conductor:
         self._leaving: list[Former] = []
         self._formers: list[Former] = []
         if left is not None and saved.fleet and saved.fleet.before:  # it may still wait for what was found elsewhere
+            store = self.services.store
             *_, last = saved.fleet.before
-            self._hub.seed = _longest(self._at_home(last), self._brought(saved.plan.run_id))
+            self._hub.seed = longest(at_home(store, last), brought(store, saved.plan.run_id))
             self._leaving = [former for run_id in saved.fleet.before if (former := self._former(run_id))]
         #: Set once machines may be turned on to help. A search that an earlier fcctl left may have ended by itself.
         self._goes_on = threading.Event()
@@ -173,26 +174,8 @@ class Conductor:
 
     def _found(self, finished: Finished | None) -> bytes | None:
         """The journal of the search: as it came home, as it was seen last, or as it is still to be put there."""
-        at_home = self._at_home(finished.record.run_id) if finished is not None else None
-        return _longest(at_home, self._hub.journal, self._hub.seed)
-
-    def _at_home(self, run_id: str) -> bytes | None:
-        path = self.services.store.folder(run_id) / JOURNAL
-        with contextlib.suppress(OSError):
-            if 0 < path.stat().st_size <= MAX_JOURNAL_BYTES:
-                return path.read_bytes()
-        return None
-
-    def _brought(self, run_id: str) -> bytes | None:
-        """What the run, which is not home, was to go on from, as far as this computer knows."""
-        with contextlib.suppress(RunNotFound):
-            active = self.services.store.claim(run_id)
-            if active is not None:
-                try:
-                    return active.intake().read(JOURNAL, MAX_JOURNAL_BYTES)
-                finally:
-                    active.release()
-        return None
+        brought_home = at_home(self.services.store, finished.record.run_id) if finished is not None else None
+        return longest(brought_home, self._hub.journal, self._hub.seed)
 
     def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
         """The search on a machine that is at work for it and can be reached; None if there is none, or nobody has seen
@@ -229,7 +212,7 @@ class Conductor:
         for way in (self._hub, self._spokes[heir.name]):
             way.close()
         if journal is not None:  # it may have been reached again, while the other made way
-            journal = _longest(journal, self._hub.journal)
+            journal = longest(journal, self._hub.journal)
         self._saved, self._there, self._presumed = prepared.saved, {}, False
         self._hub = self._way_to_the_search(prepared.saved)
         self._hub.seed = journal
@@ -400,8 +383,3 @@ def _news(finished: Finished | None) -> str | None:
         return None
     record = finished.record
     return f"the search has ended: {record.status}; fcctl results report {record.run_id}"
-
-
-def _longest(*journals: bytes | None) -> bytes | None:
-    """Each is the beginning of those that are longer."""
-    return max(journals, key=lambda journal: len(journal or b""))

@@ -35,7 +35,7 @@ def nobody_ends_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_brought(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet, "_longest", lambda *_: b"0 nobody\n")
+    patch.setattr(fleet, "longest", lambda *_: b"0 nobody\n")
 
 
 def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
