@@ -21,8 +21,8 @@ __device__ __forceinline__ void write(const float (&out)[TILES][4], const float 
   }
 }
 
-// All groups' results for the same rows become one. Each group leaves its output where its keys were, which nobody reads
-// any more once the last step has begun; after one barrier each warp adds up some of the columns of its rows and writes
+// All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
+// warps reads any more (kReadToTheEnd); after one barrier each warp adds up some of the columns of its rows and writes
 // them.
 template <typename C>
 __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, float2 *row_states, int group, int warp_row,
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
 
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
-    if (!C::kFitsKeys) meet();  // all have left this group's values
+    if (C::kReadToTheEnd) meet();  // all have left this group's keys and values
     auto *row_states = reinterpret_cast<float2 *>(memory + C::kQBytes);
     merge(state, rings, row_states, group, warp_row, o, task.o_stride.row, task.S_q - tile_row, lane);
   } else {

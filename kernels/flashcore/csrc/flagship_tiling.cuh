@@ -75,6 +75,9 @@ struct Tiling {
   static_assert(!kStaggered || (kGroups % 2 == 0 && kGroups <= 8), "two halves, barrier 15 unused");
   // Where its keys and values were, if it does not fit where its keys were.
   static constexpr bool kFitsKeys = kTileM * kDim * 4 <= kStages * kTileBytes;
+  // Whether a warp may be done, and leave its output there, while another one of its group still reads: values, or keys.
+  // (A plain step of several stages has one barrier, before its scores; a causal mask lets some warps skip the last.)
+  static constexpr bool kReadToTheEnd = !kFitsKeys || (!kPipelined && kStages > 1);
   static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its tiles were");
 };
 

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore import bench, check, peaks, registry, sanitize, shapes
+from flashcore import bench, check, inputs, peaks, registry, sanitize, shapes
 from flashcore.build import build
+from flashcore.compare import HALF_ULP
 from flashcore.errors import AuditFailed
-from flashcore.launch import Kernel
+from flashcore.launch import DTYPES, Kernel
+from flashcore.reference import attention64
+from tests.support.flagship_tilings import BEHIND, SKIPPING
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -64,6 +67,29 @@ def test_the_kernel_is_right(name: str) -> None:
     assert document["summary"]["passed"] == document["summary"]["total"] == 20
     if variant.tolerance is None:  # else 0.06 is for outputs up to 1
         assert document["summary"]["brief_passed"] == 20
+
+
+@pytest.mark.parametrize("tile", [pytest.param(one, id=name) for name, one in {**SKIPPING, **BEHIND}.items()])
+def test_no_warp_leaves_its_output_where_another_still_reads_keys(tile: dict[str, int]) -> None:
+    flagship = registry.VARIANTS["flagship"]
+    c = flagship.configure(tile)
+    D, dtype, groups = c["HEAD_DIM"], DTYPES[c["BFLOAT16"]], c["WARPS_KV"]
+    needed = 2 * D * c["TILE_M"] + groups * (8 * c["TILE_M"] + 4 * D * c["STAGES"] * c["TILE_N"])
+    major, minor = torch.cuda.get_device_capability()
+    if needed > 99 * 1024 and ((major == 8 and minor in (6, 9)) or major >= 12):
+        pytest.skip("unavailable: shared memory for this tiling")
+    kernel = Kernel(build(flagship, tile))
+    (seed,) = inputs.fresh_seeds(1)
+    for S, values in ((193, "hot_row"), (193, "plain"), (640, "plain")):
+        q, k, v = (x.to(dtype) for x in inputs.draw(shapes.Shape(1, 2, S, D), seed, "cuda", values))
+        right = attention64(q, k, v, causal=True)
+        allowed = 3 * HALF_ULP * (1 if dtype == torch.float16 else 8) * float(right.abs().max())
+        first = kernel(q, k, v, causal=True)
+        for launch in range(30):
+            out = kernel(q, k, v, out=torch.full_like(q, torch.nan), causal=True)
+            error = float((out.double() - right).abs().max())
+            assert error <= allowed, (S, values, seed, launch)  # NaN is not
+            assert torch.equal(out, first), (S, values, seed, launch)
 
 
 @pytest.mark.parametrize("name", CUDA)

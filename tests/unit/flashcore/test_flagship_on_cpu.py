@@ -18,6 +18,7 @@ from flashcore.launch import DTYPES, Args, Strides
 from flashcore.reference import attention64
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.flagship_tilings import BEHIND, SKIPPING
 
 CONFIGURATIONS = [
     {},
@@ -128,6 +129,17 @@ def test_no_heads_of_keys_that_do_not_divide_the_queries(tmp_path: Path) -> None
     assert library.flashcore_forward(args) == 1
     args = Args(B=1, H=2, S_q=1, S_kv=1, D=96, scale=1.0)
     assert library.flashcore_forward(args) == 1
+
+
+@pytest.mark.parametrize("tile", [pytest.param(one, id=name) for name, one in {**SKIPPING, **BEHIND}.items()])
+def test_no_warp_leaves_its_output_where_another_still_reads_keys(
+    tile: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = compile_on_cpu(VARIANTS["flagship"], tile, tmp_path)
+    D, dtype = tile.get("HEAD_DIM", 64), DTYPES[tile.get("BFLOAT16", 0)]
+    for seed in range(1, 7):  # who comes first is drawn
+        monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
+        assert excess(library, (1, 2, 193, D), (2, 193), dtype=dtype, causal=True, seed=seed) < 3, seed
 
 
 @with_auto
