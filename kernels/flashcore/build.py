@@ -7,6 +7,7 @@ the command line, the compiler's version and, for processor code, the processor.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -161,11 +162,8 @@ def _compile(
     try:
         argv = [*command, *_source(variant)]
         kept = home.parent / f"{variant.name}-common-{_key(variant, common)}.o" if common else None
-        if kept:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(kept, work / "common.o")
         started = time.perf_counter()
-        output, failed = _compilers(argv, work, _units(variant, configuration, command, common))
+        output, failed = _compilers(argv, work, _units(variant, configuration, command, common), kept)
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
@@ -174,8 +172,6 @@ def _compile(
             raise BuildFailed(
                 f"{variant.name} did not compile", cause=_first_errors(output), hint="command: " + " ".join(failed)
             )
-        if kept:
-            os.replace(work / "common.o", kept)
         for path in work.glob("*.o"):
             path.unlink()
         record = documents.document(
@@ -217,34 +213,62 @@ def _units(
     return {f"part{n}": [*command, *source, f"-DPART={n}"] for n in parts}
 
 
-def _compilers(argv: list[str], work: Path, units: Mapping[str, list[str]]) -> tuple[str, list[str]]:
+def _compilers(argv: list[str], work: Path, units: Mapping[str, list[str]], kept: Path | None) -> tuple[str, list[str]]:
     """Compile to ``LIBRARY`` in ``work``; what was said, and the command that failed, if one did.
 
-    ``units``: commands by the names of their objects, for as many compilers at once; what is in ``work`` already is not
-    made again. None: the source is one.
+    ``units``: commands by the names of their objects, for as many compilers at once; none: the source is one. ``kept``:
+    where the object ``common`` is, or goes.
     """
     library = ["-o", str(work / LIBRARY)]
-    missing = {name: one for name, one in units.items() if not (work / f"{name}.o").exists()}
-    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(missing)))}"]
+    at_once = max(1, len(units) - bool(kept and kept.exists()))
+    threads = [f"--threads={max(1, toolchain.processors() // at_once)}"]
     threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
     if not units:
         whole = [*argv, *threads, *library]
-        done = _run(whole)
-        return done.stdout, whole if done.returncode else []
-    commands = [
-        [*(word for word in one if word != "-shared"), *threads, "-c", "-o", str(work / f"{name}.o")]
-        for name, one in missing.items()
-    ]
-    with ThreadPoolExecutor(len(commands)) as pool:
-        done_all = list(pool.map(_run, commands))
-    said = "".join(done.stdout for done in done_all)
-    for command, done in zip(commands, done_all):  # noqa: B905 (Python 3.9)
-        if done.returncode:
-            return said, command
+        made = _run(whole)
+        return made.stdout, whole if made.returncode else []
+    commands = {
+        name: [*(word for word in one if word != "-shared"), *threads, "-c", "-o", str(work / f"{name}.o")]
+        for name, one in units.items()
+    }
+    common = commands.pop("common", [])
+    with ThreadPoolExecutor(len(units)) as pool:
+        begun = pool.submit(_common, common, kept, wait=False) if kept else None
+        done = list(pool.map(_run, commands.values()))
+    if kept and begun:
+        fine = not any(one.returncode for one in done)
+        done += filter(None, [begun.result() or (_common(common, kept, wait=True) if fine else None)])
+    said = "".join(one.stdout for one in done)
+    failed: list[str] = next((one.args for one in done if one.returncode), [])
+    if failed:
+        return said, failed
     objects = [str(work / f"{name}.o") for name in units]
-    link = [argv[0], "-shared", *(word for word in argv if word.startswith("-gencode")), *objects, *library]
+    codes = [word for word in argv if word.startswith("-gencode")]
+    link = [argv[0], "-shared", "-nodlink", *codes, *objects, *library]  # no unit calls another's device code
     linked = _run(link)
     return said + linked.stdout, link if linked.returncode else []
+
+
+def _common(command: list[str], kept: Path, *, wait: bool) -> subprocess.CompletedProcess[str] | None:
+    """Have the object that ``command`` ends with: what is ``kept``, or compiled and kept. Of all the builds that begin
+    at once one compiles it; unless it is to ``wait`` for that one, there is nothing for the others yet."""
+    made = Path(command[-1])
+    with kept.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return None
+        except OSError:  # a file system without locks: it may be compiled twice
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(kept, made)
+            return subprocess.CompletedProcess(command, 0, "")
+        done = _run(command)
+        if not done.returncode:
+            new = made.with_suffix(".kept")
+            shutil.copyfile(made, new)
+            os.replace(new, kept)
+        return done
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:

@@ -97,11 +97,12 @@ class Variant:
         ]
         return ":".join(filter(None, (self.name, "+".join(named))))
 
-    def space(self) -> Iterator[Configuration]:
-        """Every legal configuration, the defaults first."""
-        default = self.configure()
-        yield default
-        for values in itertools.product(*(p.values for p in self.parameters)):
+    def space(self, settled: Mapping[str, int] | None = None) -> Iterator[Configuration]:
+        """Every legal configuration with the values that are ``settled``, the defaults first."""
+        default, only = self.configure(), settled or {}
+        if all(default[name] == value for name, value in only.items()):
+            yield default
+        for values in itertools.product(*((only[p.name],) if p.name in only else p.values for p in self.parameters)):
             chosen = dict(zip((p.name for p in self.parameters), values))  # noqa: B905 (Python 3.9)
             if chosen != default and all(c.holds(chosen) for c in self.constraints):
                 yield chosen

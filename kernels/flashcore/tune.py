@@ -18,6 +18,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -54,7 +55,7 @@ def space(variant: Variant, fixed: Mapping[str, int]) -> dict[str, Any]:
     default = variant.configure(fixed)
     settled = {**{name: default[name] for name in SETTLED.get(variant.name, ())}, **fixed}
     values = {p.name: [settled[p.name]] if p.name in settled else list(p.values) for p in variant.parameters}
-    found = [c for c in variant.space() if c != default and all(c[name] == v for name, v in settled.items())]
+    found = [c for c in variant.space(settled) if c != default]
     return {
         "parameters": {name: {"values": v, "default": default[name]} for name, v in values.items()},
         "configurations": [default, *found],
@@ -97,6 +98,8 @@ class Service:
         Raises:
             UsageError: there is no such mode.
         """
+        import torch
+
         from flashcore import dispatch, timing
 
         self.variant = variant
@@ -107,7 +110,11 @@ class Service:
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._sets: OrderedDict[tuple[Shape, int], list[inputs.Tensors]] = OrderedDict()
         self._expected: OrderedDict[tuple[Any, ...], tuple[inputs.Tensors, Expected]] = OrderedDict()
-        dispatch.load()  # before any trial's time is taken; nothing here touches the GPU yet
+        if variant.device == "cuda":  # the processor draws inputs only, while all of it compiles: threads would wait
+            torch.set_num_threads(1)
+        #: Before any trial's time is taken, and beside the start of CUDA; nothing here touches the GPU yet.
+        self._loading = threading.Thread(target=dispatch.load, daemon=True)
+        self._loading.start()
         self._operations: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ready": lambda _: {},
             "warm": self._warm,
@@ -275,6 +282,7 @@ class Service:
     def _kernel(self, params: Mapping[str, Any]) -> Kernel:
         from flashcore.launch import Kernel
 
+        self._loading.join()
         chosen = self.variant.configure({str(name): int(value) for name, value in params.items()})
         key = tuple(chosen.values())
         return _kept(self._kernels, key, MAX_KERNELS, lambda: Kernel(compiled(self.variant, chosen)))

@@ -26,6 +26,7 @@ from fcctl_tune.join import is_address
 from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.records import Trial
 from fcctl_tune.roster import is_name
+from fcctl_tune.slot import Serving
 from fcctl_tune.spec import Spec
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Recipe
@@ -115,7 +116,7 @@ class Run:
         spec = self._spec()
         self._make_folders()
         with contextlib.ExitStack() as ending:
-            cluster = ending.enter_context(self._cluster())
+            cluster = ending.enter_context(self._cluster(spec))
             if self.options.scheduler:
                 cluster.ready()
             spec = self._with_space(spec, cluster)
@@ -131,12 +132,15 @@ class Run:
             cluster.goodbye("the search is over")
             return code
 
-    def _cluster(self) -> DaskCluster:
+    def _cluster(self, spec: Spec) -> DaskCluster:
         options = self.options
         if options.scheduler:
             return Scheduled(options.scheduler, options.tls, options.wait, say)
         host = this_machine(options.host, say)
-        return Fleet(host, os.path.abspath(options.fleet), say) if options.fleet else LocalCluster(host, say)
+        serving = Serving.of(Recipe.of(spec, self.cwd, self.work)) if spec.serve else None
+        if options.fleet:
+            return Fleet(host, os.path.abspath(options.fleet), say, serving=serving)
+        return LocalCluster(host, say, serving=serving)
 
     def _with_space(self, spec: Spec, cluster: DaskCluster) -> Spec:
         """Its space command is carried out where trials are."""

@@ -8,19 +8,21 @@ is found by a mark in its environment.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from fcctl_remote.process import KILL_PATIENCE_S, family, send
 from fcctl_tune import devices, process
 from fcctl_tune.cluster import Host, worker_name
 from fcctl_tune.errors import TuneError
+from fcctl_tune.slot import SERVING, Serving
 
 #: A name's worker may die so often before the machine is given up.
 RESTARTS = 20
@@ -52,17 +54,20 @@ class Worker:
 
 @dataclass
 class Crew:
-    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them."""
+    """The workers of ``host``, this machine. ``tls`` is the search's key; ``env`` is for all of them; ``serving`` is
+    what those of GPUs start at once, if that is known."""
 
     host: Host
     folder: str
     tls: Optional[str] = None
     env: Mapping[str, str] = field(default_factory=dict)
+    serving: Optional[Serving] = None
     address: str = ""
 
     def __post_init__(self) -> None:
         cpu = Worker("cpu", ("--cpu", str(self.host.cpus)), {})
-        gpus = [Worker(d.worker, ("--gpu", "1"), d.env) for d in self.host.devices]
+        early = {SERVING: json.dumps(asdict(self.serving))} if self.serving is not None else {}
+        gpus = [Worker(d.worker, ("--gpu", "1"), {**d.env, **early}) for d in self.host.devices]
         self.workers: Dict[str, Worker] = {w.name: w for w in (cpu, *gpus)}
 
     def launch(self) -> None:

@@ -240,6 +240,7 @@ class Engine:
         if built.state:
             self._tell(flight, built.state, built.reason)
         elif not station.is_ready:
+            flight.is_early = True
             station.held.append(flight)
         else:
             self._time(station, flight)

@@ -19,6 +19,7 @@ from fcctl_tune.cluster import Host
 from fcctl_tune.errors import Lacking, TuneError
 from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.roster import Roster
+from fcctl_tune.slot import Serving
 
 #: The topic of what hosts are told: ``{"to": a host's key or "", "say": reason}``, after which they end.
 CONTROL = "fcctl-tune-control"
@@ -50,8 +51,10 @@ class Fleet(LocalCluster):
 
     settings = MappingProxyType({"distributed.scheduler.worker-ttl": "60s"})  # for one that went without a word
 
-    def __init__(self, host: Host, file: str, notice: Callable[[str], None] = print) -> None:
-        super().__init__(host, notice)
+    def __init__(
+        self, host: Host, file: str, notice: Callable[[str], None] = print, *, serving: Optional[Serving] = None
+    ) -> None:
+        super().__init__(host, notice, serving=serving)
         self.file = file
         self._roster: Optional[Roster] = None
         self._looking = Looking()

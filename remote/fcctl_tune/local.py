@@ -6,12 +6,13 @@ import abc
 import contextlib
 import sys
 import time
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from fcctl_tune import dask_settings, scratch
 from fcctl_tune.cluster import Host, Undone, resource
 from fcctl_tune.crew import Crew
 from fcctl_tune.errors import TuneError
+from fcctl_tune.slot import Serving
 
 #: How long the scheduler and its client have at the end, seconds.
 CLOSE_S = 5.0
@@ -111,9 +112,10 @@ class LocalCluster(DaskCluster):
 
     settings = dask_settings.NOTHING
 
-    def __init__(self, host: Host, notice: Callable[[str], None] = print) -> None:
+    def __init__(self, host: Host, notice: Callable[[str], None] = print, *, serving: Optional[Serving] = None) -> None:
+        """``serving`` is what will serve for trials: it comes up with the workers."""
         super().__init__(notice)
-        self.host = host
+        self.host, self.serving = host, serving
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -125,7 +127,7 @@ class LocalCluster(DaskCluster):
             self.tls = dask_settings.certificate(self.folder)
             if self.tls is None:
                 self.notice("no openssl here: the search's workers talk over loopback unencrypted")
-            self.crew = Crew(self.host, self.folder, self.tls)
+            self.crew = Crew(self.host, self.folder, self.tls, serving=self.serving)
             self.ending.callback(self.crew.end)
             self.crew.launch()
         except BaseException:

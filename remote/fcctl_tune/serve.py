@@ -194,22 +194,27 @@ class Server:
             Lost, Refused: as of :meth:`Process.ask`.
             TuneError: the command does not come up.
         """
-        process = self._current()
+        process = self._come_up()
+        self._replenish()
         try:
             return process.ask(op, timeout_s, **what)
         except (Lost, Refused):
             self.drop()
             raise
 
+    def begin(self) -> None:
+        """Start what will serve. Raises: OSError."""
+        self._replenish()
+
     def warm(self, timeout_s: float, **what: Any) -> None:
         """Let the process that serves meet the GPU before its first trial; a standby would take the GPU's memory and
-        time. Whatever comes of that, the next request finds a process.
+        time, and its start now the processor's. Whatever comes of that, the next request finds a process.
 
         Raises:
             TuneError: the command does not come up.
         """
         try:
-            self._current().ask("warm", timeout_s, **what)
+            self._come_up().ask("warm", timeout_s, **what)
         except Refused:
             return  # it does not know this
         except Lost:
@@ -222,7 +227,8 @@ class Server:
             self.replaced += 1
             serving.end()
 
-    def _current(self) -> Process:
+    def _come_up(self) -> Process:
+        """The process that serves, the standby if there is none."""
         reasons: List[str] = []
         while self._serving is None:
             process = self._waiting.pop(0) if self._waiting else self._start()
@@ -238,7 +244,6 @@ class Server:
                     ) from None
                 continue
             self._serving = process
-        self._replenish()
         return self._serving
 
     def _replenish(self) -> None:

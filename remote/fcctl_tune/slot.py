@@ -5,13 +5,14 @@ What a trial does wrong is a result (:class:`Timed`); only a ``serve`` command t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import gates
 from fcctl_remote.text import one_line
@@ -19,6 +20,8 @@ from fcctl_tune import process, serve, tasks
 from fcctl_tune.process import Limits
 from fcctl_tune.tasks import Candidate, Failed, Recipe
 
+#: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
+SERVING = "FCCTL_TUNE_SERVING"
 #: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
 BASE_AGE_S = 20.0
 #: Times as long as a trial's check the last one of an elite may take.
@@ -53,6 +56,24 @@ class Timed:
     check_s: float = 0.0
     bench_s: float = 0.0
     worker: str = ""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What of a recipe a server is made of."""
+
+    command: str
+    env: Mapping[str, str]
+    cwd: str
+    folder: str
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Serving:
+        return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder)
+
+    def server(self) -> serve.Server:
+        env = {**process.clean_environment(os.environ), **self.env}
+        return serve.Server(self.command, env, self.cwd, os.path.join(self.folder, "logs"))
 
 
 def warm(recipe: Recipe, seed: int) -> Timed:
@@ -95,6 +116,7 @@ class Slot:
     """A GPU worker's state: the process that serves, and how long the default takes here."""
 
     _mine: Optional[Slot] = None
+    _ahead: Optional[Tuple[Serving, serve.Server]] = None
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -103,9 +125,25 @@ class Slot:
         self._base_repeats, self._base_at = 0, 0.0
         self._server: Optional[serve.Server] = None
         if recipe.serve:
-            env = {**process.clean_environment(os.environ), **recipe.env}
-            folder = os.path.join(recipe.folder, "logs")
-            self._server = serve.Server(recipe.serve, env, recipe.cwd, folder)
+            self._server = self._begun(Serving.of(recipe))
+
+    @classmethod
+    def begin(cls, serving: Serving) -> None:
+        """Start what serves in this worker before anybody asks for it: while a search comes up it may well load its
+        libraries. What goes wrong is heard of by whoever asks."""
+        server = serving.server()
+        with contextlib.suppress(OSError):
+            server.begin()
+        cls._ahead = serving, server
+
+    @classmethod
+    def _begun(cls, serving: Serving) -> serve.Server:
+        """What :meth:`begin` started, if that is what is wanted."""
+        ahead, cls._ahead = cls._ahead, None
+        if ahead is None or ahead[0] == serving:
+            return ahead[1] if ahead else serving.server()
+        ahead[1].close()
+        return serving.server()
 
     @classmethod
     def here(cls, recipe: Recipe) -> Slot:

@@ -27,6 +27,7 @@ class Flight:
     worker: str = ""
     is_timed: bool = False  # it is built, and checked or timed now
     is_checked: bool = False  # on this host
+    is_early: bool = False  # it was built before anything could be timed there
     lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
     seconds: Dict[str, float] = field(default_factory=dict)
 
@@ -68,10 +69,10 @@ class Station:
 
     def room(self, pace: Pace) -> float:
         """Which share of the trials that are to be under way here are not. As many again may be built before anything
-        can be timed."""
+        can be timed; builders do not wait until these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
-        held = len(self.held) if self.is_ready else max(0, len(self.held) - due)
-        return (due - len(self.flights) - held) / due
+        busy = sum(not flight.is_early for flight in self.flights.values())
+        return (due - busy - max(0, len(self.held) - due)) / due
 
 
 def roomiest(stations: Iterable[Station], pace: Pace) -> Optional[Station]:

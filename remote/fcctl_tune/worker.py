@@ -18,7 +18,7 @@ import threading
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote.text import one_line
-from fcctl_tune import dask_settings, keeper, process, roster
+from fcctl_tune import dask_settings, keeper, process, roster, slot
 from fcctl_tune.cluster import resource
 from fcctl_tune.fleet import CONTROL
 
@@ -49,6 +49,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         signal.signal(number, lambda *_: None)  # a step's SIGTERM is for the engine; commands must not inherit SIG_IGN
     if HOST in os.environ:  # the engine is elsewhere, and must not hear of commands that the same SIGTERM ended
         signal.signal(signal.SIGTERM, lambda *_: os._exit(LOST))
+    serving = os.environ.pop(slot.SERVING, None)
+    if serving is not None:
+        slot.Slot.begin(slot.Serving(**json.loads(serving)))
     with dask_settings.applied():
         if options.address is None:  # told late, so that imports need not wait for the scheduler
             options.address = sys.stdin.readline().strip()
