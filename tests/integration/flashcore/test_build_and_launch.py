@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import resource
@@ -226,6 +227,7 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
 
 FLAGSHIP = registry.VARIANTS["flagship"]
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
+TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
@@ -257,6 +259,46 @@ def test_the_hosts_part_of_a_tiling_is_compiled_once(tmp_path: Path, monkeypatch
         (kept,) = tmp_path.glob("*.o")
         if settings == OTHER_TILING:
             kept.unlink()
+
+
+@needs_nvcc
+def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    run, is_compiled = building._run, threading.Event()
+
+    def slowly(argv: list[str]) -> subprocess.CompletedProcess[str]:
+        part = next((word for word in argv if word.startswith("-DPART=")), "link")
+        started.append(part)
+        if part == "-DPART=1":
+            assert is_compiled.wait(60)  # not before each of the others has compiled its own
+        done = run(argv)
+        if sum(word not in ("-DPART=1", "link") for word in started) == len(TILINGS):
+            is_compiled.set()
+        return done
+
+    monkeypatch.setattr(building, "_run", slowly)
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    with ThreadPoolExecutor(len(TILINGS)) as pool:
+        built = list(pool.map(lambda tiling: build(FLAGSHIP, tiling, archs="89"), TILINGS))
+    assert started.count("-DPART=1") == 1
+    assert len({one.library for one in built}) == started.count("link") == len(TILINGS)
+    for one in built:
+        library = ctypes.CDLL(str(one.library), mode=os.RTLD_NOW)
+        assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
+
+
+def test_a_build_that_failed_does_not_wait_for_what_others_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept.o"
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody is at it
+        units = {"own": ["false"], "common": ["true"]}
+        said, failed = building._compilers(["false"], tmp_path, units, kept)
+    assert failed[:2] == ["false", "-c"]
+    assert said == ""
 
 
 @needs_nvcc

@@ -47,6 +47,10 @@ def test_every_registered_variant_is_complete(entry: Variant) -> None:
     assert entry.source.is_file()
     assert entry.device in registry.DEFAULTS
     assert entry.configure() == next(entry.space())
+    for settled in ({}, dict(list(entry.configure().items())[:1])):
+        assert list(entry.space(settled)) == [
+            c for c in entry.space() if all(c[name] == value for name, value in settled.items())
+        ]
     assert "flashcore_forward" in entry.source.read_text(encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from fcctl_tune import serve
 from fcctl_tune.errors import TuneError
 from fcctl_tune.serve import Lost, Refused, Server
+from fcctl_tune.slot import Serving, Slot
 from tests.support.living import is_running
 
 SCRIPT = r"""
@@ -121,9 +123,55 @@ def test_a_refusal_is_passed_on_and_the_process_replaced_all_the_same(server: Se
 def test_one_may_warm_up_before_its_first_trial_or_not_know_what_that_is(
     server: Server, what: str, survives: bool
 ) -> None:
-    first = server._current()._running.pid
+    first = server._come_up()._running.pid
     server.warm(60.0, params={"P": what})
+    assert server._waiting == []  # a standby's start would take processors from it
     assert (ask(server, "fine") == first) is survives
+
+
+def test_it_may_be_started_before_anybody_asks(server: Server) -> None:
+    server.begin()
+    (waiting,) = server._waiting
+    assert server._come_up() is waiting
+    assert ask(server, "fine") == waiting._running.pid
+
+
+SERVING = Serving("exec cat", {"A": "1"}, "/", "")
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Iterator[Server]:
+    """What a worker started before its first task came."""
+    Slot.begin(replace(SERVING, folder=str(tmp_path)))
+    assert Slot._ahead is not None
+    server = Slot._ahead[1]
+    yield server
+    server.close()
+    Slot._ahead = None
+
+
+def test_a_slot_takes_what_was_started_for_it(ahead: Server, tmp_path: Path) -> None:
+    assert ahead.env["A"] == "1"
+    assert len(ahead._waiting) == 1
+    assert Slot._begun(replace(SERVING, folder=str(tmp_path))) is ahead
+    other = Slot._begun(replace(SERVING, folder=str(tmp_path)))
+    assert other is not ahead
+    assert other._waiting == []
+
+
+def test_what_was_started_for_something_else_is_ended(ahead: Server, tmp_path: Path) -> None:
+    pid = ahead._waiting[0]._running.pid
+    other = Slot._begun(replace(SERVING, env={"A": "2"}, folder=str(tmp_path)))
+    assert other is not ahead
+    assert other.env["A"] == "2"
+    assert not is_running(pid)
+
+
+def test_that_it_cannot_be_started_is_heard_by_whoever_asks(tmp_path: Path) -> None:
+    Slot.begin(replace(SERVING, cwd=str(tmp_path / "nowhere"), folder=str(tmp_path)))
+    server = Slot._begun(replace(SERVING, cwd=str(tmp_path / "nowhere"), folder=str(tmp_path)))
+    with pytest.raises(OSError, match="nowhere"):
+        ask(server, "fine")
 
 
 def test_the_standby_is_warm_when_it_takes_over(server: Server, tmp_path: Path) -> None:
