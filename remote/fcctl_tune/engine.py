@@ -179,7 +179,7 @@ class Engine:
 
     def _submit(self, station: Station, flight: Flight, priority: int = FRESH) -> None:
         """Build it there."""
-        flight.is_timed = False
+        flight.is_timed = flight.is_early = False
         call = self.cluster.submit(
             tasks.build, self.recipe, flight.candidate, slot="cpu", host=station.host.key, priority=priority
         )

@@ -13,6 +13,8 @@ from typing import Dict, List, Sequence
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
+#: No comparison is finer: by then what is different between a configuration and itself shows.
+FINEST = 0.001
 #: Turns of a block.
 BLOCK = 2
 #: Share of the blocks left out at each end of the mean.
@@ -49,8 +51,9 @@ def ratio(cases: Sequence[Sequence[float]], floor: float = 0.0, seed: int = 0) -
 
 
 def floor_of(null: Dict[str, float]) -> float:
-    """How far from 1 a comparison of equals came to lie, or could have: the larger of the two."""
-    return round(max(abs(null["ratio"] - 1), (null["ci_high"] - null["ci_low"]) / 2), 5)
+    """How far from 1 a comparison of equals came to lie, or could have: the larger of the two, and at least
+    :data:`FINEST`."""
+    return round(max(abs(null["ratio"] - 1), (null["ci_high"] - null["ci_low"]) / 2, FINEST), 5)
 
 
 def _trimmed(values: Sequence[float]) -> float:

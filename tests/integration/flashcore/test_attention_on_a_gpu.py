@@ -166,6 +166,7 @@ def test_torchs_own_checks_of_operators() -> None:
         torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # by torch's own compiler
 def test_compiled_whole_and_under_autocast() -> None:
     torch.manual_seed(0)
     q, k, v = tensors(2, 4, 200, 64)

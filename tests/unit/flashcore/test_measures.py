@@ -85,6 +85,7 @@ def test_the_null_puts_a_floor_under_other_intervals() -> None:
     assert stats.paired_ratio(a, b, floor=1e-6) == plain
     assert stats.floor_of({"ratio": 1.004, "ci_low": 1.003, "ci_high": 1.005}) == pytest.approx(0.004)
     assert stats.floor_of({"ratio": 1.001, "ci_low": 0.995, "ci_high": 1.007}) == pytest.approx(0.006)
+    assert stats.floor_of({"ratio": 1.0001, "ci_low": 1.0, "ci_high": 1.0002}) == stats.FINEST
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ from fcctl_tune.devices import Device
 from fcctl_tune.engine import Engine, Stopped
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
-from fcctl_tune.pace import FACTORS
-from fcctl_tune.records import TrialRecord
+from fcctl_tune.pace import FACTORS, Pace
+from fcctl_tune.records import Trial, TrialRecord
 from fcctl_tune.slot import Timed, Timing
 from fcctl_tune.spec import Spec
-from fcctl_tune.stations import AHEAD
+from fcctl_tune.stations import AHEAD, Flight, Station
 from fcctl_tune.study import Study
-from fcctl_tune.tasks import Built, Recipe
+from fcctl_tune.tasks import Built, Candidate, Recipe
 
 SPEC = Spec.from_dict(
     {
@@ -187,6 +187,22 @@ def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study
     assert 1 in longer
     assert 12 not in longer
     assert len([1 for phase, _, _ in cluster.asked if phase == "build"]) == 12  # the default's build is trial 0's
+
+
+def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> None:
+    due = 3 + AHEAD  # builders, and what may wait for a GPU
+
+    def flight(number: int, is_early: bool = True) -> Flight:
+        return Flight(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
+
+    def room(early: int, others: int, held: int = 0) -> float:
+        flights = {str(n): flight(n, n < early) for n in range(early + others)}
+        return Station(host(), held=[flight(n) for n in range(held)], flights=flights).room(Pace(Halving()))
+
+    assert room(0, due) <= 0
+    assert room(due, due - 1) > 0
+    assert room(due, due) <= 0
+    assert room(0, due - 1, held=due) > 0 >= room(0, due - 1, held=due + 1)
 
 
 def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:

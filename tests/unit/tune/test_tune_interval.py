@@ -33,6 +33,7 @@ def test_no_interval_is_narrower_than_what_the_null_showed() -> None:
     null = interval.ratio([blocks(1.01, 10, 0.001, 1)])
     floor = interval.floor_of(null)
     assert floor == pytest.approx(0.01, abs=0.002)
+    assert interval.floor_of({"ratio": 1.0, "ci_low": 0.9999, "ci_high": 1.0001}) == interval.FINEST
     found = interval.ratio([[math.log(0.995)] * 10], floor)
     assert found["ratio"] == pytest.approx(0.995)
     assert found["ci_low"] < 0.995 * (1 - 0.007) and found["ci_high"] > 1  # noqa: PT018
