@@ -8,11 +8,12 @@ from typing import Any, Callable, Dict, List, Optional
 
 from fcctl_remote import files
 from fcctl_remote.text import one_line
-from fcctl_tune.records import TrialRecord
+from fcctl_tune.records import TrialRecord, topk
 from fcctl_tune.study import Study
 
-#: Files are written again no sooner than after so many seconds.
-EVERY_S = 2.0
+#: Files are written again no sooner than after so many seconds, and after so many times as long as that took: meanwhile
+#: nobody listens to builders and GPUs.
+EVERY_S, REST = 2.0, 50
 #: Of a line's parameters and reason, characters.
 SHOWN = 100
 
@@ -26,7 +27,7 @@ class Books:
         """``about`` is added to the document, as it is then: the caller goes on filling it."""
         self.study, self.out, self.document, self.say, self.about = study, out, document, say, about
         self._best: Optional[TrialRecord] = None
-        self._written = 0.0
+        self._due = 0.0
         for record in study.records():
             self._better(record)
 
@@ -34,7 +35,7 @@ class Books:
         """A trial came to its end."""
         self._better(record)
         self.say(self.line(record))
-        if time.monotonic() - self._written >= EVERY_S:
+        if time.monotonic() >= self._due:
             self.write()
 
     def _better(self, record: TrialRecord) -> bool:
@@ -64,11 +65,14 @@ class Books:
 
     def write(self) -> None:
         """Raises: OSError."""
+        began = time.monotonic()
         summary = self.study.summary()
+        document = summary.document(**self.about)
         self._file("tune_log.csv", summary.log_csv().encode("utf-8"))
-        self._file("topk.json", files.to_json(summary.topk(**self.about)))
-        files.write_atomic(self.document, files.to_json(summary.document(**self.about)), durable=False)
-        self._written = time.monotonic()
+        self._file("topk.json", files.to_json(topk(document)))
+        files.write_atomic(self.document, files.to_json(document), durable=False)
+        now = time.monotonic()
+        self._due = now + max(EVERY_S, REST * (now - began))
 
     def _file(self, name: str, content: bytes) -> None:
         files.write_atomic(os.path.join(self.out, name), content, durable=False)

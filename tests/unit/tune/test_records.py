@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fcctl_tune.records import Summary, TrialRecord, best_so_far, compared, log_csv, objective, ranked
+from fcctl_tune.records import Summary, TrialRecord, best_so_far, compared, log_csv, objective, ranked, topk
 from fcctl_tune.spec import Spec
 
 SPEC = Spec.from_dict(
@@ -87,7 +87,7 @@ def test_the_documents() -> None:
     assert [elite["trial"] for elite in document["elites"]] == [2, 4, 0]
     assert document["controls"][0]["curve"] == [1.0, 1.0]
     assert [TrialRecord.from_dict(entry) for entry in document["trials"]] == list(RECORDS)
-    top = summary.topk(final=[{"trial": 2}])
+    top = topk(summary.document(final=[{"trial": 2}]))
     assert top["elites"][0]["key"] == 'BLOCK=64 FAST=false NAME="=cmd"'
     assert top["final"] == [{"trial": 2}]
     assert "trials" not in top
