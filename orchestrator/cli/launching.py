@@ -200,13 +200,18 @@ def see_home(
     comparing: Comparing | None = None,
 ) -> None:
     """Print how the run ended, or that it goes on without this terminal."""
-    from orchestrator.workflows.run import Detached
+    from orchestrator.workflows.run import Detached, NeverSubmitted
 
     try:
         finished = goes()
     except Detached as e:
         services.observer.close()
         raise KeyboardInterrupt(say_detached(cli, e.run_id)) from None
+    except NeverSubmitted as e:
+        from orchestrator.cli.interrupted import say_never_begun
+
+        services.observer.close()
+        raise KeyboardInterrupt(say_never_begun(cli, services.store, e.record)) from None
     services.observer.close()
     if finished is None:
         _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))

@@ -131,13 +131,19 @@ def _maker(cli: Cli) -> Callable[[Observer], Services]:
 
 def _see_home(cli: Cli, leader: Conductor, search: Callable[[], Finished | None]) -> None:
     from orchestrator.cli.launching import report
-    from orchestrator.workflows.run import Detached
+    from orchestrator.workflows.run import Detached, NeverSubmitted
 
     try:
         finished = leader.conduct(search)
     except Detached as left:
         leader.observer.close()
         raise KeyboardInterrupt(_say_left(cli, left.run_id, leader)) from None
+    except NeverSubmitted as over:
+        from orchestrator.cli.interrupted import say_never_begun
+
+        leader.observer.close()
+        said = say_never_begun(cli, leader.services.store, over.record, list(leader.members.values()))
+        raise KeyboardInterrupt(said) from None
     leader.observer.close()
     if finished is None:
         raise RuntimeError("a search that is waited for has an end")

@@ -24,6 +24,14 @@ class Detached(Exception):
         self.run_id = run_id
 
 
+class NeverSubmitted(KeyboardInterrupt):
+    """Ctrl-C, or a signal, before the host had the run. It is complete: nothing of it is left there."""
+
+    def __init__(self, record: RunRecord) -> None:
+        super().__init__(record.message)
+        self.record = record
+
+
 @dataclass(frozen=True)
 class Finished:
     record: RunRecord
@@ -50,6 +58,7 @@ def run(
 
     Raises:
         Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
+        NeverSubmitted: Ctrl-C before.
         FcctlError: the run could not be submitted (it is recorded as ``error``), or its host stayed unreachable
             afterwards (it stays active; the next command picks it up).
     """
@@ -98,15 +107,14 @@ def _launch(driver: Driver) -> None:
 
 def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
     if driver.ended_here:
-        driver.finish()
-        return KeyboardInterrupt()
+        record = driver.finish()
+        return NeverSubmitted(record) if record else KeyboardInterrupt()
     if driver.state.stage >= Stage.ENDED:
         return Detached(driver.run_id)
     if driver.submitted:
         active.journal.append("detached")
         return Detached(driver.run_id)
-    driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled")
-    return KeyboardInterrupt()
+    return NeverSubmitted(driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled"))
 
 
 def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:

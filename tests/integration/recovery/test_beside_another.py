@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator.cli.interrupted import say_never_begun
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
@@ -142,3 +146,69 @@ def test_nohup_stays_nohup(workspace: Workspace) -> None:
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=120)
     assert process.returncode == 0
+
+
+SEARCH = """
+parameters: {P: [1, 2]}
+build: 'true'
+check: 'true'
+bench: echo '{"us":1.5}' > $TUNE_OUT/b.json
+metric: {reader: metrics, file: $TUNE_OUT/b.json, value: metrics.us}
+"""
+
+
+@pytest.mark.parametrize("others", [(), ("--on", "here")], ids=["alone", "with another machine"])
+def test_ctrl_c_before_a_search_is_on_its_machine_says_that_nothing_runs(
+    workspace: Workspace, slow_link: LinkProxy, others: tuple[str, ...]
+) -> None:
+    slow_link.bytes_per_s = 100_000
+    workspace.write_search("sum", SEARCH)
+    (workspace.root / "large.bin").write_bytes(os.urandom(5_000_000))
+    running = workspace.start("tune", "sum", "--on", "box", *others)
+    journals = workspace.root / "results/active"
+    wait_for(lambda: any('"sync"' in path.read_text() for path in journals.glob("*-tune-box-*/journal.jsonl")))
+    running.send_signal(signal.SIGINT)
+    slow_link.bytes_per_s = 0
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert workspace.active() == []
+    first, *rest = err[err.index("interrupted: ") :].splitlines()
+    (search,) = (run_id for run_id in workspace.runs() if "-tune-box-" in run_id)
+    what = "the search" if others else "run"
+    assert first == f"interrupted: {what} {search} had not begun on box, and nothing of it runs there"
+    assert rest[-1] == "  nothing is left to do; the same command begins anew"
+    members = [line.split()[0] for line in rest[:-1]]
+    assert members == (["here:"] if others else [])
+
+
+def test_what_is_left_of_a_search_that_had_not_begun_is_named_with_its_end() -> None:
+    """A machine that helps it may be out of reach by then; one that it moved from has what was found."""
+    said: list[str] = []
+    cli: Any = SimpleNamespace(note=said.append)
+    record: Any = SimpleNamespace(run_id="20261121t084030z-tune-b-3fa9c1", target="b")
+    member: Any = SimpleNamespace(name="c", status="out of reach", runs=["20261121t084130z-tune-member-c-3fa9c1"])
+    store: Any = SimpleNamespace(active=lambda: member.runs, folder=lambda _: Path("/nowhere"))
+    assert say_never_begun(cli, store, record, [member]) == said[0]
+    assert said[0].splitlines()[1:] == [
+        f"  c: out of reach  {member.runs[0]}",
+        f"  not home yet, end what is left of it:  fcctl cancel {member.runs[0]}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plan", "next_"),
+    [
+        ({"plan": {"resume_from": "20261121t081030z-x-a-3fa9c1"}}, "fcctl run --resume 20261121t081030z-x-a-3fa9c1"),
+        ({"fleet": {"before": ["20261121t082030z-x-a-3fa9c1"]}}, "fcctl tune --resume 20261121t082030z-x-a-3fa9c1"),
+    ],
+    ids=["resumed", "moved"],
+)
+def test_what_a_run_that_had_not_begun_was_to_go_on_with_is_named(
+    tmp_path: Path, plan: dict[str, Any], next_: str
+) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    active = list((plan.get("fleet") or {}).get("before", ()))
+    store: Any = SimpleNamespace(active=lambda: active, folder=lambda _: tmp_path)
+    record: Any = SimpleNamespace(run_id="20261121t084030z-x-a-3fa9c1", target="a")
+    cli: Any = SimpleNamespace(note=lambda _: None)
+    assert say_never_begun(cli, store, record).endswith(next_)
