@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,17 @@ def machine_of(targets: Mapping[str, Target], name: str) -> Target | None:
         return None
     *_, last = machines(target, counts[number])
     return last
+
+
+def further(targets: Mapping[str, Target], name: str) -> Iterator[GcpTarget]:
+    """All machines that :func:`machines` could make of the target ``name``, as far as their names allow it."""
+    for number in range(2, MOST_HOSTS + 1):
+        try:
+            machine = machine_of(targets, f"{name}-{number}")
+        except UsageError:  # no room for a number of so many digits, nor for a greater one
+            return
+        if isinstance(machine, GcpTarget):
+            yield machine
 
 
 def searches_of(plan: Mapping[str, Any]) -> set[str]:

@@ -75,6 +75,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "address": row.address,
         "usd_per_hour": row.usd_per_hour,
         "note": row.note,
+        "member_of": row.member_of,
         "machine": machine,
     }
 
@@ -110,10 +111,15 @@ def print_rows(rows: list[Row], console: Console, now: float) -> None:
         since = _ago(row.finding.since, now) if row.finding else ""
         cells = [
             name, row.kind, row.state, machine.zone if machine else "", row.address or "",
-            gpus(machine) if machine else "", _price(row.usd_per_hour), since, _ends(row.finding, now), row.note or "",
+            gpus(machine) if machine else "", _price(row.usd_per_hour), since, _ends(row.finding, now), _what(row),
         ]  # fmt: skip
         table.add_row(*(clean(cell, 200) for cell in cells), style=_style(row.finding))
     print_trimmed(console, table, console.width)
+
+
+def _what(row: Row) -> str:
+    like = f"member of {row.member_of}" if row.member_of else ""
+    return ": ".join(part for part in (like, row.note) if part)
 
 
 def print_audit(audit: Audit, console: Console, now: float) -> None:

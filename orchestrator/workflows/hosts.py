@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from orchestrator.errors import BudgetError, ConfigError, ConflictError, FcctlEr
 from orchestrator.ports import Services
 from orchestrator.workflows.acquire import acquire
 from orchestrator.workflows.audit import Place, audit, claims_on
+from orchestrator.workflows.hosts_members import member_of, with_members
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.machines import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.workflows.ready import make_ready
@@ -30,6 +31,8 @@ from orchestrator.workflows.session_found import open_on
 _LOG = logging.getLogger(__name__)
 #: How long ``hosts up`` leaves a machine on if nobody says.
 DEFAULT_MINUTES = 60.0
+#: The state of a target whose machine the cloud does not have.
+ABSENT = "absent"
 
 
 # ----------------------------------------------------------------------------------------------------------------- ls
@@ -45,13 +48,19 @@ class Row:
     address: str | None = None
     usd_per_hour: float | None = None
     note: str | None = None
+    #: The target that a search made this machine like.
+    member_of: str | None = None
 
 
 def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
-    """Every target with its machines; the cloud is asked."""
+    """Every target with its machines, and those that searches made like them; the cloud is asked."""
     found: list[Row] = []
-    for name, target in targets.items():
-        if isinstance(target, GcpTarget | SandboxTarget):
+    for name, target in with_members(services, targets).items():
+        if (like := member_of(targets, name)) is not None and isinstance(target, GcpTarget):
+            there = _cloud_rows(services, name, target, budget, workspace)
+            # What was deleted since is no machine any more, while a target is one that can be made.
+            found += [replace(row, member_of=like) for row in there if row.state != ABSENT]
+        elif isinstance(target, GcpTarget | SandboxTarget):
             found += _cloud_rows(services, name, target, budget, workspace)
         else:
             found.append(_plain_row(name, target, budget))
@@ -61,20 +70,22 @@ def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, w
 def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
     """The same as this computer remembers it; nobody is asked."""
     found: list[Row] = []
-    for name, target in targets.items():
+    for name, target in with_members(services, targets).items():
         if isinstance(target, LocalTarget | SshTarget):
             found.append(_plain_row(name, target, budget))
             continue
         known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        found.append(Row(name, target.kind, state, address=address, usd_per_hour=usd_per_hour(target, budget)))
+        price, like = usd_per_hour(target, budget), member_of(targets, name)
+        found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return found
 
 
 def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
-    """The machines in the targets' projects that fcctl made and no target names."""
-    named = {target.instance for target in targets.values() if isinstance(target, GcpTarget)}
+    """The machines in the targets' projects that fcctl made, no target names, and :func:`rows` does not have."""
+    listed = with_members(services, targets).values()
+    named = {target.instance for target in listed if isinstance(target, GcpTarget)}
     seen = audit(services, targets, budget, workspace=workspace, whole=False)
     return [_row(None, "gcp", f) for f in seen.findings if f.machine.name not in named]
 
@@ -101,7 +112,7 @@ def _cloud_rows(
         return [Row(name, target.kind, "unknown", usd_per_hour=price, note=_said(error))]
     if not machines:
         note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
-        return [Row(name, target.kind, "absent", usd_per_hour=price, note=note)]
+        return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
     place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
     found = []
     for machine in machines:

@@ -59,6 +59,14 @@ def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorks
     workspace.type("hosts", "up", "l4-2", "--minutes", "30", "--yes", check=0)
     assert billed(cloud) == [f"us-west1-c/{INSTANCE}-2 RUNNING"]
     assert workspace.fcctl("hosts", "ssh", "l4-2", "--", "echo", "there").stdout == "there\n"
+    shown = row(workspace, "l4-2")
+    assert (shown["state"], shown["member_of"], shown["machine"]["name"]) == ("RUNNING", "l4", f"{INSTANCE}-2")
+    assert row(workspace)["member_of"] is None
+    assert row(workspace, "l4-2", "--offline")["state"] == "last seen in us-west1-c"
+    rows = workspace.type("hosts", "ls", "--cloud", "--json", check=0).json["hosts"]
+    assert [one["target"] for one in rows] == ["local", "sandbox", "here", "l4", "l4-2"], "it is named, and so no other"
+    (line,) = (one for one in workspace.type("hosts", "ls", check=0).out.splitlines() if one.startswith("l4-2"))
+    assert "member of l4" in " ".join(line.split())
     assert "l4-2 is off" in workspace.type("hosts", "down", "l4-2", check=0).err
     assert billed(cloud) == []
     for name in ("l4-1", "l4-99", "l4-02", "here-2", "nope-2"):
