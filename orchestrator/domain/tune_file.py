@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain import paths, yaml_lines
-from orchestrator.domain.job import InvalidJob, Job
+from orchestrator.domain.job import InvalidJob, Job, Step
 from orchestrator.domain.problems import Problem
-from orchestrator.errors import did_you_mean, nearest
+from orchestrator.errors import FcctlError, JobError, UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from fcctl_tune.spec import Spec
@@ -74,6 +74,14 @@ class Search:
         if self.variants is None or variant not in self.variants[1]:
             raise ValueError(f"{variant} is no name of {self.name}")
         return replace(self, env={**self.env, self.variants[0]: variant})
+
+    def has_variant(self, value: str) -> bool:
+        """Whether its variable may have that value: a name of it, or what its file says anyway. What follows a colon
+        is the kernel's own (``fused:WARPS_KV=2``), and known on the machine alone."""
+        if self.variants is None:
+            return True
+        variable, names = self.variants
+        return value.partition(":")[0] in names or value == self.env.get(variable)
 
     def may_have(self, variable: str, value: str) -> bool:
         """Whether its environment has that by what its file says, by one of its names or as it is."""
@@ -157,6 +165,38 @@ def with_searches(job: Job, searches: Mapping[str, Search]) -> Job:
         env = {key: value for key, value in declared.items() if key not in job.env}
         steps.append(step.model_copy(update={"env": {**env, **step.env}}))
     return job.model_copy(update={"steps": steps})
+
+
+def check_variants(
+    job: Job, steps: Iterable[Step], settings: Mapping[str, str], searches: Mapping[str, Search]
+) -> None:
+    """Whether the searches of these ``steps`` of ``job`` have the variants that they are asked for.
+
+    Raises:
+        UsageError: ``--set`` names one that a search's file does not.
+        JobError: the job's file does.
+    """
+    for step in steps:
+        search = searches.get(step.tune or "")
+        if search is None or search.variants is None:
+            continue
+        variable, _ = search.variants
+        value = {**job.env, **step.env, **settings}.get(variable, "")
+        if not search.has_variant(value):
+            raise _no_such_variant(search, variable, value, None if variable in settings else job.job)
+
+
+def _no_such_variant(search: Search, variable: str, value: str, job: str | None) -> FcctlError:
+    """Args: job: whose file names it; None: the command line does."""
+    names = search.variants[1] if search.variants else ()
+    near = nearest(value.partition(":")[0], names)
+    instead = f"--set {variable}={near or search.env[variable]}"
+    said = f"{variable}={value}: the search '{search.name}' has no such variant"
+    cause = f"{search.file} names {', '.join(names)}"
+    if job is not None:
+        return JobError(f"the job '{job}' has {said}", cause=cause, hint=f"correct jobs/{job}.yaml, or: {instead}")
+    hint = f"did you mean {instead}?" if near else f"one that there is: {instead}"
+    return UsageError(f"--set {said}", cause=cause, hint=hint)
 
 
 # ------------------------------------------------------------------------------------------------ what may be wrong

@@ -15,7 +15,7 @@ from orchestrator.domain import run_id as ids
 from orchestrator.domain.budget import Budget, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
 from orchestrator.domain.guard import Cap, tightest
 from orchestrator.domain.job import Job
-from orchestrator.domain.plan import controller_steps, make_plan
+from orchestrator.domain.plan import controller_steps, make_plan, slice_steps
 from orchestrator.domain.records import SourceRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.target import Target
@@ -61,9 +61,14 @@ def prepare(
         source: as it was read for another run that needs the very same.
 
     Raises:
-        UsageError: a setting or a step range that the job does not know.
+        UsageError: a setting or a step range that the job does not know, a variant that its search does not.
         BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
     """
+    if wanted.searches:
+        from orchestrator.domain.tune_file import check_variants
+
+        steps = slice_steps(wanted.job.steps, wanted.steps)
+        check_variants(wanted.job, steps, wanted.settings, wanted.searches)
     if source is None:
         services.observer.phase("source", "reading")
         source = services.source.read(root)

@@ -14,6 +14,7 @@ from orchestrator.domain.job import Job
 from orchestrator.domain.plan import check_settings
 from orchestrator.domain.schedule import Schedule, upcoming
 from orchestrator.domain.target import Name, Target
+from orchestrator.domain.tune_file import Search, check_variants
 from orchestrator.errors import BudgetError, ConflictError, UsageError
 
 _HINTS = {
@@ -22,12 +23,18 @@ _HINTS = {
 }
 
 
-def checked(name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job) -> Schedule:
+def checked(
+    name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job, searches: Mapping[str, Search]
+) -> Schedule:
     """The schedule that ``values`` describe.
+
+    Args:
+        job: with what the ``searches`` of its steps declare.
 
     Raises:
         ConflictError: there is one of that name.
-        UsageError: a cron line that is never due, an unknown time zone, a setting that the job does not have.
+        UsageError: a cron line that is never due, an unknown time zone, a setting that the job does not have, or a
+            variant that its search does not.
         BudgetError: a cap that could not pay for one minute, or that can never allow a firing.
     """
     if name in config.schedules:
@@ -35,6 +42,7 @@ def checked(name: str, values: Mapping[str, Any], config: Config, target: Target
         raise ConflictError(f"there is a schedule '{name}' already", hint=hint)
     new = _valid(name, values)
     check_settings(job, new.settings)
+    check_variants(job, job.steps, new.settings, searches)
     _check_caps(new, config, target)
     return new
 

@@ -12,11 +12,27 @@ CONFIG = '[project]\nname = "w"\n[schedules.nightly]\ncron = "0 2 * * *"\njob = 
 JOB = "job: one\nsteps:\n  - {id: build, run: make}\n  - {id: check, run: make}\n"
 
 
+SEARCHING = "job: two\nenv: {KIND: one}\nsteps:\n  - {id: build, run: make}\n  - {id: search, run: make, tune: sum}\n"
+SEARCH = """\
+tune: sum
+env: {KIND: one}
+variants: {KIND: [one, other]}
+parameters: {P: [1, 2]}
+check: 'true'
+bench: 'true'
+metric: {reader: metrics, file: b.json, value: metrics.us}
+"""
+NO_VARIANT = ["no such variant", "tune/sum.yaml names one, other", "did you mean --set KIND=other?"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, private_home: Path) -> Path:
     (tmp_path / "w/jobs").mkdir(parents=True)
     (tmp_path / "w/fcctl.toml").write_text(CONFIG)
     (tmp_path / "w/jobs/one.yaml").write_text(JOB)
+    (tmp_path / "w/jobs/two.yaml").write_text(SEARCHING)
+    (tmp_path / "w/tune").mkdir()
+    (tmp_path / "w/tune/sum.yaml").write_text(SEARCH)
     return tmp_path / "w"
 
 
@@ -31,6 +47,11 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("results report all -o x.foo", 2, ["'.foo'", "--html, --md, --pdf"]),
         ("run one --on local --budget much", 2, ["'much' is not a number"]),
         ("run one --on local --steps tset", 2, ["no step 'tset'", "the steps are build, check"]),
+        ("run two --on local --set KIND=othr --dry-run", 2, NO_VARIANT),
+        ("run two --on local --set KIND=othr", 2, NO_VARIANT),
+        ("tune sum --on local --set KIND=othr", 2, NO_VARIANT),
+        ("schedule add x --cron @daily --job two --on local --set KIND=othr", 2, NO_VARIANT),
+        ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
         ("results history --benchmark nope", 7, ["no run measured anything yet", "docs/jobs.md"]),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from orchestrator.domain import tune_file
 from orchestrator.domain.job import Job, Step
 from orchestrator.domain.tune_file import InvalidSearch, Search, Sheet
 from orchestrator.domain.tune_job import Asked, job_of, narrowed
-from orchestrator.errors import NotFoundError
+from orchestrator.errors import JobError, NotFoundError, UsageError
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "tune.md"
 GOOD = """\
@@ -124,6 +124,43 @@ def test_a_jobs_own_environment_is_stronger_than_its_searchs() -> None:
     assert tune_file.with_searches(job.model_copy(update={"env": {}}), {"saxpy": parse(GOOD)}).steps[0].env == {
         "N": "1", "KIND": "one",
     }  # fmt: skip
+
+
+def asked_for(settings: dict[str, str], **env: str) -> None:
+    search = parse(GOOD)
+    job = tune_file.with_searches(Job(job="j", env=env, steps=[Step(id="s", run="x", tune="saxpy")]), {"saxpy": search})
+    tune_file.check_variants(job, job.steps, settings, {"saxpy": search})
+
+
+def test_a_variant_that_the_file_does_not_name_is_refused_where_it_is_asked_for() -> None:
+    with pytest.raises(UsageError) as near:
+        asked_for({"KIND": "othr"})
+    assert near.value.message == "--set KIND=othr: the search 'saxpy' has no such variant"
+    assert near.value.cause == "tune/saxpy.yaml names one, other"
+    assert near.value.hint == "did you mean --set KIND=other?"
+    with pytest.raises(UsageError) as far:
+        asked_for({"KIND": "quite:X=1"})
+    assert far.value.hint == "one that there is: --set KIND=one"
+    with pytest.raises(JobError) as written:
+        asked_for({}, KIND="othr")
+    assert written.value.hint == "correct jobs/j.yaml, or: --set KIND=other"
+
+
+@pytest.mark.parametrize(
+    ("settings", "env"),
+    [({}, {}), ({"KIND": "other"}, {}), ({"KIND": "other:X=1"}, {"KIND": "othr"}), ({"N": "9"}, {"KIND": "one"})],
+)
+def test_a_variant_may_be_any_that_the_file_names_also_with_what_is_the_kernels_own(
+    settings: dict[str, str], env: dict[str, str]
+) -> None:
+    asked_for(settings, **env)
+
+
+def test_what_a_file_has_anyway_is_no_mistake_though_it_is_none_of_its_variants() -> None:
+    search = parse(GOOD.replace("KIND: one}", "KIND: auto}"))
+    assert search.has_variant("auto")
+    assert not search.has_variant("automatic")
+    assert parse(GOOD.replace("variants: {KIND: [one, other]}\n", "")).has_variant("whatever")
 
 
 def test_what_the_command_line_asks_for() -> None:
