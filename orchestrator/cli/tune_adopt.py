@@ -13,6 +13,7 @@ from orchestrator.reports.sanitize import clean, clean_text
 
 if TYPE_CHECKING:
     from orchestrator.domain.adoption import Adoption, Row
+    from orchestrator.domain.records import RunRecord
     from orchestrator.domain.tune_file import Adopt, Search
 
 
@@ -20,7 +21,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     """Show what RUN's winners change, and change it once that is agreed to.
 
     Raises:
-        ConflictError: something speaks against them, and there is no ``force``.
+        ConflictError: there are none; or something speaks against them, and there is no ``force``.
     """
     from orchestrator import app
     from orchestrator.workflows.adopt import proposed
@@ -31,6 +32,7 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     with cli.services() as services:
         shown = show(services.store, name)
     found = proposed(shown, searches)
+    _refuse_nothing(shown.record, found, searches)
     _refuse(shown.record.run_id, found, force=force)
     table = app.adopt_table(workspace.root, _table_of(found, searches))
     before = after = table.read()
@@ -57,6 +59,29 @@ def _difference(file: str, before: str, after: str) -> str:
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _refuse_nothing(record: RunRecord, found: list[Adoption], searches: dict[str, Search]) -> None:
+    """A search that was cancelled measured nothing again, as a rule: then there is nothing to insist on."""
+    from orchestrator.errors import ConflictError
+
+    if any(one.rows for one in found):
+        return
+    first, *_ = found
+    again = clean(_name_of(first, searches), 40)
+    raise ConflictError(
+        f"run {record.run_id} has nothing to adopt, with or without --force",
+        cause="; ".join(dict.fromkeys(clean(doubt, 300) for one in found for doubt in one.doubts)),
+        hint=f"search again: fcctl tune {again} --on {record.target}; what was tried: fcctl logs {record.run_id}",
+    )
+
+
+def _name_of(found: Adoption, searches: dict[str, Search]) -> str:
+    """What ``fcctl tune`` calls it: by its variant, if its file names that."""
+    search = searches.get(found.search)
+    variable, names = (search.variants if search else None) or ("", ())
+    variant = found.env.get(variable, "")
+    return variant if variant in names else found.search
 
 
 def _refuse(run_id: str, found: list[Adoption], *, force: bool) -> None:

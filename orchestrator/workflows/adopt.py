@@ -13,13 +13,18 @@ from pydantic import ValidationError
 from fcctl_remote import wire
 from orchestrator.domain import adoption, tune_result
 from orchestrator.domain.adoption import Adoption, Asked
+from orchestrator.domain.fleet import MEMBER
+from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
+from orchestrator.domain.tune_result import TuneResult
 from orchestrator.errors import HostFault, NotFoundError
-from orchestrator.workflows.documents import Document
+from orchestrator.workflows.documents import Document, untold
 from orchestrator.workflows.results import Shown
 
 if TYPE_CHECKING:
     from orchestrator.domain.tune_file import Search
+
+WENT_WELL = ("passed", "warned")
 
 
 def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
@@ -33,21 +38,52 @@ def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
         HostFault: a row is none that the search could have come to. What is in rows goes into a file of the workspace
             and to its command, so that no insisting helps.
     """
-    found = list(_tunings(shown, searches))
+    plan = _plan(shown.folder)
+    found = list(_tunings(shown, plan, searches))
     for document in shown.documents.of("metrics"):
         found += _sweep(shown, document, searches)
     if not found:
-        raise NotFoundError(
-            f"run {shown.record.run_id} has no search in it",
-            cause="none of its steps left a document of kind tuning",
-            hint="fcctl tune NAME --on TARGET makes one",
-        )
+        raise _nothing_found(shown.record, plan)
     return found
 
 
-def _tunings(shown: Shown, searches: Mapping[str, Search]) -> Iterator[Adoption]:
-    plan = _plan(shown.folder)
-    for document in shown.documents.of("tuning"):
+def _nothing_found(record: RunRecord, plan: wire.RunPlan | None) -> NotFoundError:
+    searching = _searching(plan)
+    ended = next((step for step in record.steps if step.id in searching), None)
+    if ended is None:
+        return NotFoundError(
+            f"run {record.run_id} has no search in it",
+            cause="none of its steps left a document of kind tuning",
+            hint="fcctl tune NAME --on TARGET makes one",
+        )
+    status = ended.status.replace("_", " ")
+    return NotFoundError(
+        f"nothing that the search of run {record.run_id} found is here",
+        cause=f"its step {ended.id} ended as {status}, and left no document of its trials that can be read",
+        hint=f"how far it came: fcctl logs {record.run_id}; a new one: fcctl tune NAME --on {record.target}",
+    )
+
+
+def _searching(plan: wire.RunPlan | None) -> list[str]:
+    """The steps that search, rather than help a search elsewhere."""
+    return [step.id for step in plan.steps if step.tune is not None] if plan and plan.job != MEMBER else []
+
+
+def _documents(shown: Shown, plan: wire.RunPlan | None) -> Iterator[Document]:
+    """The searches' documents; also of a step that was cancelled, whose record names none. Of one that passed it does
+    not name what the host found fault with."""
+    told, searching = shown.documents.of("tuning"), _searching(plan)
+    yield from told
+    known = {document.step for document in told}
+    for step in shown.record.steps:
+        if step.id in searching and step.id not in known and step.status not in WENT_WELL:
+            left = untold(shown.folder, step.id, "tuning", f"steps/{step.id}/out/tuning.json")
+            if left is not None:
+                yield left
+
+
+def _tunings(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Search]) -> Iterator[Adoption]:
+    for document in _documents(shown, plan):
         result = tune_result.read(document.content)
         step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
         asked = Asked.read(step.tune.spec) if step is not None and step.tune is not None else None
@@ -59,9 +95,17 @@ def _tunings(shown: Shown, searches: Mapping[str, Search]) -> Iterator[Adoption]
         made = adoption.of_result(result, shown.record.run_id, declared, asked.held_out if asked else ())
         _believe(made, document, asked)
         status = next((step.status for step in shown.record.steps if step.id == document.step), "")
-        if status not in ("passed", "warned"):
-            made = replace(made, doubts=(f"its step ended as {status.replace('_', ' ')}", *made.doubts))
+        if status not in WENT_WELL:
+            ended = f"its step ended as {status.replace('_', ' ')}, {_told(result)}"
+            made = replace(made, doubts=(ended, *made.doubts))
         yield made
+
+
+def _told(result: TuneResult) -> str:
+    """``with 17 of 128 trials told: 12 complete, 5 pruned``."""
+    each = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in result.states.items())
+    of = f" of {result.budget}" if result.budget else ""
+    return f"with {result.trials}{of} trials told" + (f": {each}" if each else "")
 
 
 def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> list[Adoption]:

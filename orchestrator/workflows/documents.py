@@ -46,6 +46,16 @@ def load(record: RunRecord, folder: Path) -> Documents:
     return Documents(tuple(items), tuple(problems))
 
 
+def untold(folder: Path, step: str, kind: str, path: str) -> Document | None:
+    """The document of that ``kind`` that a step left at ``path`` and that its record does not name, because nobody
+    looked at what it had left when it was cancelled; None if there is none that can be read."""
+    try:
+        content = _read(folder, path)
+    except (OSError, ValueError):
+        return None
+    return Document(step, kind, path, content) if content.get("kind") == kind else None
+
+
 def objects(value: object) -> list[dict[str, Any]]:
     """The objects of a list; nothing, if it is no list."""
     return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -43,9 +43,11 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     return made
 
 
-def finished(workspace: Workspace, document: dict[str, Any], spec: dict[str, Any] | None = None) -> None:
+def finished(
+    workspace: Workspace, document: dict[str, Any], spec: dict[str, Any] | None = None, *, cancelled: bool = False
+) -> None:
     """A run that is home, whose step `search` left ``document``; its plan says VARIANT=fused, and that ``spec`` was
-    to be searched."""
+    to be searched. Of one that was cancelled the record names no document, since nobody looked."""
     planned: dict[str, Any] = {"id": "search", "run": "x"}
     if spec is not None:
         planned["tune"] = {"spec": json.dumps(spec), "bundle": "ab" * 32}
@@ -53,10 +55,11 @@ def finished(workspace: Workspace, document: dict[str, Any], spec: dict[str, Any
     (folder / DOCUMENT).parent.mkdir(parents=True, exist_ok=True)
     (folder / DOCUMENT).write_text(json.dumps(document))
     step = StepRecord(
-        id="search", status="passed", exit_code=0, attempts=1, duration_s=1.0,
-        documents=[DocumentRecord(kind=str(document["kind"]), path=DOCUMENT)],
+        id="search", status="cancelled" if cancelled else "passed", exit_code=0, attempts=1, duration_s=1.0,
+        documents=[] if cancelled else [DocumentRecord(kind=str(document["kind"]), path=DOCUMENT)],
     )  # fmt: skip
-    record = sample_run.record(steps=[step], status="passed", exit_code=0, message=None)
+    status = {"status": "cancelled", "exit_code": 103} if cancelled else {"status": "passed", "exit_code": 0}
+    record = sample_run.record(steps=[step], message=None, **status)
     plan = {
         "plan": {
             "run_id": RUN, "job": "stage5", "target": "l4", "workspace": "w", "tree_sha256": "ab" * 32,
@@ -150,6 +153,54 @@ def test_a_document_without_the_measurement_that_was_asked_for_proves_nothing(wo
     document["final"][0]["held_out"] = None
     finished(workspace, document, SPEC)
     assert "was to be held out" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+
+
+CUT_OFF = {
+    "complete": False, "final": [], "search": {"budget": 128},
+    "summary": {"states": {"complete": 12, "pruned": 5}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_search_that_was_cancelled_is_named_as_that_with_what_it_had_tried(
+    workspace: Workspace, force: tuple[str, ...]
+) -> None:
+    """Its best were not measured again, so that there is nothing to insist on."""
+    finished(workspace, {**tuning(0.85), **CUT_OFF}, SPEC, cancelled=True)
+    refused = workspace.fcctl("tune", "--adopt", RUN, *force, "--yes", check=8).stderr
+    assert f"run {RUN} has nothing to adopt, with or without --force" in refused
+    assert "ended as cancelled, with 17 of 128 trials told: 12 complete, 5 pruned" in refused
+    assert f"search again: fcctl tune fused --on local; what was tried: fcctl logs {RUN}" in refused
+
+
+def test_what_a_cancelled_search_had_measured_again_is_taken_by_force(workspace: Workspace) -> None:
+    finished(workspace, {**tuning(0.85), "complete": False}, SPEC, cancelled=True)
+    assert "ended as cancelled" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
+    assert workspace.json("tune", "--adopt", RUN, "--yes", "--force")["written"]
+
+
+@pytest.mark.parametrize("left", ["[", json.dumps({"kind": "metrics"}), None], ids=["torn", "another kind", "nothing"])
+def test_of_a_search_that_left_nothing_to_read_that_is_told(workspace: Workspace, left: str | None) -> None:
+    finished(workspace, tuning(0.85), SPEC, cancelled=True)
+    document = workspace.root / "results/runs" / RUN / DOCUMENT
+    if left is None:
+        document.unlink()
+    else:
+        document.write_text(left)
+    said = workspace.fcctl("tune", "--adopt", RUN, "--yes", check=7).stderr
+    assert "its step search ended as cancelled, and left no document of its trials that can be read" in said
+
+
+def test_a_document_that_the_record_of_a_step_that_passed_does_not_name_is_left_alone(workspace: Workspace) -> None:
+    finished(workspace, tuning(0.85), SPEC, cancelled=True)
+    path = workspace.root / "results/runs" / RUN / "run.json"
+    path.write_text(path.read_text().replace('"status":"cancelled"', '"status":"passed"'))
+    assert "left no document" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=7).stderr
+
+
+def test_what_a_cancelled_search_cannot_have_found_is_refused_too(workspace: Workspace) -> None:
+    finished(workspace, {**tuning(0.85), "tune": "other"}, SPEC, cancelled=True)
+    assert "asked to search flashcore" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=6).stderr
 
 
 def test_the_difference_is_one_that_git_applies(workspace: Workspace) -> None:
