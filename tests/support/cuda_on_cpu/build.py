@@ -9,6 +9,7 @@ copy of the sources; nothing else about them changes.
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 import re
 import subprocess
@@ -24,13 +25,32 @@ HERE = Path(__file__).parent
 HALVES = ["-mf16c"] if platform.machine() in ("x86_64", "AMD64") else []
 
 
+def run(argv: list[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+@functools.lru_cache
+def apart(compiler: str) -> list[str]:
+    """What keeps libraries of one process apart, if the compiler has to be told: else a kernel that several have, a
+    template, would be the first one's in all."""
+    argv = [compiler, "-fno-gnu-unique", "-fsyntax-only", "-x", "c++", "/dev/null"]
+    return [] if subprocess.run(argv, capture_output=True, check=False).returncode else ["-fno-gnu-unique"]
+
+
 def compile_on_cpu(
-    variant: Variant, overrides: Mapping[str, int], folder: Path, fragments: str = "Scattered", arch: int = 0
+    variant: Variant,
+    overrides: Mapping[str, int],
+    folder: Path,
+    fragments: str = "Scattered",
+    arch: int = 0,
+    races: bool = False,
 ) -> ctypes.CDLL:
     """The library of ``variant``, built in ``folder``; ``flashcore_forward`` takes a pointer to ``launch.Args``.
 
     ``fragments``: how WMMA spreads them over lanes, Scattered, Ampere or Apart (mma.h). ``arch``: compiled as for this
-    one (890: sm_89), where a source tells them apart.
+    one (890: sm_89), where a source tells them apart. ``races``: a launch fails if two threads touch the same shared
+    memory with no barrier between (races.cpp).
     """
     sources = [p for p in CSRC.iterdir() if p.suffix in {".cu", ".cuh", ".h"}]
     for path in sources:
@@ -39,11 +59,17 @@ def compile_on_cpu(
     output = folder / f"{variant.name}.so"
     defines = [f"-D{name}={value}" for name, value in variant.configure(overrides).items()]
     defines += [f"-D__CUDA_ARCH__={arch}"] if arch else []
-    argv = [toolchain.cxx(), "-x", "c++", "-std=c++17", "-O1", *HALVES, "-U_FORTIFY_SOURCE", "-shared", "-fPIC",
-            "-Wno-unknown-pragmas", *defines, f"-DCUDA_ON_CPU_FRAGMENTS=k{fragments}", f"-I{HERE}", "-include",
-            "cuda_on_cpu.h", str(folder / variant.source.name), "-o", str(output)]  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    compiler = toolchain.cxx()
+    plain = [compiler, *apart(compiler), "-std=c++17", "-fPIC", "-U_FORTIFY_SOURCE"]
+    argv = [*plain, "-x", "c++", "-O1", *HALVES, "-Wno-unknown-pragmas", *defines,
+            f"-DCUDA_ON_CPU_FRAGMENTS=k{fragments}", f"-I{HERE}", "-include", "cuda_on_cpu.h",
+            str(folder / variant.source.name)]  # fmt: skip
+    if races:  # of -fsanitize=thread only what the compiler does: races.cpp has the functions that it calls
+        whole = folder / f"{variant.name}.o"
+        run([*argv, "-fsanitize=thread", "-DCUDA_ON_CPU_RACES", "-c", "-o", str(whole)])
+        run([*plain, "-O2", "-shared", str(HERE / "races.cpp"), str(whole), "-o", str(output)])
+    else:
+        run([*argv, "-shared", "-o", str(output)])
     library = ctypes.CDLL(str(output))
     library.flashcore_forward.argtypes = [ctypes.POINTER(Args)]
     library.flashcore_error.restype = ctypes.c_char_p

@@ -6,8 +6,9 @@
 // fails, with a reason as its error's name; so does a barrier that not all reach. Shared memory starts as NaN, and
 // touching more than was asked for fails. What the hardware leaves open is drawn from CUDA_ON_CPU_SEED: the order in
 // which threads proceed, and whether a cp.async happens at once (even seeds) or as late as its wait allows (odd
-// seeds). A missing barrier or wait thus gives wrong results under some seeds. Fragments of WMMA are spread over lanes
-// unlike on any real GPU, unless a test asks for what is there from sm_80 on.
+// seeds). A missing barrier or wait thus gives wrong results under some seeds; a library compiled to find races
+// (races.cpp) fails under every seed. Fragments of WMMA are spread over lanes unlike on any real GPU, unless a test asks
+// for what is there from sm_80 on.
 #pragma once
 #define CUDA_ON_CPU
 
@@ -23,13 +24,20 @@
 #include <memory>
 #include <vector>
 
+#include "races.h"
+
 #define __device__
 #define __host__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
+#ifdef CUDA_ON_CPU_RACES  // all of it in one range
+#define __shared__ static __attribute__((section("cuda_shared")))
+extern "C" unsigned char __start_cuda_shared[], __stop_cuda_shared[];
+#else
 #define __shared__ static  // one block at a time
+#endif
 #define CUDART_INF_F INFINITY
 #define threadIdx (cuda_on_cpu::now->index)
 #define blockIdx (cuda_on_cpu::grid.block)
@@ -51,10 +59,11 @@ inline bool on_an_l4() {
   const char *device = std::getenv("CUDA_ON_CPU_DEVICE");
   return device && std::strcmp(device, "L4") == 0;
 }
-alignas(128) inline unsigned char shared_memory[kShared];
+alignas(128) __shared__ unsigned char shared_memory[kShared];
 inline size_t shared_bytes;
 inline unsigned chance;  // state of the random choices
 inline bool copies_at_once;
+inline int in_vain;  // questions whether a phase of an mbarrier is over, since anybody arrived anywhere
 
 struct Grid {
   dim3 blocks, threads, block;
@@ -83,6 +92,7 @@ inline jmp_buf scheduler;
 // Between fibers by longjmp, since swapcontext asks the kernel for the signals' mask, each time.
 inline void resume(Fiber *fiber) {
   now = fiber;
+  if constexpr (races::on) races::runs(static_cast<int>(fiber->index.x));
   if (_setjmp(scheduler) != 0) return;
   if (fiber->started) _longjmp(fiber->context, 1);
   fiber->started = true;
@@ -118,21 +128,32 @@ inline void wait_past(const unsigned &counter, unsigned value) {
   now->watched = nullptr;
 }
 
-inline void arrive(Barrier &barrier, int expected) {
+inline void arrive(Barrier &barrier, int expected, bool orders = true) {
+  if (races::on && orders) races::release(&barrier);
   if (++barrier.arrived > expected) fail("more threads at a barrier than it was declared for");
-  if (barrier.arrived == expected) barrier.arrived = 0, ++barrier.round;
+  if (barrier.arrived < expected) return;
+  if (races::on && orders) races::complete(&barrier, barrier.round);
+  barrier.arrived = 0, ++barrier.round;
+  in_vain = 0;
+}
+
+inline auto pause_races() {
+  if constexpr (races::on) return races::Pause();
+  else return 0;
 }
 
 inline void perform(std::vector<Copy> &copies) {
+  [[maybe_unused]] const auto pause = pause_races();
   for (const Copy &copy : copies) copy.from ? std::memcpy(copy.to, copy.from, 16) : std::memset(copy.to, 0, 16);
   copies.clear();
 }
 
-inline void meet(Barrier &barrier, int expected) {
+inline void meet(Barrier &barrier, int expected, bool orders = true) {  // orders: also memory
   if (draw() % 8 == 0) std::for_each(now->groups.begin(), now->groups.end(), perform);  // they land when they like
   const unsigned round = barrier.round;
-  arrive(barrier, expected);
+  arrive(barrier, expected, orders);
   wait_past(barrier.round, round);
+  if (races::on && orders) races::acquire(&barrier, round);
 }
 
 inline bool meet_and_vote(int expected, bool mine) {  // at barrier 0
@@ -156,14 +177,14 @@ struct Given {
 
 // Each lane gives a value and sees those of all 32.
 template <typename T>
-Given<T> exchange(const char *operation, const T &mine) {
+Given<T> exchange(const char *operation, const T &mine, bool orders = false) {
   static_assert(sizeof(T) <= 128);
   Warp &warp = warps[now->warp];
   auto &box = warp.box[warp.meeting.round % 2];
   if (warp.meeting.arrived == 0) warp.operation = operation;
   if (std::strcmp(warp.operation, operation) != 0) fail("lanes of a warp are at different instructions");
   std::memcpy(box[now->lane], &mine, sizeof(T));
-  meet(warp.meeting, 32);
+  meet(warp.meeting, 32, orders);
   return {box};
 }
 
@@ -172,8 +193,12 @@ inline void run_block(const std::function<void()> &kernel) {
   static std::vector<std::unique_ptr<char[]>> stacks;  // kept for the next block: fresh ones are dear
   body = kernel;
   const int threads = static_cast<int>(grid.threads.x);
+#ifdef CUDA_ON_CPU_RACES
+  races::begin(__start_cuda_shared, static_cast<size_t>(__stop_cuda_shared - __start_cuda_shared), threads / 32);
+#endif
   std::memset(shared_memory, 0xff, kShared);
   std::fill(std::begin(barriers), std::end(barriers), Barrier{});
+  in_vain = 0;
   warps.assign(threads / 32, Warp{});
   std::vector<Fiber> fibers(threads);
   std::vector<Fiber *> order;
@@ -198,6 +223,7 @@ inline void run_block(const std::function<void()> &kernel) {
       progress = true;
       if (!runs[fiber->warp]) continue;
       resume(fiber);
+      if constexpr (races::on) failure = failure ? failure : races::found();
       if (failure) return;
     }
   }
@@ -237,7 +263,7 @@ inline unsigned char *at(uint32_t address, int bytes) {
 inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::barriers[0], static_cast<int>(blockDim.x)); }
 inline int __syncthreads_or(int mine) { return cuda_on_cpu::meet_and_vote(static_cast<int>(blockDim.x), mine); }
 [[noreturn]] inline void __trap() { cuda_on_cpu::fail("a trap"); }
-inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0); }
+inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::exchange("syncwarp", 0, true); }
 template <typename T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
   return cuda_on_cpu::exchange("shfl.xor", x)[cuda_on_cpu::now->lane ^ mask];
@@ -332,13 +358,18 @@ inline void cp_async_16(uint32_t to, const void *from, bool present) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) cuda_on_cpu::fail("cp.async from a misaligned address");
   auto &open = cuda_on_cpu::now->groups.back();
   open.push_back({cuda_on_cpu::at(to, 16), present ? from : nullptr});
+  if constexpr (cuda_on_cpu::races::on) cuda_on_cpu::races::copy(open.back().to);
   if (cuda_on_cpu::copies_at_once) cuda_on_cpu::perform(open);
 }
-inline void cp_async_commit() { cuda_on_cpu::now->groups.emplace_back(); }
+inline void cp_async_commit() {
+  cuda_on_cpu::now->groups.emplace_back();
+  if constexpr (cuda_on_cpu::races::on) cuda_on_cpu::races::commit();
+}
 template <int PENDING>
 void cp_async_wait() {
   auto &groups = cuda_on_cpu::now->groups;
   for (size_t i = 0; i + 1 + PENDING < groups.size(); ++i) cuda_on_cpu::perform(groups[i]);
+  if constexpr (cuda_on_cpu::races::on) cuda_on_cpu::races::wait(PENDING);
 }
 
 template <bool TRANSPOSED>

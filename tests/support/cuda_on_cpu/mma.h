@@ -77,7 +77,7 @@ void store_matrix_sync(T *to, const fragment<accumulator, M, N, K, T> &f, unsign
     const int row = position(f, e) / 16, column = position(f, e) % 16;
     to[layout == mem_row_major ? row * stride + column : column * stride + row] = f.x[e];
   }
-  __syncwarp();
+  cuda_on_cpu::exchange("wmma.stored", 0);  // which orders no memory
 }
 
 template <typename LayoutA, typename LayoutB>
