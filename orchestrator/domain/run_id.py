@@ -29,6 +29,14 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
+def began(run_id: str) -> float:
+    """When the id, a valid one, was made: epoch seconds, by the clock of its computer; 0 if it names no such day."""
+    try:
+        return datetime.strptime(run_id[:16], "%Y%m%dt%H%M%Sz").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
+
+
 def is_valid(text: str) -> bool:
     """Whether ``text`` could be a run id; whatever comes from outside is checked with this before it becomes a path."""
     return len(text) <= MAX_LENGTH and PATTERN.fullmatch(text) is not None

@@ -7,7 +7,7 @@ and none at all if another one tried it lately: a cloud that does not answer cos
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,12 +16,14 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from orchestrator.domain import run_id as run_ids
+from orchestrator.domain.cloud import Machine
 from orchestrator.domain.target import GcpTarget, Target
 from orchestrator.errors import FcctlError
 from orchestrator.ports import Services
 from orchestrator.workflows.machines import in_cloud
 from orchestrator.workflows.neighbours import neighbours
-from orchestrator.workflows.release import Hold, others_on_host, release
+from orchestrator.workflows.release import Hold, StillWanted, at_work, release, runs_on_host, who_is_coming
 from orchestrator.workflows.session_found import open_on
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -30,6 +32,8 @@ _HOLDS = TypeAdapter(list[Hold])
 #: Between two tries by commands that are about something else, and what such a command waits for one, seconds.
 EVERY_S = 600.0
 MOMENT_S = 0.8
+#: How long a run that has found a machine on may take until the machine knows of it, seconds: to log in, and to send.
+COMING_S = 900.0
 
 #: Which debts are paid: all that there are, or those that were not tried lately, to their end or for a moment.
 Effort = Literal["all", "due", "moment"]
@@ -114,11 +118,25 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
         return True  # it was off before the session turned it on, and the session sees to it now
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
-    if others_on_host(services, machine, run_id) is not None:
+    there = runs_on_host(services, machine)
+    if at_work(there, run_id) is not None:
         return False
-    release(services, machine, holds, "stop", _unwritten)
+    now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
+    try:
+        release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
+    except StillWanted:
+        return False
     services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
     return True
+
+
+def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, Any], now: float) -> str | None:
+    """A run that has found the machine on, unless it has had the time to come to it and did not."""
+    label = who_is_coming(machine, known)
+    if label is None:
+        return None
+    since = max(run_ids.began(label), float(debt.get("left") or 0.0))
+    return label if abs(now - since) < COMING_S else None
 
 
 def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:

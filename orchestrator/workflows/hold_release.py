@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.cloud import RUN_LABEL, Machine, Power
+from orchestrator.domain.cloud import Machine, Power
 from orchestrator.domain.machine_spec import woken_by_hand
 from orchestrator.errors import FcctlError, HostError
 from orchestrator.workflows import release as releasing
@@ -159,19 +158,16 @@ class LettingGo:
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
     def _who_is_coming(self, machine: Machine) -> str | None:
-        """A run of another workspace, or another computer, that has found the machine on and has not come to it yet.
-
-        It has put its label on the machine, which had this run's since it was turned on for it.
-        """
+        """As of :func:`~orchestrator.workflows.release.who_is_coming`; the label was this run's since the machine was
+        turned on for it."""
         if self._known_there is None or not self._held.acquired().get("turned_on"):
             return None
-        label = machine.labels.get(RUN_LABEL, "")
-        return label if run_ids.is_valid(label) and label not in self._known_there else None
+        return releasing.who_is_coming(machine, self._known_there)
 
     def _leave_it_to(self, user: str) -> None:
         self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
         # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
-        self._leave_a_note()
+        self._leave_a_note(left=self._services.clock.now())
         self._log("released", how="used", by=user)
 
     def _keep(self, minutes: float) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from fcctl_remote import wire
-from orchestrator.domain.cloud import MANAGED_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.domain import run_id as run_ids
+from orchestrator.domain.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.domain.power_history import last_of, off_at, times_on
 from orchestrator.domain.target import GcpTarget
 from orchestrator.errors import AuthError, CloudError, FcctlError, HostError
@@ -245,16 +246,32 @@ def _released(how: Literal["stopped", "deleted"], machine: Machine, stopped: flo
     )  # fmt: skip
 
 
-def others_on_host(services: Services, target: GcpTarget, own: str) -> str | None:
-    """A run that is at work, or waits, on the machine; None if there is none, or nobody answers there."""
+def runs_on_host(services: Services, target: GcpTarget) -> list[wire.RunSummary]:
+    """The runs that the machine knows; none, if nobody answers there."""
     try:
         session = services.hosts.connect(target)
     except HostError:
-        return None
+        return []
     try:
-        summaries = session.status(None)
+        return session.status(None)
     except HostError:
-        return None
+        return []
     finally:
         session.close()
-    return next((r.run_id for r in summaries if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+
+
+def at_work(runs: Sequence[wire.RunSummary], own: str) -> str | None:
+    """One of the ``runs`` that is at work, or waits."""
+    return next((r.run_id for r in runs if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+
+
+def others_on_host(services: Services, target: GcpTarget, own: str) -> str | None:
+    """A run that is at work, or waits, on the machine; None if there is none, or nobody answers there."""
+    return at_work(runs_on_host(services, target), own)
+
+
+def who_is_coming(machine: Machine, known: Collection[str]) -> str | None:
+    """A run of another workspace, or another computer, that has found the machine on and has not come to it yet: it
+    has put its label on the machine, where it is none of the ``known`` runs."""
+    label = machine.labels.get(RUN_LABEL, "")
+    return label if run_ids.is_valid(label) and label not in known else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,38 @@ def test_on_one_computer_the_second_waits_and_joins_the_first(
     monkeypatch.setattr(Service, "_sleep", gate)
     both(pair, [{}, {}])
     assert pair[0].operations("insert") == ["insert"]
+
+
+def test_one_that_has_found_the_machine_on_may_take_its_time_to_come_to_it(
+    pair: list[CloudWorkspace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who turned it on leaves it to that run, is home, and looks after what it owes: nor does that stop it."""
+    gone, found = threading.Event(), tmp_path / "found"
+    until = f"until [ -e {found} ]; do sleep 0.1; done"
+    for workspace in pair:
+        workspace.job("hello", JOB.replace("echo hello", json.dumps(until)))
+    answer, labelled = Service.answer, itertools.count(1)
+
+    def late(service: Service, method: str, path: str, *rest: Any) -> Any:
+        told = answer(service, method, path, *rest)
+        if path.endswith("/setLabels") and next(labelled) == 2:  # the first one changes nothing, and tells the time
+            found.touch()
+            assert gone.wait(60)
+        return told
+
+    def type_it(workspace: CloudWorkspace) -> str:
+        done = workspace.fcctl("run", "hello", "--on", "l4", "--yes")
+        gone.set()
+        return done.stderr
+
+    monkeypatch.setattr(Service, "_sleep", lambda *_: wait_for(lambda: all(asked(w, "acquire") for w in pair), 60))
+    monkeypatch.setattr(Service, "answer", late)
+    with ThreadPoolExecutor(2) as threads:
+        said = "".join(threads.map(type_it, pair))
+    assert [w.only_run()["status"] for w in pair] == ["passed", "passed"]
+    assert said.count("vm stays on: ") == 1
+    assert pair[0].operations("stop") == ["stop"]
+    assert list(pair[0].statuses().values()) == ["TERMINATED"]
 
 
 def test_on_two_computers_the_younger_machine_is_taken_back(

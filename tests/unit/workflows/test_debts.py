@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.store import FileStore
+from orchestrator.domain.cloud import Machine
 from orchestrator.errors import CloudError
 from orchestrator.workflows import debts
 from tests.support.stores import make_id
@@ -118,3 +119,33 @@ def test_a_clock_that_was_set_back_delays_nothing(stage: Any, cloud: Cloud) -> N
     stage.now -= 86400
     debts.pay(stage, "due")
     assert cloud.tries == 2
+
+
+# ---------------------------------------------------------------------------- who has found the machine on meanwhile
+OWING, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
+BEGAN = 1795248931.0  # when OTHER did
+
+
+@pytest.mark.parametrize(
+    ("label", "known", "left", "later_s", "comes"),
+    [
+        (OTHER, (), 0.0, 60.0, True),
+        (OTHER, (), 0.0, -60.0, True),
+        (OTHER, (), 0.0, debts.COMING_S + 1, False),
+        (OTHER, (), BEGAN + 3600.0, 3700.0, True),
+        (OTHER, (), BEGAN + 3600.0, 3600.0 + debts.COMING_S + 1, False),
+        (OTHER, (OTHER,), 0.0, 60.0, False),
+        (OWING, (), 0.0, 60.0, False),
+        ("up-by-hand", (), 0.0, 60.0, False),
+    ],
+    ids=[
+        "it has just begun", "by a clock that is ahead", "it did not come", "it waited long, and was left the machine",
+        "and did not come", "it was there", "nobody came", "no run",
+    ],
+)  # fmt: skip
+def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
+    label: str, known: tuple[str, ...], left: float, later_s: float, comes: bool
+) -> None:
+    machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
+    found = debts._who_is_coming(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
+    assert found == (label if comes else None)
