@@ -12,8 +12,8 @@ from fcctl_tune.records import TrialRecord, topk
 from fcctl_tune.study import Study
 
 #: Files are written again no sooner than after so many seconds, and after so many times as long as that took: meanwhile
-#: nobody listens to builders and GPUs.
-EVERY_S, REST = 2.0, 50
+#: nobody listens to builders and GPUs. One write that a disk held up does not leave them old for longer than MOST_S.
+EVERY_S, REST, MOST_S = 2.0, 50, 60.0
 #: Of a line's parameters and reason, characters.
 SHOWN = 100
 
@@ -72,7 +72,7 @@ class Books:
         self._file("topk.json", files.to_json(topk(document)))
         files.write_atomic(self.document, files.to_json(document), durable=False)
         now = time.monotonic()
-        self._due = now + max(EVERY_S, REST * (now - began))
+        self._due = now + max(EVERY_S, min(MOST_S, REST * (now - began)))
 
     def _file(self, name: str, content: bytes) -> None:
         files.write_atomic(os.path.join(self.out, name), content, durable=False)

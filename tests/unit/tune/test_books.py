@@ -33,9 +33,13 @@ class Known:
         return Summary(SPEC, "random", 0, "running", tuple(self.found))
 
 
-@pytest.mark.parametrize(("takes_s", "written"), [(0.01, 6), (0.1, 3)])
+@pytest.mark.parametrize(
+    ("takes_s", "apart_s", "written"),
+    [(0.01, 0.24, 6), (0.1, 0.24, 3), (10.0, 2.0, 2)],
+    ids=["quick", "slow", "held up"],
+)
 def test_writing_takes_a_small_share_of_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, written: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, apart_s: float, written: int
 ) -> None:
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(books, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -50,10 +54,10 @@ def test_writing_takes_a_small_share_of_the_time(
     monkeypatch.setattr(books.files, "write_atomic", slowly)
     study: Any = Known()
     kept = Books(study, str(tmp_path), str(tmp_path / "tuning.json"), lambda _: None, {})
-    for number in range(50):  # in 12 s
+    for number in range(50):  # in 12 s or 100
         study.found.append(TrialRecord(number, {"P": number}, "complete", value=1.0 + number))
         kept.told(study.found[-1])
-        clock.now += 0.24
+        clock.now += apart_s
     assert counts[0] == 1
     assert len(counts) == written
     kept.write()  # at the end, whatever the time
