@@ -6,22 +6,20 @@ the command line, the compiler's version and, for processor code, the processor.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashcore import documents, readers, toolchain
+from flashcore import apart, documents, readers, toolchain
+from flashcore.apart import Code
 from flashcore.errors import BuildFailed
 from flashcore.registry import COMMON, CSRC, Configuration, Variant
 
@@ -41,6 +39,7 @@ class Built:
     log: Path  # the compiler's output, ptxas resource lines included
     document: dict[str, Any]  # kind ``build``
     label: str  # the variant as results and people name it: ``stage5``, ``stage5:NUM_PRODUCER_WARPS=2``
+    code: Code | None = None  # its kernel, unless the library has it
 
     @property
     def cached(self) -> bool:
@@ -97,9 +96,11 @@ def build(
     record = json.loads((home / RECORD).read_text(encoding="utf-8"))
     if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
         record.update(_resources(variant, home))
-    record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(home / LIBRARY)])
+    code = apart.code_in(home, (home / LOG).read_text(encoding="utf-8"))
+    files = [home / LIBRARY, *([code.file] if code else [])]
+    record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(f) for f in files])
     named = label or variant.label(configuration)
-    return Built(variant, configuration, home / LIBRARY, home / LOG, record, named)
+    return Built(variant, configuration, home / LIBRARY, home / LOG, record, named, code)
 
 
 def save(built: Built, out: Path, suffix: str = "") -> Path:
@@ -155,15 +156,19 @@ def _compile(
 ) -> Path | None:
     """Build into a new folder and move it to ``home`` as a whole; None if it may be ``native`` that was refused.
 
-    ``common``: the command of the part that other configurations have, too; its object is kept beside ``home``.
+    ``common``: the command of the part that other configurations have, too; its library is kept beside ``home``.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
     try:
         argv = [*command, *_source(variant)]
-        kept = home.parent / f"{variant.name}-common-{_key(variant, common)}.o" if common else None
         started = time.perf_counter()
-        output, failed = _compilers(argv, work, _units(variant, configuration, command, common), kept)
+        if common:
+            own, kept = sum(variant.parts) - COMMON, home.parent / f"{variant.name}-common-{_key(variant, common)}.so"
+            host = [*common, *_source(variant), f"-DPART={COMMON}"]
+            output, failed = apart.build([*argv, f"-DPART={own}"], host, work / LIBRARY, kept)
+        else:
+            output, failed = _compilers(argv, work, variant.units(configuration, toolchain.processors()))
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
@@ -201,87 +206,28 @@ def _source(variant: Variant) -> tuple[str, str]:
     return f"-I{CSRC}", str(variant.source)
 
 
-def _units(
-    variant: Variant, configuration: Configuration, command: tuple[str, ...], common: tuple[str, ...]
-) -> dict[str, list[str]]:
-    """Commands of the translation units by the names of their objects; none: the source is one."""
-    source = _source(variant)
-    if common:
-        own = sum(variant.parts) - COMMON
-        return {"own": [*command, *source, f"-DPART={own}"], "common": [*common, *source, f"-DPART={COMMON}"]}
-    parts = variant.units(configuration, toolchain.processors())
-    return {f"part{n}": [*command, *source, f"-DPART={n}"] for n in parts}
-
-
-def _compilers(argv: list[str], work: Path, units: Mapping[str, list[str]], kept: Path | None) -> tuple[str, list[str]]:
-    """Compile to ``LIBRARY`` in ``work``; what was said, and the command that failed, if one did.
-
-    ``units``: commands by the names of their objects, for as many compilers at once; none: the source is one. ``kept``:
-    where the object ``common`` is, or goes.
-    """
+def _compilers(argv: list[str], work: Path, parts: Sequence[int]) -> tuple[str, list[str]]:
+    """Compile to ``LIBRARY`` in ``work``, as many translation units at once as there are ``parts``, or as one; what was
+    said, and the command that failed, if one did."""
     library = ["-o", str(work / LIBRARY)]
-    at_once = max(1, len(units) - bool(kept and kept.exists()))
-    threads = [f"--threads={max(1, toolchain.processors() // at_once)}"]
+    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(parts)))}"]
     threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
-    if not units:
-        whole = [*argv, *threads, *library]
-        made = _run(whole)
-        return made.stdout, whole if made.returncode else []
-    commands = {
-        name: [*(word for word in one if word != "-shared"), *threads, "-c", "-o", str(work / f"{name}.o")]
-        for name, one in units.items()
-    }
-    common = commands.pop("common", [])
-    with ThreadPoolExecutor(len(units)) as pool:
-        begun = pool.submit(_common, common, kept, wait=False) if kept else None
-        done = list(pool.map(_run, commands.values()))
-    if kept and begun:
-        fine = not any(one.returncode for one in done)
-        done += filter(None, [begun.result() or (_common(common, kept, wait=True) if fine else None)])
+    if not parts:
+        made = toolchain.run([*argv, *threads, *library])
+        return made.stdout, made.args if made.returncode else []
+    unit = [*(word for word in argv if word != "-shared"), *threads]
+    objects = [str(work / f"part{part}.o") for part in parts]
+    commands = [[*unit, f"-DPART={part}", "-c", "-o", file] for part, file in zip(parts, objects)]  # noqa: B905
+    with ThreadPoolExecutor(len(parts)) as pool:
+        done = list(pool.map(toolchain.run, commands))
     said = "".join(one.stdout for one in done)
     failed: list[str] = next((one.args for one in done if one.returncode), [])
     if failed:
         return said, failed
-    objects = [str(work / f"{name}.o") for name in units]
     codes = [word for word in argv if word.startswith("-gencode")]
     link = [argv[0], "-shared", "-nodlink", *codes, *objects, *library]  # no unit calls another's device code
-    linked = _run(link)
+    linked = toolchain.run(link)
     return said + linked.stdout, link if linked.returncode else []
-
-
-def _common(command: list[str], kept: Path, *, wait: bool) -> subprocess.CompletedProcess[str] | None:
-    """Have the object that ``command`` ends with: what is ``kept``, or compiled and kept. Of all the builds that begin
-    at once one compiles it; unless it is to ``wait`` for that one, there is nothing for the others yet."""
-    made = Path(command[-1])
-    with kept.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return None
-        except OSError:  # a file system without locks: it may be compiled twice
-            pass
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(kept, made)
-            return subprocess.CompletedProcess(command, 0, "")
-        done = _run(command)
-        if not done.returncode:
-            new = made.with_suffix(".kept")
-            shutil.copyfile(made, new)
-            os.replace(new, kept)
-        return done
-
-
-def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    plain = {**os.environ, "LC_ALL": "C"}  # messages in English and ASCII, whatever the machine's language
-    return subprocess.run(
-        argv,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        env=plain,
-        check=False,
-    )
 
 
 def _resources(variant: Variant, home: Path) -> dict[str, Any]:

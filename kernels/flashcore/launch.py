@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from flashcore import dispatch
+from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
 from flashcore.registry import Variant
@@ -80,7 +82,6 @@ class Kernel:
         self._forward = library.flashcore_forward
         self._forward.argtypes = [ctypes.POINTER(Args)]
         self._error = library.flashcore_error
-        self._error.restype = ctypes.c_char_p
         self._templates: dict[Any, Args] = {}
         self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if cuda else _no_stream  # noqa: SLF001
         self._many_devices = cuda and torch.cuda.device_count() > 1
@@ -268,7 +269,20 @@ def _load(built: Built, loader: Callable[[str], Any]) -> Any:
             f"{built.library} was built for another version of flashcore_args",
             hint="launch.Args and csrc/flashcore.h must list the same fields",
         )
+    library.flashcore_error.restype = ctypes.c_char_p
+    if built.code is not None:
+        _open(built, built.code, library)
     return library
+
+
+def _open(built: Built, code: Code, library: Any) -> None:
+    """Have ``library`` take its kernel from the file of device code beside it."""
+    values = [built.configuration[name] for name in built.variant.told]
+    settings = (ctypes.c_int32 * len(values))(*values)
+    error = library.flashcore_open(os.fsencode(code.file), code.kernel.encode(), settings)
+    if error:
+        cause = library.flashcore_error(error).decode()
+        raise Unavailable(f"cannot load {code.file}", cause=cause, hint=f"rm -r {code.file.parent}")
 
 
 def _workspace(library: Any) -> Callable[[Args], int] | None:

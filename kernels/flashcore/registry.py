@@ -58,9 +58,11 @@ class Variant:
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
     parts: tuple[int, ...] = ()
-    #: What is the same in many configurations, as the part ``COMMON``: the settings to compile it with for all like the
-    #: given one, which is done once and kept. Empty: it is not compiled apart.
+    #: What is the same in many configurations, as the part ``COMMON``: the settings to compile it with, as a library of
+    #: its own, for all like the given one, once. Of each configuration only the kernel is compiled then, to a file of
+    #: device code, and the library that opens it is ``told`` the values of these parameters. Empty: nothing is apart.
     common: Callable[[Mapping[str, int]], Configuration] = lambda _: {}
+    told: tuple[str, ...] = ()
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
         """The defaults with ``overrides`` applied.
@@ -296,6 +298,7 @@ VARIANTS: dict[str, Variant] = {
             # As csrc/flagship.cu tells them apart, short ones together: 1.4 to 1.8 s of a processor each.
             parts=(1024, 4, 8 + 128, 32, 16 + 256, 1 + 64, 512, 2),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
+            told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
             alignment=16,  # cp.async copies 16 bytes at a time
         ),

@@ -127,3 +127,17 @@ def processor() -> str:
         return f"{platform.machine()} {platform.processor()}"
     wanted = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in text.splitlines() if line.startswith(wanted)}))
+
+
+def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """A compiler's run; what it said on either stream is its stdout."""
+    plain = {**os.environ, "LC_ALL": "C"}  # messages in English and ASCII, whatever the machine's language
+    return subprocess.run(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=plain,
+        check=False,
+    )

@@ -1,5 +1,6 @@
 // Launches through the driver's own function, with a handle that was asked for once per device: the runtime looks up
-// both at every launch, which is part of the time of a call from Python.
+// both at every launch, which is part of the time of a call from Python. With CODE_FROM_FILE the kernel is none of this
+// library's, but of a file of device code.
 #ifndef FLASHCORE_DRIVER_CUH
 #define FLASHCORE_DRIVER_CUH
 
@@ -25,32 +26,78 @@ struct Published {
 using Launch = int (*)(cudaFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cudaStream_t,
                        void **, void **);
 
-inline int driver_launch(Launch &launch) {
-  static Published<void *> known;
-  void *found = known.load();
-  if (!found) {
-    cudaDriverEntryPointQueryResult status{};
+// A function of the driver, as CUDA 12.0 has it; no library is linked with the driver.
+template <typename Function>
+int ask_for(const char *name, Function &function) {
+  void *found = nullptr;
+  cudaDriverEntryPointQueryResult status{};
 #if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuLaunchKernel", &found, 12000, cudaEnableDefault, &status);
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &status);
 #else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuLaunchKernel", &found, cudaEnableDefault, &status);
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
 #endif
-    if (error) return error;
-    if (status != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
-    known.store(found);
-  }
-  launch = reinterpret_cast<Launch>(found);
+  if (error) return error;
+  if (status != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
+  function = reinterpret_cast<Function>(found);
   return cudaSuccess;
 }
 
-// A kernel of one parameter, as one device has it.
+inline int driver_launch(Launch &launch) {
+  static Published<Launch> known;
+  launch = known.load();
+  if (launch) return cudaSuccess;
+  if (const int error = ask_for("cuLaunchKernel", launch)) return error;
+  known.store(launch);
+  return cudaSuccess;
+}
+
+#ifdef CODE_FROM_FILE
+
+using Code = struct CUlib_st *;
+using CodeKernel = struct CUkern_st *;
+
+// The kernel called `name` in a file of device code, for every device and as long as the process lives.
+inline int load_kernel(const char *file, const char *name, CodeKernel &kernel) {
+  int (*load)(Code *, const char *, void *, void *, unsigned, void *, void *, unsigned) = nullptr;
+  int (*get)(CodeKernel *, Code, const char *) = nullptr;
+  if (const int error = ask_for("cuLibraryLoadFromFile", load)) return error;
+  if (const int error = ask_for("cuLibraryGetKernel", get)) return error;
+  Code code = nullptr;
+  if (const int error = load(&code, file, nullptr, nullptr, 0, nullptr, nullptr, 0)) return error;
+  return get(&kernel, code, name);
+}
+
+#endif
+
+// A kernel of one parameter, as one device has it. The driver's codes are the runtime's (cudaErrorInvalidValue is
+// CUDA_ERROR_INVALID_VALUE, and so on).
 template <typename Parameter>
 struct Handle {
+#ifdef CODE_FROM_FILE
+  using Kernel = CodeKernel;
+
+  int open(Kernel kernel) {
+    int (*get)(cudaFunction_t *, Kernel) = nullptr;
+    if (const int error = ask_for("cuKernelGetFunction", get)) return error;
+    return get(&function, kernel);
+  }
+#else
   using Kernel = void (*)(Parameter);
 
   int open(Kernel kernel) { return cudaGetFuncBySymbol(&function, reinterpret_cast<const void *>(kernel)); }
+#endif
 
-  // The driver's codes are the runtime's (cudaErrorInvalidValue is CUDA_ERROR_INVALID_VALUE, and so on).
+  // Let it have so much shared memory, and ask how many of its blocks a multiprocessor holds.
+  int allow(unsigned threads, int shared_bytes, int &resident) const {
+    constexpr int kMaxDynamicSharedSizeBytes = 8;  // as CUfunction_attribute has it
+    int (*set)(cudaFunction_t, int, int) = nullptr;
+    int (*count)(int *, cudaFunction_t, int, size_t) = nullptr;
+    if (const int error = ask_for("cuFuncSetAttribute", set)) return error;
+    if (const int error = ask_for("cuOccupancyMaxActiveBlocksPerMultiprocessor", count)) return error;
+    if (const int error = set(function, kMaxDynamicSharedSizeBytes, shared_bytes)) return error;
+    return count(&resident, function, static_cast<int>(threads), static_cast<size_t>(shared_bytes));
+  }
+
   int start(Kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream, Parameter parameter) const {
     Launch launch;
     if (const int error = driver_launch(launch)) return error;
@@ -68,12 +115,20 @@ template <typename Parameter>
 struct Handle {
   using Kernel = void (*)(Parameter);
 
-  int open(Kernel) { return cudaSuccess; }
+  int open(Kernel of) { return kernel = of, cudaSuccess; }
 
-  int start(Kernel kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream, Parameter parameter) const {
+  int allow(unsigned threads, int shared_bytes, int &resident) const {
+    if (const int error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes))
+      return error;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), shared_bytes);
+  }
+
+  int start(Kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream, Parameter parameter) const {
     kernel<<<blocks, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(parameter);
     return cudaGetLastError();
   }
+
+  Kernel kernel;
 };
 
 #endif

@@ -223,6 +223,41 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 
 #if PART & 1
 
+#ifdef CODE_FROM_FILE  // the library's only tiling is another one each time, and not known before it is opened
+
+namespace flashcore {
+
+struct FromFile {
+  Type type;
+  int dim;
+  Candidate tiling;
+};
+
+FromFile from_file;
+Prepared from_file_prepared[kDevices];
+
+Candidates the_only_tiling(Type type, int dim) {
+  return type == from_file.type && dim == from_file.dim ? Candidates{&from_file.tiling, 1} : Candidates{};
+}
+
+}  // namespace flashcore
+
+FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32_t *settings) {
+  using namespace flashcore;
+  if (from_file.tiling.kernel) return cudaSuccess;
+  const int32_t bfloat16 = settings[0], dim = settings[1], rows = settings[2], warp_rows = settings[3];
+  const int32_t keys = settings[4], groups = settings[5], stages = settings[6], pipelined = settings[7];
+  const int shared_bytes = static_cast<int>(shared_bytes_of(dim, rows, keys, groups, stages));
+  CodeKernel kernel = nullptr;
+  if (const int error = load_kernel(file, name, kernel)) return error;
+  from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
+               {rows, warp_rows, keys, groups, rows / warp_rows * groups, shared_bytes, shared_bytes, pipelined != 0,
+                kernel, from_file_prepared}};
+  return cudaSuccess;
+}
+
+#endif
+
 namespace {
 
 using namespace flashcore;
@@ -253,17 +288,13 @@ int current_device(int &number, Device &device) {  // remembered
   return cudaSuccess;
 }
 
-// Let a kernel have the shared memory it needs, once per device, and ask how many of its blocks a multiprocessor holds.
+// Make a kernel ready on a device, once, and ask how many of its blocks a multiprocessor holds.
 int prepare(const Candidate &c, int number, int &resident) {
   Prepared &known = c.of_device[number];
   resident = known.resident.load();
   if (resident) return cudaSuccess;
-  const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  if (const cudaError_t error = cudaFuncSetAttribute(c.kernel, limit, c.shared_bytes)) return error;
-  if (const cudaError_t error =
-          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, c.kernel, 32 * c.warps, c.shared_bytes))
-    return error;
   if (const int error = known.handle.open(c.kernel)) return error;  // two threads may both ask: they write the same
+  if (const int error = known.handle.allow(32 * c.warps, c.shared_bytes, resident)) return error;
   resident = resident > 1 ? resident : 1;
   known.resident.store(resident);
   return cudaSuccess;

@@ -44,6 +44,11 @@ __device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, 
   return base + static_cast<uint64_t>(batch) * stride.batch + static_cast<uint64_t>(head) * stride.head;
 }
 
+// Shared memory of a block: queries, what groups tell each other of their rows (maximum and sum), rings of K and V.
+constexpr uint32_t shared_bytes_of(int dim, int rows, int keys, int groups, int stages) {
+  return rows * dim * 2 + (groups > 1 ? groups * rows * 8 : 0) + groups * 2 * stages * keys * dim * 2;
+}
+
 template <Type TYPE, int DIM, int ROWS, int ROWS_OF_WARP, int KEYS, int GROUPS, int RING, bool OVERLAP, int BLOCKS = 0,
           bool LATE_HALF = false, bool ONES = false, bool READ_Q = false>
 struct Tiling {
@@ -69,6 +74,7 @@ struct Tiling {
   // cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for nothing.
   static constexpr uint32_t kLeastShared = kSharedQ && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
 
+  static_assert(kSharedBytes == shared_bytes_of(kDim, kTileM, kTileN, kGroups, kStages), "as the host reckons it");
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
   static_assert(kThreads <= 1024 && kOutTiles % kGroups == 0 && kGroups < 16, "columns and barriers to share out");
   static_assert(!kPipelined || kStages >= 2, "the next K is needed during this step");

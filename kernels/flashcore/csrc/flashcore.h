@@ -42,5 +42,8 @@ FLASHCORE_API const char *flashcore_error(int code);
 FLASHCORE_API size_t flashcore_args_bytes(void);
 // Only of kernels that need memory between their launches: how much, for these arguments (addresses do not matter).
 FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args);
+// Only of libraries whose kernel is in a file of device code: take it from there, before anything else. `settings` are the
+// values that the variant's `told` names (registry.py). 0, or the cudaError_t of what went wrong.
+FLASHCORE_API int flashcore_open(const char *file, const char *kernel, const int32_t *settings);
 
 #endif

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import struct
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from flashcore import apart, launch, readers, registry, tilings, toolchain
 from flashcore import build as building
-from flashcore import launch, readers, registry, tilings, toolchain
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
 
@@ -228,37 +229,105 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
 FLAGSHIP = registry.VARIANTS["flagship"]
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
 TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
+OWN = f"-DPART={sum(FLAGSHIP.parts) - registry.COMMON}"
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
 @needs_nvcc
-def test_the_hosts_part_of_a_tiling_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[str] = []
-    run = building._run
+    run = toolchain.run
 
     def counting(argv: list[str]) -> subprocess.CompletedProcess[str]:
         started.append(next((word for word in argv if word.startswith("-DPART=")), "link"))
         return run(argv)
 
-    monkeypatch.setattr(building, "_run", counting)
+    monkeypatch.setattr(toolchain, "run", counting)
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
-    own = f"-DPART={sum(FLAGSHIP.parts) - registry.COMMON}"
     for settings, expected in (
-        (SMALL_TILING, ["-DPART=1", own, "link"]),
-        (OTHER_TILING, [own, "link"]),
-        ({**SMALL_TILING, "STAGES": 2}, ["-DPART=1", own, "link"]),  # what was kept is gone by then
+        (SMALL_TILING, ["-DPART=1", OWN]),
+        (OTHER_TILING, [OWN]),
+        ({**SMALL_TILING, "STAGES": 2}, ["-DPART=1", OWN]),  # what was kept is gone by then
     ):
         started.clear()
         built = build(FLAGSHIP, settings, archs="89")
         assert sorted(started) == sorted(expected)
-        assert len(built.document["kernels"]) == 1
         assert set(building.LEAN) <= set(built.document["command"].split())  # a search has hundreds built
-        assert sorted(p.name for p in built.library.parent.iterdir()) == ["build.json", "build.log", "kernel.so"]
+        (kernel,) = built.document["kernels"]
+        code = built.library.with_name("kernel.cubin")
+        assert built.code == apart.Code(code, kernel["mangled"])
+        assert built.document["artifacts"] == [str(built.library), str(code)]
+        assert {p.name for p in code.parent.iterdir()} == {"build.json", "build.log", "kernel.so", "kernel.cubin"}
+        assert kernel["mangled"].encode() in code.read_bytes()
         library = ctypes.CDLL(str(built.library), mode=os.RTLD_NOW)  # every symbol is found
         assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
-        (kept,) = tmp_path.glob("*.o")
+        again = build(FLAGSHIP, settings, archs="89")
+        assert (again.cached, again.code) == (True, built.code)
+        (kept,) = tmp_path.glob("*.so")
         if settings == OTHER_TILING:
             kept.unlink()
+
+
+@needs_nvcc
+def test_a_kernel_is_the_same_to_the_byte_as_in_a_library_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    built = build(FLAGSHIP, OTHER_TILING, archs="89")
+    assert built.code is not None
+    device_code(FLAGSHIP, OTHER_TILING, tmp_path)  # of the source as a whole
+    (whole,) = tmp_path.glob("*.cubin")
+    assert machine_code(built.code.file) == machine_code(whole)
+
+
+def machine_code(file: Path) -> bytes:
+    """The instructions of the only kernel in a file of device code (ELF, 64 bits)."""
+    elf = file.read_bytes()
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + n * size) for n in range(count)]
+    strings = headers[names][4]
+    (found,) = (h for h in headers if elf.startswith(b".text.", strings + h[0]))
+    return elf[found[4] : found[4] + found[5]]
+
+
+@needs_nvcc
+@pytest.mark.skipif(toolchain.gpu() is not None, reason="unavailable: there is a driver, which loads it")
+def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    built = build(FLAGSHIP, SMALL_TILING, archs="89")
+    with pytest.raises(Unavailable) as raised:
+        launch.Kernel(built)
+    said = str(raised.value).splitlines()
+    assert said[0] == f"cannot load {built.library.with_name('kernel.cubin')}"
+    assert said[1].startswith("cause: cudaError")
+    assert said[2] == f"hint: rm -r {built.library.parent}"
+
+
+@needs_nvcc
+def test_code_for_several_architectures_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    built = build(FLAGSHIP, SMALL_TILING, archs="89,90")
+    assert built.code is not None
+    assert built.code.file.name == "kernel.fatbin"
+    assert {(k["mangled"], k["arch"]) for k in built.document["kernels"]} == {
+        (built.code.kernel, arch) for arch in ("sm_89", "sm_90")
+    }
+
+
+@needs_nvcc
+def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(registry.CSRC, tmp_path / "csrc")
+    source = tmp_path / "csrc/flagship.cu"
+    source.write_text(source.read_text().replace("#if PART & 2\n", "#if PART & 2\nint broken = nothing;\n", 1))
+    with pytest.raises(BuildFailed) as raised:
+        build(replace(FLAGSHIP, source=source), SMALL_TILING, archs="89")
+    assert '"nothing" is undefined' in str(raised.value)
+    assert "-cubin" in str(raised.value)
 
 
 @needs_nvcc
@@ -266,38 +335,35 @@ def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    run, is_compiled = building._run, threading.Event()
+    run, is_compiled = toolchain.run, threading.Event()
 
     def slowly(argv: list[str]) -> subprocess.CompletedProcess[str]:
-        part = next((word for word in argv if word.startswith("-DPART=")), "link")
+        part = next(word for word in argv if word.startswith("-DPART="))
         started.append(part)
         if part == "-DPART=1":
             assert is_compiled.wait(60)  # not before each of the others has compiled its own
         done = run(argv)
-        if sum(word not in ("-DPART=1", "link") for word in started) == len(TILINGS):
+        if started.count(OWN) == len(TILINGS):
             is_compiled.set()
         return done
 
-    monkeypatch.setattr(building, "_run", slowly)
+    monkeypatch.setattr(toolchain, "run", slowly)
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     with ThreadPoolExecutor(len(TILINGS)) as pool:
         built = list(pool.map(lambda tiling: build(FLAGSHIP, tiling, archs="89"), TILINGS))
-    assert started.count("-DPART=1") == 1
-    assert len({one.library for one in built}) == started.count("link") == len(TILINGS)
+    assert sorted(started) == ["-DPART=1", *[OWN] * len(TILINGS)]
+    assert len({one.library for one in built}) == len(TILINGS)
     for one in built:
         library = ctypes.CDLL(str(one.library), mode=os.RTLD_NOW)
         assert library.flashcore_args_bytes() == ctypes.sizeof(launch.Args)
 
 
-def test_a_build_that_failed_does_not_wait_for_what_others_compile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = tmp_path / "kept.o"
+def test_a_build_that_failed_does_not_wait_for_what_others_compile(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.so"
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody is at it
-        units = {"own": ["false"], "common": ["true"]}
-        said, failed = building._compilers(["false"], tmp_path, units, kept)
-    assert failed[:2] == ["false", "-c"]
+        said, failed = apart.build(["false"], ["true"], tmp_path / "kernel.so", kept)
+    assert failed[:2] == ["false", "-cubin"]
     assert said == ""
 
 
@@ -306,7 +372,8 @@ def test_a_build_that_failed_does_not_wait_for_what_others_compile(
 def test_the_hosts_part_does_not_depend_on_the_tiling(tmp_path: Path) -> None:
     def code(settings: dict[str, int]) -> str:
         command = building._command(FLAGSHIP, settings, False, ["89"], True)
-        argv = [*(w for w in command if w != "-shared"), f"-I{registry.CSRC}", "-DPART=1", str(FLAGSHIP.source)]
+        how = (apart.FROM_FILE, "-DPART=1", f"-I{registry.CSRC}")
+        argv = [*(w for w in command if w != "-shared"), *how, str(FLAGSHIP.source)]
         done = subprocess.run([*argv, "-c", "-o", "host.o"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
         objdump = ["objdump", "-dr", "--no-show-raw-insn", "-j", ".text", "host.o"]

@@ -46,7 +46,7 @@ def test_a_build_whose_documents_have_no_place_is_refused_before_it_begins(
     def compiled(*_: object, **__: object) -> None:
         pytest.fail("a compiler was started")
 
-    monkeypatch.setattr("flashcore.build._run", compiled)
+    monkeypatch.setattr("flashcore.toolchain.run", compiled)
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     taken = tmp_path / "taken"
     taken.write_text("")
