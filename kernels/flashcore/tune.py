@@ -21,6 +21,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
@@ -162,8 +163,10 @@ class Service:
     def _check_all(self, kernel: Kernel, chosen: dict[str, Shape], seed: int) -> dict[str, Any]:
         from flashcore import check
 
-        self._look_at_resources(kernel.built.configuration)
-        document = check.run(kernel, chosen, [seed, *(seed + n for n in range(1, check.SEEDS))])
+        with ThreadPoolExecutor(1) as pool:  # compilers beside the GPU
+            looked = pool.submit(self._look_at_resources, kernel.built.configuration)
+            document = check.run(kernel, chosen, [seed, *(seed + n for n in range(1, check.SEEDS))])
+            looked.result()
         failed = [case for case in document["cases"] if not case["passed"]]
         if failed:
             raise Wrong(f"{len(failed)} of {len(document['cases'])} cases, {failed[0]['name']}: {failed[0]['message']}")

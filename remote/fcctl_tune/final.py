@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_tune import interval, tasks
+from fcctl_tune import interval, process, tasks
 from fcctl_tune.cluster import Cluster, Undone
 from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import FEWEST_TURNS, Slot
@@ -24,6 +25,8 @@ from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
 SERVED_TURNS = 28
 #: Turns where each is a process, and how long all of them together should take, seconds.
 MOST_TURNS, TURNS_S = 20, 60.0
+#: Processors for each of the processes that check at once.
+PROCESSORS_EACH = 2
 #: How often the cluster is looked after meanwhile, seconds.
 TICK_S = 0.25
 #: Hosts that may be lost under it.
@@ -31,33 +34,38 @@ TRIES = 3
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
-def check(recipe: Recipe, candidate: Candidate, cases: Sequence[str], seed: int) -> Tuple[str, str]:
-    """("", "") if it builds and is right in a process of its own, else the state and the reason."""
+def check(recipe: Recipe, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
+    """For each ("", "") if it builds and is right in a process of its own, else the state and the reason. Nothing is
+    timed meanwhile: what serves may do so for several at once, and most of it is to load libraries."""
+    there = dataclasses.replace(recipe, cases=tuple(cases))
+    at_once = max(1, min(len(some), process.processors() // PROCESSORS_EACH)) if recipe.serve else 1
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda one: _checked(there, one, seed), some))
+
+
+def _checked(recipe: Recipe, candidate: Candidate, seed: int) -> Tuple[str, str]:
     built: Built = tasks.build(recipe, candidate)
     if built.state:
         return built.state, built.reason
-    slot = _fresh(recipe, cases)
+    slot = Slot(recipe, standbys=0)
     try:
         slot.check(candidate, seed, final=True)
     except Failed as failed:
         return failed.state, failed.reason
+    finally:
+        slot.close()
     return "", ""
 
 
 def turns(recipe: Recipe, many: Sequence[Candidate], case: str, seed: int, count: int) -> Dict[str, Any]:
     """``per``: figures of each of ``many``, measured in turns in a process that did nothing before; or ``state`` and
     ``reason``."""
-    slot = _fresh(recipe, [case])
+    slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
+    slot.renew()
     try:
         return slot.turns(many, case, seed, count)
     except Failed as failed:
         return {"state": failed.state, "reason": failed.reason}
-
-
-def _fresh(recipe: Recipe, cases: Sequence[str]) -> Slot:
-    slot = Slot.here(dataclasses.replace(recipe, cases=tuple(cases)))
-    slot.renew()
-    return slot
 
 
 # ------------------------------------------------------------------------------------------------ in the engine
@@ -152,19 +160,31 @@ class Final:
 
     def _check_all(self) -> None:
         everyone = [self.default, *self.finalists]
-        cases = (*self.cases, *self.held_out)
-        results = self._results([self._submit(check, one.candidate, cases, self.seeds[0]) for one in everyone])
-        if self.stopped():
-            return
-        for one, (state, reason) in zip(everyone, results):  # noqa: B905
-            one.fault = (state, reason) if state else None
-        if self.default.fault is not None:
+        self._check(self._shares(everyone))
+        again = [one for one in everyone if one.fault is not None]
+        if self.recipe.serve and not self.stopped():
+            self._check([[one] for one in again])  # it may have been the others' fault, who were there at that time
+        if self.default.fault is not None and not self.stopped():
             if self.default.fault[0] != "gate_failed":
                 raise TuneError(
                     "the default configuration fails when it is checked again: %s: %s" % self.default.fault,
                     "the elites have nothing to be compared with; repair it, and tune again",
                 )
             self.default.fault = None
+
+    def _shares(self, everyone: Sequence[Finalist]) -> List[List[Finalist]]:
+        """Of what serves, an even share for each GPU; else one after the other, as GPUs are free."""
+        gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
+        count = min(gpus, len(everyone)) if self.recipe.serve else len(everyone)
+        return [list(everyone[n::count]) for n in range(count)]
+
+    def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
+        cases, seed = (*self.cases, *self.held_out), self.seeds[0]
+        results = self._results([self._submit(check, [one.candidate for one in s], cases, seed) for s in shares])
+        for share, found in zip(shares, results):  # noqa: B905 (Python 3.9)
+            faults = found if isinstance(found, list) else [found] * len(share)
+            for one, (state, reason) in zip(share, faults):  # noqa: B905
+                one.fault = (state, reason) if state else None
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> str:
         return self.cluster.submit(function, self.recipe, *arguments, slot="gpu", host=self.host)

@@ -186,6 +186,7 @@ class Server:
     _waiting: List[Process] = field(default_factory=list)
     _serving: Optional[Process] = None
     _started: int = 0
+    _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
         """One request; after any failure the next finds another process.
@@ -255,7 +256,8 @@ class Server:
 
     def _start(self) -> Process:
         self._started += 1
-        log = os.path.join(self.folder, "serve-%d-%d.log" % (os.getpid(), self._started % (self.standbys + 2)))
+        count = self._started % (self.standbys + 2)
+        log = os.path.join(self.folder, "serve-%d-%d-%d.log" % (os.getpid(), self._number, count))
         return Process(self.command, self.env, self.cwd, log)
 
     def close(self) -> None:

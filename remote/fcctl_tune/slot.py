@@ -118,7 +118,7 @@ class Slot:
     _mine: Optional[Slot] = None
     _ahead: Optional[Tuple[Serving, serve.Server]] = None
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, standbys: int = 1) -> None:
         self.recipe = recipe
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
         self._base: Dict[str, float] = {}
@@ -126,6 +126,7 @@ class Slot:
         self._server: Optional[serve.Server] = None
         if recipe.serve:
             self._server = self._begun(Serving.of(recipe))
+            self._server.standbys = standbys
 
     @classmethod
     def begin(cls, serving: Serving) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import shlex
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fcctl_tune import final as finals
+from fcctl_tune import process
 from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.devices import Device
 from fcctl_tune.errors import TuneError
@@ -16,6 +21,7 @@ from fcctl_tune.final import Final
 from fcctl_tune.slot import FEWEST_TURNS
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Recipe
+from tests.support.living import is_running
 
 SPEC = Spec.from_dict(
     {"tune": "t", "parameters": {"P": [1, 2, 3, 4]}, "serve": "x", "cases": ["a", "b"], "held_out": ["c"]}
@@ -29,6 +35,7 @@ class Cluster:
         self.speed: dict[Any, float] = {}
         self.faults: dict[Any, Any] = {}
         self.seeds: list[int] = []
+        self.checked: list[tuple[int, bool]] = []  # and whether with others in one call
         self.noise, self.rng = noise, random.Random(3)
         self.hosts = [Host(name, 1, (Device("gpu-0", "card"),)) for name in "ab"]
         self.used: list[str] = []
@@ -55,7 +62,8 @@ class Cluster:
 
     def _outcome(self, function: Any, what: Any, *rest: Any) -> Any:
         if function is finals.check:
-            return self.faults.get(what.values["P"], ["", ""])
+            shown = [self._verdict(one.values["P"], len(what) > 1) for one in what]
+            return next((fault for fault in shown if isinstance(fault, Undone)), shown)
         case, seed, turns = rest
         self.seeds.append(seed)
         for one in what:
@@ -63,6 +71,11 @@ class Cluster:
             if fault is not None:
                 return fault
         return {"per": [self._times(one, case, turns) for one in what]}
+
+    def _verdict(self, p: int, is_shared: bool) -> Any:
+        self.checked.append((p, is_shared))
+        beside = self.faults.get((p, "beside others"), ("", "")) if is_shared else ("", "")
+        return self.faults.get(p, beside)
 
     def _times(self, one: Candidate, case: str, turns: int) -> list[float]:
         p = one.values["P"]
@@ -74,8 +87,12 @@ def candidate(p: int) -> Candidate:
     return Candidate(p - 1, {"P": str(p)}, {"P": p})
 
 
-def measured(cluster: Any, elites: Sequence[int] = (2, 3, 4), **more: Any) -> tuple[list[dict[str, Any]], Final]:
-    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+RECIPE = Recipe.of(SPEC, "/nowhere", "/nowhere")
+
+
+def measured(
+    cluster: Any, elites: Sequence[int] = (2, 3, 4), recipe: Recipe = RECIPE, **more: Any
+) -> tuple[list[dict[str, Any]], Final]:
     made = Final(
         cluster, recipe, candidate(1), [candidate(p) for p in elites],
         held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
@@ -132,6 +149,25 @@ def test_one_whose_workers_die_has_failed() -> None:
     assert entries[1]["reason"] == "its workers died"
 
 
+def test_what_fails_beside_others_is_checked_again_alone() -> None:
+    cluster = Cluster()
+    out_of_memory = ("crashed", "CUDA error: out of memory")
+    cluster.faults = {(1, "beside others"): out_of_memory, (3, "beside others"): out_of_memory, 4: ("wrong", "3")}
+    entries, _ = measured(cluster)
+    assert {e["trial"]: e["verdict"] for e in entries} == {1: "undecided", 2: "undecided", 3: "failed"}
+    assert cluster.checked == [*((p, True) for p in (1, 2, 3, 4)), *((p, False) for p in (1, 3, 4))]
+
+
+def test_each_gpu_has_its_share_of_what_serves_and_else_one_after_the_other() -> None:
+    cluster = Cluster()
+    cluster.hosts = [Host("a", 8, tuple(Device(f"gpu-{n}", "card") for n in range(3)))]
+    measured(cluster)
+    assert cluster.checked == [(1, True), (4, True), (2, False), (3, False)]
+    cluster = Cluster()
+    measured(cluster, recipe=replace(RECIPE, serve=""))
+    assert cluster.checked == [(p, False) for p in (1, 2, 3, 4)]
+
+
 def test_a_noisy_machine_widens_every_interval() -> None:
     cluster = Cluster(noise=0.2)
     cluster.speed = {2: 9.8}
@@ -175,9 +211,9 @@ def test_all_of_it_is_on_one_host_and_begins_again_on_another_if_that_one_is_los
     measured(cluster, [2], host="b")
     assert set(cluster.used) == {"b"}
     cluster = Cluster()
-    cluster.after = {4: cluster.hosts.pop}  # while the last case is timed
+    cluster.after = {3: cluster.hosts.pop}  # while the last case is timed
     entries, made = measured(cluster, [2], host="b")
-    assert cluster.used == ["b"] * 4 + ["a"] * 5
+    assert cluster.used == ["b"] * 3 + ["a"] * 4
     assert made.host == "a"
     assert [len(blocks) for blocks in made.null.values()] == [finals.SERVED_TURNS // 2] * 3
     assert [entry["trial"] for entry in entries] == [1]
@@ -193,3 +229,35 @@ def test_hosts_that_are_lost_again_and_again_end_it() -> None:
     cluster.after = {2: gone, 4: gone, 6: gone}
     with pytest.raises(TuneError, match="3 hosts were lost while the elites were measured again"):
         measured(cluster, [2])
+
+
+#: Checks only once three of its kind do, and refuses one of them.
+CHECKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    reply = {"id": asked["id"], "ok": True}
+    if asked["op"] == "check":
+        assert asked["final"] and asked["cases"] == ["a", "b", "c"] and asked["seed"] == 5
+        open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
+        while len(os.listdir(sys.argv[1])) < 3:
+            time.sleep(0.01)
+        if asked["params"]["P"] == 2:
+            reply = {"id": asked["id"], "ok": False, "state": "wrong", "reason": "max err 3"}
+    print(json.dumps(reply), flush=True)
+"""
+
+
+def test_checks_are_at_once_each_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "processors", lambda: 3 * finals.PROCESSORS_EACH)
+    script, there = tmp_path / "checker.py", tmp_path / "there"
+    script.write_text(CHECKER)
+    there.mkdir()
+    serve = shlex.join([sys.executable, str(script), str(there)])
+    recipe = Recipe.of(replace(SPEC, serve=serve), str(tmp_path), str(tmp_path / "work"))
+    (tmp_path / "work").mkdir()
+    found = finals.check(recipe, [candidate(p) for p in (1, 2, 3)], ["a", "b", "c"], 5)
+    assert found == [("", ""), ("wrong", "max err 3"), ("", "")]
+    pids = [int(path.name) for path in there.iterdir()]
+    assert len(pids) == 3  # no standby
+    assert not any(map(is_running, pids))
