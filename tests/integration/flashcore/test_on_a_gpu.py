@@ -103,7 +103,7 @@ def test_the_kernel_passes_the_audit_in_every_mode(name: str, ceilings: dict[str
     assert found["cold"]["outputs_checked"] == 9
     for row in document["benchmarks"]:
         assert row["launches"] >= 100
-        # The empty kernel of the ceilings is called through ctypes; a kernel that is called in C beats it.
+        # Of eager calls the processor has its part, which may have been slower when the ceilings were measured.
         assert 0 < row["roofline"]["pct"] <= (130 if row["mode"] == "eager" else 111), row["name"]
 
 
