@@ -26,6 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what is put in the background with Ctrl-C switched off, and so all that the tests start in turn.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # So does nohup with a terminal that closes. It is not to end the tests; what they start does not inherit a handler.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)

@@ -1,7 +1,7 @@
 """A kernel as a file of device code, and beside it the library that launches it.
 
 The library is the same for all configurations alike (``Variant.common``): it is compiled once and kept in the cache. So
-a search's trials cost a compiler the kernel alone, which is half of what the whole source does.
+a search's trials cost a compiler the kernel alone (docs/flagship-notes.md has the figures).
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ LAST_S = 1.0
 #: Of calls of one priority the oldest comes first, whichever search's it is: ticks a second, and more of them than
 #: there were since 1970. Twenty times as many are still whole numbers to everybody.
 TICKS, STEP = 10**4, 10**14
+#: Results heard at once: whoever looks after them lets builders begin anew in between.
+AT_ONCE = 8
 #: Results that are more than lists and mappings, by the name they travel under.
 KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
 
@@ -131,6 +133,8 @@ class Calls:
             while True:
                 if one is not None and self._futures.pop(one[0], None) is not None:
                     found.append(one)
+                if len(found) == AT_ONCE:
+                    break
                 one = self._ended.get_nowait()
         if self._is_cut:
             raise TuneError("the connection to the scheduler broke", "the same command goes on once it is back")

@@ -122,6 +122,16 @@ def test_each_result_is_heard_once(client: Client) -> None:
     assert made.heard(0) == []
 
 
+def test_of_many_results_a_few_are_heard_at_once_and_none_is_left(client: Client) -> None:
+    made = Calls(client)
+    submitted_calls = [submitted(made) for _ in range(2 * calls.AT_ONCE + 3)]
+    for call in submitted_calls:
+        client.says(call, Built(""))
+    heard = [made.heard(0) for _ in range(4)]
+    assert [len(some) for some in heard] == [calls.AT_ONCE, calls.AT_ONCE, 3, 0]
+    assert [call for some in heard for call, _ in some] == submitted_calls
+
+
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Calls(client)
     for priority in (0, 0, 20, 0, 10, 20):
