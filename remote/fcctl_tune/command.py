@@ -10,6 +10,7 @@ import os
 import signal
 import statistics
 import sys
+import threading
 import time
 from typing import Any, Dict, List, Optional
 
@@ -88,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _load() -> None:
+    """Import, while another process lists the space, what takes long; whoever needs it says what is missing."""
+    with contextlib.suppress(ImportError):
+        import distributed  # noqa: F401
+        import optuna  # noqa: F401
+
+
 class Run:
     """One call of the command."""
 
@@ -137,7 +145,7 @@ class Run:
         if options.scheduler:
             return Scheduled(options.scheduler, options.tls, options.wait, say)
         host = this_machine(options.host, say)
-        serving = Serving.of(Recipe.of(spec, self.cwd, self.work)) if spec.serve else None
+        serving = Serving.of(Recipe.of(spec, self.cwd, self.work), self._seed) if spec.serve else None
         if options.fleet:
             return Fleet(host, os.path.abspath(options.fleet), say, serving=serving)
         return LocalCluster(host, say, serving=serving)
@@ -149,7 +157,12 @@ class Run:
             if self.options.scheduler:
                 spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
             else:
-                spec = spec.with_space(tasks.listing(recipe, command))
+                meanwhile = threading.Thread(target=_load, daemon=True)
+                meanwhile.start()
+                try:
+                    spec = spec.with_space(tasks.listing(recipe, command))
+                finally:
+                    meanwhile.join()  # two threads at the same imports may meet half-made modules
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
@@ -221,11 +234,15 @@ class Run:
         source = tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
         return Recipe.of(spec, self.cwd, self.work, source)
 
+    @property
+    def _seed(self) -> int:
+        """Of the inputs that trials see."""
+        return 1 + int(self.options.seed)
+
     def _made(self, study: Study, cluster: Cluster, recipe: Recipe) -> Engine:
         steps = Halving()
         if self.options.full:
             steps = Halving((steps.repeats[-1],))
-        seed = 1 + self.options.seed
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
         if before:
@@ -234,7 +251,7 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "go on with it where there is that GPU, or begin another with its own --out",
             )
-        engine = Engine(study, cluster, recipe, steps, seed=seed, told=lambda _: None, gpu=model)
+        engine = Engine(study, cluster, recipe, steps, seed=self._seed, told=lambda _: None, gpu=model)
         self._engine = engine
         if self._stop is not None:
             engine.stop(self._stop)

@@ -22,7 +22,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote.text import last_lines, one_line, tail
 from fcctl_tune.errors import TuneError
@@ -69,11 +69,19 @@ class Process:
         self._numbers = itertools.count(1)
         self._heard = b""
         self._stillborn: Optional[Lost] = None
-        self._warm = 0
+        #: Replies to come before it can take a trial, and how long each may take.
+        self._pending: List[Tuple[int, float]] = []
+        self._begin("ready", READY_S)
+
+    def _begin(self, op: str, timeout_s: float, **what: Any) -> None:
         try:
-            self._warm = self._say({"op": "ready"})
+            self._pending.append((self._say({"op": op, **what}), timeout_s))
         except Lost as lost:  # gone before it was spoken to
             self._stillborn = lost
+
+    def warm(self, timeout_s: float, **what: Any) -> None:
+        """Let it warm up as soon as it can."""
+        self._begin("warm", timeout_s, **what)
 
     @property
     def ended(self) -> bool:
@@ -83,10 +91,9 @@ class Process:
         """Wait until it can take a trial. Raises: Lost."""
         if self._stillborn is not None:
             raise self._stillborn
-        if self._warm:
+        while self._pending:
             with contextlib.suppress(Refused):  # whatever it says, it is there
-                self._answer(self._warm, READY_S)
-            self._warm = 0
+                self._answer(*self._pending.pop(0))
 
     def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
         """The reply to one request.
@@ -185,6 +192,7 @@ class Server:
     replaced: int = 0
     _waiting: List[Process] = field(default_factory=list)
     _serving: Optional[Process] = None
+    _warmed: Optional[Dict[str, Any]] = None  # with what :meth:`begin` let it
     _started: int = 0
     _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
 
@@ -203,9 +211,12 @@ class Server:
             self.drop()
             raise
 
-    def begin(self) -> None:
-        """Start what will serve. Raises: OSError."""
-        self._replenish()
+    def begin(self, timeout_s: float, **what: Any) -> None:
+        """Start what will serve, and let it :meth:`warm` up. Raises: OSError."""
+        process = self._start()
+        self._waiting.append(process)
+        process.warm(timeout_s, **what)
+        self._warmed = what
 
     def warm(self, timeout_s: float, **what: Any) -> None:
         """Let the process that serves meet the GPU before its first trial; a standby would take the GPU's memory and
@@ -214,8 +225,11 @@ class Server:
         Raises:
             TuneError: the command does not come up.
         """
+        process = self._come_up()
+        if what == self._warmed:  # or whoever was to died of it
+            return
         try:
-            self._come_up().ask("warm", timeout_s, **what)
+            process.ask("warm", timeout_s, **what)
         except Refused:
             return  # it does not know this
         except Lost:

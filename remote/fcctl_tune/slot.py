@@ -60,16 +60,20 @@ class Timed:
 
 @dataclass(frozen=True)
 class Serving:
-    """What of a recipe a server is made of."""
+    """What of a recipe a server is made of. With what, and how long, the first is to warm up makes it no other."""
 
     command: str
     env: Mapping[str, str]
     cwd: str
     folder: str
+    cases: Sequence[str] = field(default=(), compare=False)
+    seed: int = field(default=0, compare=False)
+    warm_s: float = field(default=0.0, compare=False)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Serving:
-        return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder)
+    def of(cls, recipe: Recipe, seed: int = 0) -> Serving:
+        cases, warm_s = list(recipe.cases), recipe.timeouts.check
+        return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder, cases, seed, warm_s)
 
     def server(self) -> serve.Server:
         env = {**process.clean_environment(os.environ), **self.env}
@@ -131,10 +135,10 @@ class Slot:
     @classmethod
     def begin(cls, serving: Serving) -> None:
         """Start what serves in this worker before anybody asks for it: while a search comes up it may well load its
-        libraries. What goes wrong is heard of by whoever asks."""
+        libraries and meet the GPU. What goes wrong is heard of by whoever asks."""
         server = serving.server()
         with contextlib.suppress(OSError):
-            server.begin()
+            server.begin(serving.warm_s, cases=list(serving.cases), seed=serving.seed)
         cls._ahead = serving, server
 
     @classmethod

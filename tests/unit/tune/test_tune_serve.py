@@ -130,10 +130,29 @@ def test_one_may_warm_up_before_its_first_trial_or_not_know_what_that_is(
 
 
 def test_it_may_be_started_before_anybody_asks(server: Server) -> None:
-    server.begin()
+    server.begin(60.0, params={"P": "fine"})
     (waiting,) = server._waiting
+    assert len(waiting._pending) == 2  # it is told to warm up before anybody waits for it
+    server.warm(60.0, params={"P": "fine"})
+    assert waiting._pending == []
     assert server._come_up() is waiting
     assert ask(server, "fine") == waiting._running.pid
+
+
+def test_what_warms_up_otherwise_than_it_was_told_at_first_does_so_again(server: Server) -> None:
+    server.begin(60.0, params={"P": "fine"})
+    (waiting,) = server._waiting
+    server.warm(60.0, params={"P": "die"})
+    assert waiting.ended
+    assert ask(server, "fine") != waiting._running.pid
+
+
+@pytest.mark.parametrize("what", ["die", "junk"])
+def test_one_that_dies_of_warming_up_early_is_replaced(server: Server, what: str) -> None:
+    server.begin(60.0, params={"P": what})
+    (waiting,) = server._waiting
+    server.warm(60.0, params={"P": what})
+    assert ask(server, "fine") != waiting._running.pid
 
 
 SERVING = Serving("exec cat", {"A": "1"}, "/", "")
