@@ -33,11 +33,13 @@ class Code:
     kernel: str  # its name there
 
 
-def code_in(folder: Path, log: str) -> Code | None:
+def code_in(folder: Path, log: Path) -> Code | None:
     """The file of device code that is in ``folder``, if one is, with the kernel that the compiler's ``log`` names."""
     file = next((folder / name for name in (CUBIN, FATBIN) if (folder / name).exists()), None)
-    named = NAMED.search(log)
-    return Code(file, named[1]) if file and named else None
+    if file is None:
+        return None
+    named = NAMED.search(log.read_text(encoding="utf-8"))
+    return Code(file, named[1]) if named else None
 
 
 def build(kernel: Sequence[str], host: Sequence[str], library: Path, kept: Path) -> tuple[str, list[str]]:

@@ -96,7 +96,7 @@ def build(
     record = json.loads((home / RECORD).read_text(encoding="utf-8"))
     if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
         record.update(_resources(variant, home))
-    code = apart.code_in(home, (home / LOG).read_text(encoding="utf-8"))
+    code = apart.code_in(home, home / LOG)
     files = [home / LIBRARY, *([code.file] if code else [])]
     record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(f) for f in files])
     named = label or variant.label(configuration)

@@ -111,7 +111,7 @@ __device__ __forceinline__ void leave(const State<C> &state, unsigned char *q_ti
 }
 
 // The most shared memory a block can have on the architecture that is compiled for. A tiling that wants more is never
-// chosen there (flagship.cu asks the device), and its kernel is left out: a quarter of the time of a build for an L4.
+// chosen there (flagship_choice.cuh asks the device), and its kernel is left out: a quarter of the time of a build for an L4.
 #if !defined(__CUDA_ARCH__)
 constexpr uint32_t kMostShared = UINT32_MAX;
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200

@@ -1,0 +1,79 @@
+// The tilings of flagship.cu as the host sees them: what it needs to know of each, and the lists of them.
+#ifndef FLASHCORE_FLAGSHIP_CANDIDATES_CUH
+#define FLASHCORE_FLAGSHIP_CANDIDATES_CUH
+
+#include "driver.cuh"
+#include "flagship.cuh"
+
+namespace flashcore {
+
+constexpr int kDevices = 64;
+
+// What one device needs to know to run a kernel: asked once.
+struct Prepared {
+  Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+  Handle<Task> handle;
+};
+
+template <typename C>
+inline Prepared prepared[kDevices];
+
+// A tiling that may be chosen. (One description for all, and functions that are no templates over the tiling: those
+// would be compiled for each.)
+struct Candidate {
+  int rows, warp_rows, keys, groups, warps, shared_bytes, least_shared;  // the last: of a device that may choose it
+  bool pipelined;
+  Handle<Task>::Kernel kernel;
+  Prepared *of_device;
+};
+
+struct Candidates {
+  const Candidate *first;
+  size_t count;
+};
+
+template <typename C>
+constexpr Candidate candidate() {
+  return {C::kTileM, C::kWarpRows, C::kTileN, C::kGroups, C::kThreads / 32, static_cast<int>(C::kSharedBytes),
+          static_cast<int>(kOneTiling ? C::kSharedBytes : C::kLeastShared), C::kPipelined, flashcore_flagship<C>,
+          prepared<C>};
+}
+
+template <typename... C>
+Candidates candidates() {
+  static constexpr Candidate all[] = {candidate<C>()...};
+  return {all, sizeof...(C)};
+}
+
+// A tiling for either type.
+template <auto... HOW>
+struct OfType {
+  template <Type TYPE>
+  using Of = Tiling<TYPE, HOW...>;
+};
+
+template <typename... T>
+Candidates both(Type type) {
+  return type == Type::kHalf ? candidates<typename T::template Of<Type::kHalf>...>()
+                             : candidates<typename T::template Of<Type::kBfloat16>...>();
+}
+
+// What there is for a type, in the order in which it is looked at. Each tiling is the fastest, or nearly, for some shapes
+// (docs/flagship-notes.md); bfloat16 has fewer, for the sake of the build's time.
+// Tiling<.., rows, rows per warp, keys, groups, stages, pipelined, least blocks, staggered, tensor sums, shared queries>
+Candidates tilings_of_16_rows(Type type);
+Candidates tilings_of_32_rows_staggered(Type type);
+Candidates tilings_of_32_rows_pipelined(Type type);
+Candidates tilings_of_64_rows(Type type);
+Candidates tilings_of_64_rows_in_groups(Type type);
+Candidates tilings_of_64_rows_by_32(Type type);
+Candidates tilings_of_128_rows(Type type);
+Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
+Candidates tilings_for_128_of_64_rows_staggered(Type type);
+Candidates tilings_for_128_of_64_rows_pipelined(Type type);
+Candidates tilings_for_128_of_128_rows(Type type);
+Candidates the_only_tiling(Type type, int dim);  // of a library of one
+
+}  // namespace flashcore
+
+#endif

@@ -1,0 +1,198 @@
+// Which tiling of flagship.cu for a shape on a device, and its launch; a tiling from a file of device code, too.
+#ifndef FLASHCORE_FLAGSHIP_CHOICE_CUH
+#define FLASHCORE_FLAGSHIP_CHOICE_CUH
+
+#include <cmath>
+
+#include "flagship_candidates.cuh"
+
+#ifdef CODE_FROM_FILE  // the library's only tiling is another one each time, and not known before it is opened
+
+namespace flashcore {
+
+struct FromFile {
+  Type type;
+  int dim;
+  Candidate tiling;
+};
+
+FromFile from_file;
+Prepared from_file_prepared[kDevices];
+
+Candidates the_only_tiling(Type type, int dim) {
+  return type == from_file.type && dim == from_file.dim ? Candidates{&from_file.tiling, 1} : Candidates{};
+}
+
+}  // namespace flashcore
+
+FLASHCORE_API int flashcore_open(const char *file, const char *name, const int32_t *settings) {
+  using namespace flashcore;
+  if (from_file.tiling.kernel) return cudaSuccess;
+  const int32_t bfloat16 = settings[0], dim = settings[1], rows = settings[2], warp_rows = settings[3];
+  const int32_t keys = settings[4], groups = settings[5], stages = settings[6], pipelined = settings[7];
+  const int shared_bytes = static_cast<int>(shared_bytes_of(dim, rows, keys, groups, stages));
+  CodeKernel kernel = nullptr;
+  if (const int error = load_kernel(file, name, kernel)) return error;
+  from_file = {bfloat16 ? Type::kBfloat16 : Type::kHalf, dim,
+               {rows, warp_rows, keys, groups, rows / warp_rows * groups, shared_bytes, shared_bytes, pipelined != 0,
+                kernel, from_file_prepared}};
+  return cudaSuccess;
+}
+
+#endif
+
+namespace {
+
+using namespace flashcore;
+
+// What choices depend on, asked once per device.
+struct Device {
+  int processors, shared_bytes, minor;  // the last: of the compute capability
+};
+
+int ask_driver(int number, Device &device) {
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.processors, cudaDevAttrMultiProcessorCount, number))
+    return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&device.minor, cudaDevAttrComputeCapabilityMinor, number))
+    return error;
+  return cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
+}
+
+int current_device(int &number, Device &device) {  // remembered
+  static Device known[kDevices];
+  static Published<bool> ready[kDevices];
+  if (const cudaError_t error = cudaGetDevice(&number)) return error;
+  if (number >= kDevices) return cudaErrorInvalidValue;
+  if (!ready[number].load()) {  // two threads may both ask: they write the same
+    if (const int error = ask_driver(number, known[number])) return error;
+    ready[number].store(true);
+  }
+  device = known[number];
+  return cudaSuccess;
+}
+
+// Make a kernel ready on a device, once, and ask how many of its blocks a multiprocessor holds.
+int prepare(const Candidate &c, int number, int &resident) {
+  Prepared &known = c.of_device[number];
+  resident = known.resident.load();
+  if (resident) return cudaSuccess;
+  if (const int error = known.handle.open(c.kernel)) return error;  // two threads may both ask: they write the same
+  if (const int error = known.handle.allow(32 * c.warps, c.shared_bytes, resident)) return error;
+  resident = resident > 1 ? resident : 1;
+  known.resident.store(resident);
+  return cudaSuccess;
+}
+
+int start(const Candidate &c, const flashcore_args &args, int number) {
+  const int kv_heads = args.H_kv ? args.H_kv : args.H;
+  const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, c.rows));
+  constexpr int kLimit = 65535;  // of a grid's second and third dimension
+  if (args.H > kLimit || args.B > kLimit || (args.causal && tiles > kLimit)) return cudaErrorInvalidValue;
+  Task task;
+  task.q = static_cast<const uint16_t *>(args.q);
+  task.k = static_cast<const uint16_t *>(args.k);
+  task.v = static_cast<const uint16_t *>(args.v);
+  task.o = static_cast<uint16_t *>(args.o);
+  task.q_stride = args.q_stride, task.k_stride = args.k_stride, task.v_stride = args.v_stride;
+  task.o_stride = args.o_stride;
+  task.factor = std::fmax(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
+  task.flip = args.scale < 0.f ? 0x80008000u : 0u;
+  task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
+  const uint64_t sharing = args.H / kv_heads;
+  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
+  const dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
+  return c.of_device[number].handle.start(c.kernel, blocks, 32 * c.warps, c.shared_bytes, args.stream, task);
+}
+
+// How long the busiest multiprocessor works, in units of their own. Three things take their time beside each other: a
+// block's steps one after the other, as many blocks at a time as are resident (alone); what all its blocks have for the
+// tensor cores and special function units of a quarter of the multiprocessor (shared); and their copies. Under a causal
+// mask a block has as many steps as its last row has keys, and long blocks come first: the mean counts where blocks follow
+// each other, the longest where they do not.
+//
+// The constants are a fit to an H200's times of 14 tilings at 220 shapes: the choice costs 0.8 % of the fastest one's
+// time in the mean (docs/flagship-notes.md). The tensor cores of 8.6 and 8.9 take 16 cycles for what those of 8.0 and 9.0
+// do in 8 or less; what a key costs is then 1.6 times as much.
+double cycles(const Candidate &c, const flashcore_args &args, const Device &device, int resident) {
+  const bool one_tile = c.warp_rows == 16;  // of mma, for a warp
+  const double latency = one_tile ? (c.pipelined ? 94 : 116) : 234, ends = c.groups == 1 ? 65 : 540;
+  const double blocks = static_cast<double>(tiles_of(args.S_q, c.rows)) * args.B * args.H;
+  const double share = blocks / device.processors, each = std::ceil(share);
+  const int tiles = static_cast<int>(tiles_of(args.S_kv, c.keys));
+  const double longest = static_cast<double>(tiles_of(tiles, c.groups));
+  const bool many_small = c.keys == 16 && longest > 2;  // steps, each with its barrier
+  const double per_key = (one_tile ? (c.pipelined ? 6.31 : 7.86) : (c.pipelined ? 9.71 : 11.25)) *
+                         (many_small ? 1.25 : 1) * (device.minor == 0 ? 1 : 1.6);
+  double mean = longest, rounds = std::ceil(each / resident), here = each;
+  if (args.causal) {
+    const double q = args.S_q, kv = args.S_kv, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
+    mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
+    rounds = std::fmax(1, share / resident), here = std::fmax(1, share);
+  }
+  const double work = per_key * c.keys * args.D / 64;
+  const double busy = c.warps * std::fmin(1.0, static_cast<double>(tiles) / c.groups);  // warps with keys
+  const double alone = rounds * ends + std::fmax(longest, mean * rounds) * (latency + work);
+  const double shared = here * (busy * mean * work / 4 + 0.126 * ends);
+  const double copied = here * (c.rows + 2 * mean * c.groups * c.keys) * args.D * 2 / 135.5;
+  constexpr double kBeside = 1.514;  // 1: one after the other; infinite: wholly at the same time
+  return std::pow(alone, kBeside) + std::pow(shared, kBeside) + std::pow(copied, kBeside);
+}
+
+// The choice for a shape, remembered by each thread for as long as it calls with that shape.
+struct Choice {
+  int number = -1, B, H, S_q, S_kv, causal;
+  const Candidate *best;
+
+  bool fits(const flashcore_args &args, int device) const {
+    return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
+           args.causal == causal;
+  }
+};
+
+// What there is for a type and head dimension.
+struct Lists {
+  Candidates list[7];
+  int count;
+};
+
+Lists lists(Type type, int dim) {
+#if TILE_M
+  return {{the_only_tiling(type, dim)}, 1};
+#else
+  if (dim == 128)
+    return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
+             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type)},
+            4};
+  return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
+           tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_64_rows_by_32(type),
+           tilings_of_128_rows(type)},
+          7};
+#endif
+}
+
+int choose(const flashcore_args &args, Choice &last) {
+  int number = 0;
+  Device device;
+  if (const int error = current_device(number, device)) return error;
+  if (last.fits(args, number)) return start(*last.best, args, number);
+  const Candidate *best = nullptr;
+  double least = INFINITY;
+  const Lists there = lists(static_cast<Type>(args.dtype), args.D);
+  for (int i = 0; i < there.count; ++i) {
+    const Candidates &list = there.list[i];
+    for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
+      int resident = 0;
+      if (c->least_shared > device.shared_bytes) continue;
+      if (const int error = prepare(*c, number, resident)) return error;
+      const double time = cycles(*c, args, device, resident);
+      if (time < least) least = time, best = c;
+    }
+  }
+  if (!best) return cudaErrorInvalidValue;
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, best};
+  return start(*best, args, number);
+}
+
+}  // namespace
+
+#endif
