@@ -158,7 +158,7 @@ class Engine:
     def _ask(self, *, fresh: bool) -> None:
         """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
         while True:
-            station = roomiest(self._stations.values(), self.pace)
+            station = roomiest(self._stations.values(), self.pace, learns=self.study.learns)
             if station is None:
                 return
             flight = self._next(fresh)

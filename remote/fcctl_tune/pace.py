@@ -14,8 +14,6 @@ from typing import Optional, Tuple
 
 from fcctl_tune.halving import Halving
 
-#: Share of a GPU's time that may be planned with; the rest is for what comes in bursts.
-USED = 0.9
 #: Times as many repeats as asked for; few values, since the default is timed as often as what is compared with it. More
 #: say no more about a kernel.
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 64)
@@ -94,7 +92,7 @@ class Pace:
             return 1
         besides, repeats = self._timing
         for_each = gpus * self._build / (builders * self._usable)  # seconds of a GPU, if no builder ever waits
-        fits = (min(USED * for_each, LONGEST_S) - besides) / repeats
+        fits = (min(for_each, LONGEST_S) - besides) / repeats
         return max((n for n in FACTORS if n <= fits), default=1)
 
     def under_way(self, gpus: int, builders: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import AbstractSet, Iterable, Optional, Protocol, Sequence, Tuple
+from typing import AbstractSet, ClassVar, Iterable, Optional, Protocol, Sequence, Tuple
 
 from fcctl_tune.belief import Belief, curiosity
 from fcctl_tune.errors import TuneError
@@ -73,6 +73,8 @@ class Proposal:
 
 
 class Strategy(Protocol):
+    learns: ClassVar[bool]  # from what was found, so that it should know as much of that as can be
+
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
         """The next configuration, never one that was tried; None when none is left."""
 
@@ -80,6 +82,8 @@ class Strategy(Protocol):
 @dataclass(frozen=True)
 class Random:
     """Without replacement: the control."""
+
+    learns: ClassVar[bool] = False
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
         one = history.untried(rng)
@@ -89,6 +93,8 @@ class Random:
 @dataclass(frozen=True)
 class Exhaustive:
     """Every legal configuration, in the parameters' order."""
+
+    learns: ClassVar[bool] = False
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:  # noqa: ARG002 - by contract
         one = next((one for one in _in_order(history.space) if history.is_new(one)), None)
@@ -109,6 +115,7 @@ class Evolution:
     """
 
     elites: int = 6
+    learns: ClassVar[bool] = True
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
         parents = ranked(history.records)[: self.elites]

@@ -67,15 +67,16 @@ class Station:
         """Whether more is built than its GPUs come to time soon."""
         return len(self.in_timing) >= AHEAD * len(self.host.devices)
 
-    def room(self, pace: Pace) -> float:
+    def room(self, pace: Pace, *, learns: bool) -> float:
         """Which share of the trials that are to be under way here are not. As many again may be built before anything
-        can be timed; builders do not wait until these are."""
+        can be timed, and any number for a search that ``learns`` nothing from what is; builders do not wait until
+        these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         busy = sum(not flight.is_early for flight in self.flights.values())
-        return (due - busy - max(0, len(self.held) - due)) / due
+        return (due - busy - (max(0, len(self.held) - due) if learns else 0)) / due
 
 
-def roomiest(stations: Iterable[Station], pace: Pace) -> Optional[Station]:
+def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Optional[Station]:
     """Where the next trial is begun: the emptiest, for its size; None if all have enough."""
-    station = max(stations, key=lambda s: s.room(pace), default=None)
-    return station if station is not None and station.room(pace) > 0 else None
+    station = max(stations, key=lambda s: s.room(pace, learns=learns), default=None)
+    return station if station is not None and station.room(pace, learns=learns) > 0 else None

@@ -192,6 +192,11 @@ class Study:
             return [self._known[n] for n in sorted(self._known)]
 
     @property
+    def learns(self) -> bool:
+        """Whether what is told changes what is asked."""
+        return self._search.learns
+
+    @property
     def pending(self) -> List[Trial]:
         """Asked for and not told, by number."""
         with self._guard:

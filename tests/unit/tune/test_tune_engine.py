@@ -195,14 +195,16 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
     def flight(number: int, is_early: bool = True) -> Flight:
         return Flight(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
 
-    def room(early: int, others: int, held: int = 0) -> float:
+    def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
         flights = {str(n): flight(n, n < early) for n in range(early + others)}
-        return Station(host(), held=[flight(n) for n in range(held)], flights=flights).room(Pace(Halving()))
+        station = Station(host(), held=[flight(n) for n in range(held)], flights=flights)
+        return station.room(Pace(Halving()), learns=learns)
 
     assert room(0, due) <= 0
     assert room(due, due - 1) > 0
     assert room(due, due) <= 0
     assert room(0, due - 1, held=due) > 0 >= room(0, due - 1, held=due + 1)
+    assert room(0, due - 1, held=9 * due, learns=False) > 0
 
 
 def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:

@@ -42,6 +42,8 @@ MOST_KILLED = 2
 class Study:
     """As :class:`fcctl_tune.study.Study`, in memory."""
 
+    learns = True
+
     def __init__(self) -> None:
         self.spec, self.space = SPEC, SPEC.known_space
         self.told: dict[int, TrialRecord] = {}
