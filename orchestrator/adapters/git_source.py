@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from fcctl_remote.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
+from orchestrator.adapters.replace_file import replace_file
 from orchestrator.adapters.source_hashes import SourceHashes
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Source
@@ -49,6 +51,10 @@ class GitSource:
     """A :class:`~orchestrator.ports.SourceReader`. Hashes are remembered in the user's cache folder."""
 
     def __init__(self, cache_folder: Path | None = None) -> None:
+        if cache_folder is None:
+            import platformdirs
+
+            cache_folder = Path(platformdirs.user_cache_dir("fcctl"))
         self._cache_folder = cache_folder
 
     def read(self, root: Path) -> Source:
@@ -59,7 +65,7 @@ class GitSource:
             ConflictError: a file keeps changing while it is read.
         """
         root = root.resolve()
-        listing, commit, changed = _list(root)
+        listing, commit, changed = _list(root, self._cache_folder)
         if any(path.endswith(_MADE_HERE) for path in listing.new):
             from orchestrator.adapters.local_builds import leave_out  # seldom
 
@@ -87,7 +93,7 @@ class GitSource:
 
 
 # ------------------------------------------------------------------------------------------------ which files
-def _list(root: Path) -> tuple[_Listing, str | None, bool]:
+def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
     """The files, the commit, and whether tracked files differ from it."""
     listing = _Listing()
     git = shutil.which("git")
@@ -105,13 +111,29 @@ def _list(root: Path) -> tuple[_Listing, str | None, bool]:
         commit, changed = _state(answer)
         return listing, commit, changed
     # No repository, or one that ignores this whole folder: .gitignore files still count.
-    with tempfile.TemporaryDirectory(prefix="fcctl-git-") as empty:
-        for name in ("objects", "refs"):
-            Path(empty, name).mkdir()
-        Path(empty, "HEAD").write_text("ref: refs/heads/none\n")
-        _list_repository(git, root, "", listing, f"--git-dir={empty}", f"--work-tree={root}")
+    with contextlib.ExitStack() as ending:
+        empty = _no_repository(cache, ending)
+        if not _list_repository(git, root, "", listing, f"--git-dir={empty}", f"--work-tree={root}"):
+            raise ConfigError(f"git cannot list {root}", cause=f"{empty} is no repository to it", hint=f"rm -r {empty}")
     listing.untracked = False
     return listing, None, False
+
+
+def _no_repository(cache: Path, ending: contextlib.ExitStack) -> Path:
+    """What git needs of a repository to look at a folder without one. It stays in the cache: a temporary folder would,
+    too, whenever fcctl ends while git looks."""
+    try:
+        return _emptied(cache / "no-repository")
+    except OSError:  # a cache that cannot be written
+        return _emptied(Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="fcctl-git-"))))
+
+
+def _emptied(folder: Path) -> Path:
+    """Raises: OSError."""
+    for name in ("objects", "refs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "HEAD", b"ref: refs/heads/none\n")
+    return folder
 
 
 def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *options: str, depth: int = 0) -> bool:

@@ -25,11 +25,7 @@ _Facts = tuple[int, int, int, int]  # size, mtime_ns, ctime_ns, inode
 class SourceHashes:
     """One workspace's hashes, in ``<cache folder>/source-<hash of the root>.json``. Disposable."""
 
-    def __init__(self, root: Path, folder: Path | None = None) -> None:
-        if folder is None:
-            import platformdirs
-
-            folder = Path(platformdirs.user_cache_dir("fcctl"))
+    def __init__(self, root: Path, folder: Path) -> None:
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
         self._file = folder / f"source-{name}.json"
         self._known: dict[str, list[int | str]] = {}

@@ -59,6 +59,15 @@ class Elite:
 
 
 @dataclass(frozen=True)
+class Leader:
+    """The best of a search, as the search itself timed it: ``value`` is its time over the default's."""
+
+    trial: int
+    params: Mapping[str, Value]
+    value: float
+
+
+@dataclass(frozen=True)
 class Control:
     """The same budget spent in another way. ``curve``: the best value after each trial, None before there is one."""
 
@@ -91,6 +100,7 @@ class TuneResult:
     states: Mapping[str, int]
     reasons: tuple[tuple[str, str, int], ...]  # state, reason, how many trials; the most frequent first
     elites: tuple[Elite, ...]
+    leader: Leader | None = None
     default: Mapping[str, Value] = field(default_factory=dict)
     effort: Mapping[str, float] = field(default_factory=dict)
     #: Seconds from its start to its end, the second measurement included.
@@ -99,6 +109,11 @@ class TuneResult:
     @property
     def trials(self) -> int:
         return sum(self.states.values())
+
+    @property
+    def unmeasured(self) -> Leader | None:
+        """The best of a search that was cut off before its elites were measured again."""
+        return None if self.complete or self.elites else self.leader
 
     @property
     def best(self) -> Elite | None:
@@ -145,6 +160,7 @@ def read(content: Mapping[str, Any]) -> TuneResult:
             _elite(e, params, unit, cases)
             for e in _list(content.get("final"))[:MAX_ELITES] if isinstance(e, Mapping)
         ),
+        leader=_leader(content.get("elites")),
         default=_params(_part(content, "default").get("params")),
         wall_s=number(content.get("wall_s")),
         effort={str(k): f for k, v in _part(content, "effort").items() if (f := number(v)) is not None},
@@ -169,6 +185,14 @@ def _elite(
         searched=_ratio(entry),
         held_out=_ratio(entry.get("held_out")),
     )
+
+
+def _leader(elites: Any) -> Leader | None:
+    first = next(iter(_list(elites)), None)
+    if not isinstance(first, Mapping):
+        return None
+    trial, value = _whole(first.get("trial")), number(first.get("value"))
+    return Leader(trial, _params(first.get("params")), value) if trial is not None and value and value > 0 else None
 
 
 def _ratio(entry: Any) -> Ratio | None:

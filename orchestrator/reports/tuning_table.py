@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain import tune_result
 from orchestrator.domain.timings import Ratio
-from orchestrator.domain.tune_result import Elite, TuneResult, Value
+from orchestrator.domain.tune_result import Elite, Leader, TuneResult, Value
 from orchestrator.reports.cells import MAX_ROWS, more, table, text
 from orchestrator.reports.figures import mark
 from orchestrator.reports.live import duration
@@ -29,7 +29,9 @@ def tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
     if not result.trials and not result.elites:
         return
     yield _tried(result)
-    if result.best is None:
+    if result.unmeasured is not None:
+        yield text(so_far(result.unmeasured, result), "yellow")
+    elif result.best is None:
         yield text("nothing stood the second measurement", "yellow")
     if result.elites:
         yield _elites(result)
@@ -42,6 +44,12 @@ def tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
 def proven(content: Mapping[str, Any]) -> bool:
     """Whether some elite is faster than the default beyond doubt."""
     return any(elite.proven for elite in tune_result.read(content).elites)
+
+
+def so_far(leader: Leader, result: TuneResult) -> str:
+    """The best of a search that was cut off, in a sentence without an end."""
+    figure, found = f"{leader.value:.3f} of the default's time", changed(leader.params, result.default)
+    return f"cut off; the best so far, not measured again: trial {leader.trial}, {figure}, {clean(found, 300)}"
 
 
 def _tried(result: TuneResult) -> Text:

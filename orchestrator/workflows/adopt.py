@@ -18,13 +18,11 @@ from orchestrator.domain.records import RunRecord
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.domain.tune_result import TuneResult
 from orchestrator.errors import HostFault, NotFoundError
-from orchestrator.workflows.documents import Document, untold
+from orchestrator.workflows.documents import TUNING, WENT_WELL, Document
 from orchestrator.workflows.results import Shown
 
 if TYPE_CHECKING:
     from orchestrator.domain.tune_file import Search
-
-WENT_WELL = ("passed", "warned")
 
 
 def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
@@ -69,21 +67,8 @@ def _searching(plan: wire.RunPlan | None) -> list[str]:
     return [step.id for step in plan.steps if step.tune is not None] if plan and plan.job != MEMBER else []
 
 
-def _documents(shown: Shown, plan: wire.RunPlan | None) -> Iterator[Document]:
-    """The searches' documents; also of a step that was cancelled, whose record names none. Of one that passed it does
-    not name what the host found fault with."""
-    told, searching = shown.documents.of("tuning"), _searching(plan)
-    yield from told
-    known = {document.step for document in told}
-    for step in shown.record.steps:
-        if step.id in searching and step.id not in known and step.status not in WENT_WELL:
-            left = untold(shown.folder, step.id, "tuning", f"steps/{step.id}/out/tuning.json")
-            if left is not None:
-                yield left
-
-
 def _tunings(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Search]) -> Iterator[Adoption]:
-    for document in _documents(shown, plan):
+    for document in shown.documents.of(TUNING):
         result = tune_result.read(document.content)
         step = next((step for step in plan.steps if step.id == document.step), None) if plan else None
         asked = Asked.read(step.tune.spec) if step is not None and step.tune is not None else None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain.records import RunRecord
+from orchestrator.domain.records import RunRecord, StepRecord
 from orchestrator.workflows import result_file
 
 MAX_BYTES = 64 * 1024 * 1024
+#: Of a step.
+WENT_WELL = ("passed", "warned")
+#: Kind of a search's document, and its name.
+TUNING = "tuning"
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Documents:
 
 
 def load(record: RunRecord, folder: Path) -> Documents:
-    """Read the documents that ``record`` names from the run's ``folder``."""
+    """Read the documents that ``record`` names from the run's ``folder``, and what cut-off searches had found."""
     items, problems = [], []
     for step in record.steps:
         for ref in step.documents:
@@ -43,17 +48,22 @@ def load(record: RunRecord, folder: Path) -> Documents:
                 items.append(Document(step.id, ref.kind, ref.path, _read(folder, ref.path)))
             except (OSError, ValueError) as exc:
                 problems.append(f"{step.id}: {ref.path}: {exc.strerror if isinstance(exc, OSError) else exc}")
+        items += _untold(step, folder)
     return Documents(tuple(items), tuple(problems))
 
 
-def untold(folder: Path, step: str, kind: str, path: str) -> Document | None:
-    """The document of that ``kind`` that a step left at ``path`` and that its record does not name, because nobody
-    looked at what it had left when it was cancelled; None if there is none that can be read."""
+def _untold(step: StepRecord, folder: Path) -> Iterator[Document]:
+    """What a search had found that was cut off: its record does not name it, since nobody looked at what a cancelled
+    step had left. Of one that went well it does not name what the host found fault with."""
+    if step.status in WENT_WELL or any(ref.kind == TUNING for ref in step.documents):
+        return
+    path = f"steps/{step.id}/out/{TUNING}.json"
     try:
         content = _read(folder, path)
     except (OSError, ValueError):
-        return None
-    return Document(step, kind, path, content) if content.get("kind") == kind else None
+        return
+    if content.get("kind") == TUNING:
+        yield Document(step.id, TUNING, path, content)
 
 
 def objects(value: object) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from orchestrator.domain.tune_result import Control, Elite, TuneResult
 from orchestrator.reports.figures import microseconds
 from orchestrator.reports.live import duration
 from orchestrator.reports.sanitize import clean
-from orchestrator.reports.tuning_table import changed, share
+from orchestrator.reports.tuning_table import changed, share, so_far
 from orchestrator.workflows.results import Shown
 
 #: Reasons and cases beyond these are a log's matter.
@@ -48,7 +48,9 @@ class Tuned:
     @property
     def verdict(self) -> str:
         """In a sentence."""
-        best = self.result.best
+        best, leader = self.result.best, self.result.unmeasured
+        if leader is not None:
+            return f"The search of {self.label} was {so_far(leader, self.result)}."
         if best is None:
             return f"The search of {self.label} found nothing that stood the second measurement."
         ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "its own cases"

@@ -335,3 +335,17 @@ def test_ten_thousand_files(tmp_path: Path) -> None:
     again = read(tmp_path)
     assert len(again.entries) == 10_000
     assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("broken", ["cache", "cache/no-repository", "cache/no-repository/refs"])
+def test_what_git_needs_to_look_at_a_folder_without_a_repository(tmp_path: Path, broken: str) -> None:
+    """It stays in the cache, so that no kill leaves a temporary folder behind; where it cannot be, the same is read."""
+    folder, cache = tmp_path / "plain", tmp_path / "cache"
+    write(folder, a_dot_cu="a", b_dot_o="b", _dot_gitignore="*.o\n")
+    for _ in range(2):
+        assert [e.path for e in GitSource(cache).read(folder).entries] == [".gitignore", "a.cu"]
+    assert sorted(p.name for p in (cache / "no-repository").iterdir()) == ["HEAD", "objects", "refs"]
+    shutil.rmtree(cache)
+    (tmp_path / broken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / broken).write_text("a file is in the way")
+    assert [e.path for e in GitSource(cache).read(folder).entries] == [".gitignore", "a.cu"]

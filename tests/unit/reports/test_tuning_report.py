@@ -52,15 +52,19 @@ def tuning(reason: str = "SIGSEGV") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown(folder: Path, document: dict[str, Any]) -> Shown:
+def shown(folder: Path, document: dict[str, Any], *, cut_off: bool = False) -> Shown:
+    """Of a step that was cut off the record names no document, since nobody looked."""
     path = "steps/search/out/tuning.json"
     (folder / path).parent.mkdir(parents=True)
     (folder / path).write_text(json.dumps(document))
     step = StepRecord(
-        id="search", status="passed", exit_code=0, attempts=1, duration_s=61.0,
-        documents=[DocumentRecord(kind="tuning", path=path)],
+        id="search", status="cancelled" if cut_off else "passed", exit_code=0, attempts=1, duration_s=61.0,
+        documents=[] if cut_off else [DocumentRecord(kind="tuning", path=path)],
     )  # fmt: skip
-    record = sample_run.record(steps=[step], status="passed", exit_code=0, message=None)
+    ended: dict[str, Any] = (
+        {"status": "cancelled", "exit_code": 103} if cut_off else {"status": "passed", "exit_code": 0}
+    )
+    record = sample_run.record(steps=[step], message=None, **ended)
     return Shown(record, folder, load(record, folder))
 
 
@@ -112,6 +116,22 @@ def test_what_is_not_proven_is_not_offered(tmp_path: Path, change: dict[str, Any
     assert "--adopt" not in text
     assert ("nothing stood the second measurement" in text) is not bool(change["final"])
     assert ("✗ slower" in text) is bool(change["final"])
+
+
+def test_what_a_search_had_found_that_was_cut_off_is_told_as_that(tmp_path: Path) -> None:
+    best = {"rank": 1, "trial": 2, "params": {"TILE": 128, "STAGES": 1}, "state": "complete", "value": 0.8}
+    one = shown(tmp_path, {**tuning(), "final": [], "complete": False, "elites": [best]}, cut_off=True)
+    said = "cut off; the best so far, not measured again: trial 2, 0.800 of the default's time, TILE=128"
+    assert said in summary(one)
+    assert "second measurement" not in summary(one)
+    assert said in markdown.render(build([one]))
+
+
+def test_what_a_cancelled_step_left_that_is_no_searchs_document_is_left_alone(tmp_path: Path) -> None:
+    assert shown(tmp_path / "a", {"kind": "benchmark"}, cut_off=True).documents.items == ()
+    none = shown(tmp_path / "b", {}, cut_off=True)
+    (tmp_path / "b" / "steps/search/out/tuning.json").write_text('{"kind": "tun')
+    assert load(none.record, none.folder).items == ()
 
 
 def test_what_a_host_wrote_of_a_search_cannot_drive_the_terminal(tmp_path: Path) -> None:
