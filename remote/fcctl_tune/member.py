@@ -29,8 +29,11 @@ from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 UNAVAILABLE, GAVE_UP, STOPPED = 69, 75, 143
 #: How long a search may not answer, once it did, before its members end, seconds.
 PATIENCE_S = 1800.0
-#: Between two tries to reach it, and how often workers are looked at, seconds.
-AGAIN_S, LOOK_S = 1.0, 0.2
+#: Between two tries to reach it, between two looks whether it is known where it is, and how often workers are looked
+#: at, seconds.
+AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
+#: In the folder of a crew: the search's key with its certificate.
+KEY = "tls.pem"
 #: How long somebody may take to write where it is, seconds.
 WRITING_S = 3.0
 #: The longest pause after tries at which it was there and did not let us in, seconds.
@@ -110,20 +113,37 @@ class Member:
     # -------------------------------------------------------------------------------------------- the search
     def _work(self) -> int:
         say("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
-        pause = AGAIN_S
+        pause = 0.0
+        while True:
+            with scratch.folder() as folder:  # of this crew: its keepers remove it, too
+                crew = self._crew(folder)
+                try:
+                    crew.launch()  # its workers import while the search is waited for
+                    self._nap(pause)
+                    join = self._search()
+                    joined = self.joined
+                    reason = self._work_for(crew, join, folder) if join is not None else None
+                finally:
+                    crew.end()
+            if reason is not None:
+                say("the end: %s" % reason)
+                return 0
+            if self._stop:
+                return STOPPED
+            if join is None or self._is_over(join):
+                return GAVE_UP
+            pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
+
+    def _search(self) -> Optional[Join]:
+        """Where it is, once it answers; None if it does not in time, or we are told to stop. Raises: Lacking."""
         while not self._stop:
             join = self._join()
             if join is not None and _answers(join):
-                joined = self.joined
-                reason = self._work_for(join)
-                if reason is not None:
-                    say("the end: %s" % reason)
-                    return 0
-                pause = AGAIN_S if self.joined > joined else min(2 * pause, LONGEST_PAUSE_S)
-            if not self._stop and self._is_over(join):
-                return GAVE_UP
-            self._nap(pause)
-        return STOPPED
+                return join
+            if self._is_over(join):
+                return None
+            self._nap(SOON_S if join is None else AGAIN_S)
+        return None
 
     def _join(self) -> Optional[Join]:
         """None if nothing is known of a search yet. Raises: Lacking, if what is said of it stays unsound."""
@@ -157,23 +177,18 @@ class Member:
             )
         return False
 
-    def _work_for(self, join: Join) -> Optional[str]:
-        """Until it says goodbye, with the reason; None if it is gone without one."""
-        with scratch.folder() as folder:  # of this crew: its keepers remove it, too
-            return self._with_a_crew(join, folder)
-
-    def _with_a_crew(self, join: Join, folder: str) -> Optional[str]:
-        tls = _key(join, folder)
+    def _crew(self, folder: str) -> Crew:
+        """Workers whose key will be in ``folder``, if there is one."""
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
         env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
-        crew = Crew(host, folder, tls, env)
-        try:
-            crew.launch()
-            crew.tell(join.address)
-            return self._watched(crew, join, folder)
-        finally:
-            crew.end()
+        return Crew(host, folder, os.path.join(folder, KEY), env)
+
+    def _work_for(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
+        """Until it says goodbye, with the reason; None if it is gone without one."""
+        _key(join, folder)
+        crew.tell(join.address)
+        return self._watched(crew, join, folder)
 
     def _watched(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
         """As of :meth:`_work_for`, with its workers."""
@@ -236,7 +251,7 @@ def _key(join: Join, folder: str) -> Optional[str]:
     """A file with the search's key, for workers."""
     if join.pem is None:
         return None
-    path = os.path.join(folder, "tls.pem")
+    path = os.path.join(folder, KEY)
     files.write_atomic(path, join.pem.encode(), durable=False, mode=0o600)
     return path
 

@@ -40,7 +40,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument("--host", default="", help="the machine's name in its fleet: slots are this host's alone")
     parser.add_argument("--cpu", type=int, default=0, metavar="N", help="trials built at once")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="1: checks and times trials")
-    parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search")
+    parser.add_argument("--tls", metavar="FILE", help="certificate and key of the search, if it has some")
     parser.add_argument("--folder", required=True, help="for Dask's own files")
     options = parser.parse_args(argv)
     if os.environ.pop(keeper.KEEPER, None) == str(os.getppid()):
@@ -55,6 +55,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     with dask_settings.applied():
         if options.address is None:  # told late, so that imports need not wait for the scheduler
             options.address = sys.stdin.readline().strip()
+        if options.tls is not None and not os.path.exists(options.tls):
+            options.tls = None
         threading.Thread(target=_end_with_stdin, daemon=True).start()
         return asyncio.run(_serve(options))
 
