@@ -102,14 +102,10 @@ class Study:
             )
 
     def _restore(self) -> None:
-        """What a process before this one left; an ask or a tell that it had begun is completed."""
+        """What a process before this one left; a tell that it had begun is completed."""
         import optuna
 
         for frozen in self._study.get_trials(deepcopy=False):
-            if frozen.state == optuna.trial.TrialState.WAITING:  # the last one, put in and not taken out
-                live = self._study.ask(self._distributions)
-            else:
-                live = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
             told = frozen.user_attrs.get("record")
             key = self.space.key(frozen.system_attrs["fixed_params"])
             self._tried.add(key)
@@ -120,14 +116,14 @@ class Study:
                 self._known[frozen.number] = record
             if frozen.state.is_finished():
                 continue
-            for parameter in self.space.parameters:
-                live.suggest_categorical(parameter.name, parameter.values)
+            if frozen.state != optuna.trial.TrialState.RUNNING:
+                raise ValueError(f"trial {frozen.number} was put in by somebody else")
             if told is not None:
                 self._finish(self._known[frozen.number])
                 continue
             trial = Trial(frozen.number, frozen.system_attrs["fixed_params"], frozen.user_attrs.get("source", ""))
             self._asked[trial.number] = trial
-            self._live[trial.number] = live
+            self._live[trial.number] = self._running(frozen)
             self._again.append(trial)
         self._journal.sync()
 
@@ -144,12 +140,28 @@ class Study:
             if proposal is None:
                 self.ended = "exhausted"
                 return None
-            self._study.enqueue_trial(dict(proposal.params), user_attrs={"source": proposal.source})
-            asked = self._study.ask(self._distributions)  # a power cut may take it back: then it is asked for again
+            asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
             trial = Trial(asked.number, proposal.params, proposal.source)
             self._asked[trial.number], self._live[trial.number] = trial, asked
             self._tried.add(self.space.key(trial.params))
             return trial
+
+    def _begun(self, proposal: search.Proposal) -> optuna.trial.Trial:
+        """As Optuna's own ``enqueue_trial`` and ``ask``, which write a line for each parameter, in a single one."""
+        import optuna
+
+        params, source = dict(proposal.params), {"source": proposal.source}
+        running = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING, params=params, distributions=self._distributions, user_attrs=source,
+            system_attrs={"fixed_params": params},
+        )  # fmt: skip
+        self._study.add_trial(running)
+        return self._running(self._study.get_trials(deepcopy=False)[-1])
+
+    def _running(self, frozen: optuna.trial.FrozenTrial) -> optuna.trial.Trial:
+        import optuna
+
+        return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
 
     def _proposed(self, number: int) -> Optional[search.Proposal]:
         if number == 0:

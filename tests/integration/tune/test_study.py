@@ -188,16 +188,16 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (1, ("user_attr", "fcctl"), 5),
         (2, ("system_attrs", "fixed_params"), {}),
         (2, ("system_attrs", "fixed_params", "A"), 3),
-        (4, ("param_value_internal",), 10**6),
-        (7, ("user_attr", "record"), [1]),
-        (7, ("user_attr", "record", "number"), 5),
-        (7, ("user_attr", "record", "params", "A"), 4),
-        (7, ("user_attr", "record", "value"), float("nan")),
-        (7, ("user_attr", "record", "value"), 10**400),
-        (7, ("user_attr", "record", "value"), []),
-        (7, ("user_attr", "record", "reason"), {"a": 1}),
-        (7, ("user_attr", "record", "per_case"), {"default": "1"}),
-        (7, ("user_attr", "record", "rung"), -1),
+        (2, ("params", "A"), 10**6),
+        (3, ("user_attr", "record"), [1]),
+        (3, ("user_attr", "record", "number"), 5),
+        (3, ("user_attr", "record", "params", "A"), 4),
+        (3, ("user_attr", "record", "value"), float("nan")),
+        (3, ("user_attr", "record", "value"), 10**400),
+        (3, ("user_attr", "record", "value"), []),
+        (3, ("user_attr", "record", "reason"), {"a": 1}),
+        (3, ("user_attr", "record", "per_case"), {"default": "1"}),
+        (3, ("user_attr", "record", "rung"), -1),
     ],
 )
 def test_a_journal_that_makes_no_sense_is_told_as_such(
@@ -218,3 +218,19 @@ def test_a_journal_that_makes_no_sense_is_told_as_such(
         Study(str(journal), SPEC)
     journal.unlink()
     Study(str(journal), SPEC).close()  # nobody holds its lock
+
+
+def test_a_trial_that_somebody_else_put_in_is_none_of_its_own(tmp_path: Path) -> None:
+    import optuna
+
+    from fcctl_tune.storage import Journal
+
+    path = str(tmp_path / "journal.log")
+    with Study(path, SPEC) as study:
+        told(study)
+    journal = Journal(path)
+    theirs = optuna.load_study(study_name="fcctl", storage=optuna.storages.JournalStorage(journal))
+    theirs.enqueue_trial(dict(SPEC.known_space.default))
+    journal.close()
+    with pytest.raises(TuneError, match="trial 1 was put in by somebody else"):
+        Study(path, SPEC)
