@@ -82,6 +82,10 @@ def test_one_that_has_found_the_machine_on_may_take_its_time_to_come_to_it(
     def late(service: Service, method: str, path: str, *rest: Any) -> Any:
         told = answer(service, method, path, *rest)
         if path.endswith("/setLabels") and next(labelled) == 2:  # the first one changes nothing, and tells the time
+            instance, labels = path.rpartition("/")[0], rest[1]["labels"]
+            wait_for(
+                lambda: answer(service, "GET", instance, {}, {})["labels"] == labels, 60
+            )  # a change takes a moment
             found.touch()
             assert gone.wait(60)
         return told
