@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
-@click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, whose machine was stopped under it.")
+@click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, which was cut off.")
 @click.pass_obj
 def run(
     cli: Cli,
@@ -45,8 +45,9 @@ def run(
     time: the step at work gets a notice and a moment, what there is by then comes home, the machine is let go. The
     machine keeps to that by itself, and so does the cloud, should this computer sleep.
 
-    With `--resume` the first unfinished step of a run that was cut off is the first one, on the same machine, with the
-    same source: what was built there is there, and gates see the finished steps' documents.
+    With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
+    spent, or it was cancelled) is the first one, on the same machine, with the same source: what was built there is
+    there, and gates see the finished steps' documents.
     """
     if cut_off is not None:
         if job or steps or against or fail_on or how != Launching(detach=how.detach):

@@ -30,7 +30,7 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
     if services.store.is_complete(run_id):
         raise ConflictError(
             f"run {run_id} had ended: {services.store.get(run_id).status}",
-            hint=f"fcctl results report {run_id}; if its machine was stopped under it: fcctl run --resume {run_id}",
+            hint=f"fcctl results report {run_id}; if it was cut off: fcctl run --resume {run_id}",
         )
     saved = saved_plan(services, run_id)
     check_moved(services, run_id, saved.plan.job if saved is not None else "")

@@ -1,4 +1,4 @@
-"""``fcctl run --resume``: a run whose machine was stopped under it goes on at its first unfinished step.
+"""``fcctl run --resume``: a run that was cut off goes on at its first unfinished step.
 
 The run that was cut off comes home first, as what it is (preempted, lost, over budget). A new run then carries out the
 rest, in the same working folder, with the finished steps' documents. From the moment the machine is woken it is held by
@@ -30,6 +30,8 @@ from orchestrator.workflows.resume import new_link, resumed
 from orchestrator.workflows.run import Finished, see_home
 
 _OUTCOME = TypeAdapter(wire.Outcome)
+#: How a run ends that did not end by itself.
+CUT_OFF = ("preempted", "over_budget", "lost", "cancelled")
 
 
 def go_on(
@@ -40,7 +42,7 @@ def go_on(
     detach: bool = False,
     doubt: Callable[[], None] | None = None,
 ) -> Finished | None:
-    """Wake the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
+    """Have the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
 
     Args:
         agree: asked before anything costs; raises if the user does not agree.
@@ -91,15 +93,19 @@ def _go_on_from_home(
     detach: bool,
     doubt: Callable[[], None] | None,
 ) -> Finished | None:
-    """The same for a run that is home already: its machine is to be woken for the rest alone."""
+    """The same for a run that is home already: its machine is to be had for the rest alone."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
     saved = SavedPlan.model_validate(read("plan.json"))
-    if record.status not in ("preempted", "over_budget", "lost") or saved.fence_s is None:
+    if record.status not in CUT_OFF or (saved.target.kind == "gcp" and saved.fence_s is None):
         raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
     lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    stepped = prewake.results([JournalEntry.model_validate_json(line) for line in lines])
-    rest = _rest(services, saved, stepped, read)
+    journal = [JournalEntry.model_validate_json(line) for line in lines]
+    if not any(entry.kind == "submit" for entry in journal):
+        raise ConflictError(
+            f"run {run_id} never came to its machine: there is nothing to go on with", hint="start it anew"
+        )
+    rest = _rest(services, saved, prewake.results(journal), read)
     if rest is None:
         raise _nothing_left(run_id)
     agree(rest)
@@ -117,7 +123,8 @@ def _begin(services: Services, rest: SavedPlan, doubt: Callable[[], None] | None
         later = Driver(Moves(services, link, active, "launch"))
         later.begin()
         try:
-            later.take_machine()
+            if rest.fence_s is not None:
+                later.take_machine()
         except FcctlError as error:
             later.abandon(error.message, "error", error.hint)
             raise

@@ -125,7 +125,7 @@ def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, res
         attempts=state.attempts,
         activity=spec.activity,
         message="the machine restarted" if restarted else "the host program died",
-        hint="run the job again; fcctl logs shows how far this step came",
+        hint="how far it came: fcctl logs %s; to go on with it: fcctl run --resume %s" % (run.run_id, run.run_id),
         log="steps/%s/log.txt" % spec.id,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.living import processes
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -71,19 +72,6 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     for name, text in (("mess", MESS), ("noise", NOISE), ("stubborn", STUBBORN), ("long", LONG)):
         made.job(name, text)
     return made
-
-
-def processes(mark: str, home: Path) -> list[int]:
-    """Those of this test: other tests run beside it."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0")
-            if ours and mark in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def everything_below(folder: Path) -> list[Path]:

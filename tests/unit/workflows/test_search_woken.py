@@ -24,7 +24,7 @@ class FarEnough(Exception):
 class Ends:
     """A driver, a run, a link: as much of each as is touched before the machine is the new run's."""
 
-    saved = SimpleNamespace(session=None, fence_s=60, model_copy=lambda **_: None)
+    saved = SimpleNamespace(session=None, fence_s=60, target=SimpleNamespace(kind="gcp"), model_copy=lambda **_: None)
     waits = True
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(go_on, "new_link", lambda *_: link)
     monkeypatch.setattr(go_on, "Driver", lambda _: link)
     monkeypatch.setattr(go_on, "Moves", lambda *_: None)
-    rest = SimpleNamespace(target=None, plan=SimpleNamespace(run_id=RUN), to_json=dict)
+    rest = SimpleNamespace(target=None, fence_s=60, plan=SimpleNamespace(run_id=RUN), to_json=dict)
     monkeypatch.setattr(go_on, "_rest", lambda *_: rest)
     monkeypatch.setattr(go_on, "_read_below", lambda *_: {})
     monkeypatch.setattr(go_on.SavedPlan, "model_validate", lambda _: Ends.saved)
-    (tmp_path / "journal.jsonl").touch()
+    (tmp_path / "journal.jsonl").write_text('{"seq": 1, "time": 1.0, "kind": "submit", "data": {}}\n')
     store = SimpleNamespace(
         journal_of=lambda _: [], is_complete=lambda _: home, get=lambda _: SimpleNamespace(status="preempted"),
         folder=lambda _: tmp_path, begin=lambda *_: Ends(), plan_of=lambda _: {"plan": {"run_id": RUN}},

@@ -1,0 +1,115 @@
+"""`fcctl run --resume` on machines that nobody turns on: what was cut off there goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.living import processes
+from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
+
+SLOW = """
+steps:
+  - id: one
+    run: |
+      echo one >> "$COUNT"
+      mkdir built && echo 42 > built/thing
+      printf '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
+  - id: two
+    run: |
+      echo two >> "$COUNT"
+      until [ -e "$COUNT.go" ]; do sleep 0.1; done
+      cat built/thing
+    gates: [metrics.metrics.answer == 42]
+  - {id: three, run: 'echo three >> "$COUNT"'}
+"""
+SEARCH = """
+env: {COUNT: %s}
+parameters: {N: [1, 2, 3, 4]}
+check: echo $N >> $COUNT; [ $N -lt 3 ] || until [ -e $COUNT.go ]; do sleep 0.1; done
+bench: echo "{\\"us\\":" $N "}" > $TUNE_OUT/bench.json
+metric: {reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}
+trials: 4
+elites: 1
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Workspace:
+    return Workspace(tmp_path / "w", private_home, sshd)
+
+
+def supervisor_killed(workspace: Workspace, home: Path) -> None:
+    found = processes("supervise", home)
+    (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
+    os.kill(supervisor, signal.SIGKILL)
+
+
+def cancelled(workspace: Workspace, home: Path) -> None:
+    workspace.fcctl("cancel", "last")
+
+
+@pytest.mark.parametrize(("end", "status"), [(supervisor_killed, "lost"), (cancelled, "cancelled")])
+@pytest.mark.parametrize("target", ["here", "box"])
+def test_its_first_unfinished_step_is_the_first_one(
+    workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, target: str, end: Callable[..., None], status: str
+) -> None:
+    count = tmp_path / "count"
+    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
+    running = workspace.start("run", "slow", "--on", target)
+    wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"], 60)
+    end(workspace, sshd.home if target == "box" else workspace.home)
+    _, said = running.communicate(timeout=120)
+    assert workspace.only_run()["status"] == status, said
+    (old,) = workspace.runs()
+    Path(f"{count}.go").touch()
+    told = workspace.fcctl("run", "--resume", old).stderr
+    assert f"goes on with {old} at two" in told
+    new = next(record for run_id, record in workspace.runs().items() if run_id != old)
+    assert new["status"] == "passed"
+    assert [s["id"] for s in new["steps"]] == ["one", "two", "three"]
+    assert [g["verdict"] for g in new["steps"][1]["gates"]] == ["pass"], "the finished step's document is known"
+    assert count.read_text().split() == ["one", "two", "two", "three"]
+    refused = workspace.fcctl("run", "--resume", new["run_id"], check=None)
+    assert refused.returncode != 0
+    assert "had ended: passed" in refused.stderr
+
+
+def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Workspace, tmp_path: Path) -> None:
+    """As when it is cancelled while its machine is turned on."""
+    count = tmp_path / "count"
+    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
+    running = workspace.start("run", "slow", "--on", "here")
+    wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"], 60)
+    workspace.fcctl("cancel", "last")
+    running.communicate(timeout=120)
+    journal = workspace.only_folder() / "journal.jsonl"
+    lines = [line for line in journal.read_text().splitlines(keepends=True) if '"kind":"submit"' not in line]
+    assert len(lines) == len(journal.read_text().splitlines()) - 1
+    journal.write_text("".join(lines))
+    refused = workspace.fcctl("run", "--resume", "last", check=8).stderr
+    assert "never came to its machine: there is nothing to go on with" in refused
+
+
+def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    workspace.write_search("small", SEARCH % count)
+    running = workspace.start("tune", "small", "--on", "box")
+    wait_for(lambda: count.exists() and "3" in count.read_text().split(), 60)
+    workspace.fcctl("cancel", "last")
+    running.communicate(timeout=120)
+    (old,) = workspace.runs()
+    Path(f"{count}.go").touch()
+    workspace.fcctl("run", "--resume", old)
+    (new,) = set(workspace.runs()) - {old}
+    assert workspace.runs()[new]["status"] == "passed"
+    assert "4 trials (" in workspace.fcctl("results", "show", new).stdout
+    tried = count.read_text().split()
+    assert tried[:2] == ["1", "2"]
+    assert tried.count("2") <= 2, "once as a trial, once as an elite"
