@@ -57,32 +57,41 @@ def go_on(
     if services.store.is_complete(run_id):
         return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
     with resumed(services, run_id, doubt=doubt) as earlier:
-        _check_waits(earlier)
-        agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
-        earlier.wake(earlier.saved.fence_s or 0)
-        try:
-            earlier.collect_only()
-        except BaseException:
-            earlier.off_again()
-            raise
-        intake = earlier.intake()
-        rest = _rest(services, earlier.saved, earlier.stepped(), intake.read_json)
-        if rest is None:
-            earlier.finish()
-            raise _nothing_left(run_id)
-        try:
-            later, link, active = _begin(services, rest, doubt)
-        except BaseException:
-            earlier.finish()  # nobody needs the machine that was woken for it
-            raise
-        try:
-            services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
-            earlier.finish()  # it leaves the machine to the new one
-        except BaseException:
-            active.release()
-            link.close()
-            raise
+        begun = _go_on_from_disk(services, earlier, agree, doubt) if _waits(earlier) else None
+    if begun is None:  # it has just come home
+        return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
+    later, link, active = begun
     return see_home(later, link, active, detach=detach)
+
+
+def _go_on_from_disk(
+    services: Services, earlier: Driver, agree: Callable[[SavedPlan], None], doubt: Callable[[], None] | None
+) -> tuple[Driver, Link, ActiveRun]:
+    """Wake the machine for both: what is on its disk comes home, and the new run has it then."""
+    agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
+    earlier.wake(earlier.saved.fence_s or 0)
+    try:
+        earlier.collect_only()
+    except BaseException:
+        earlier.off_again()
+        raise
+    rest = _rest(services, earlier.saved, earlier.stepped(), earlier.intake().read_json)
+    if rest is None:
+        earlier.finish()
+        raise _nothing_left(earlier.run_id)
+    try:
+        later, link, active = _begin(services, rest, doubt)
+    except BaseException:
+        earlier.finish()  # nobody needs the machine that was woken for it
+        raise
+    try:
+        services.observer.note(f"run {rest.plan.run_id} goes on with {earlier.run_id} at {rest.plan.steps[0].id}")
+        earlier.finish()  # it leaves the machine to the new one
+    except BaseException:
+        active.release()
+        link.close()
+        raise
+    return later, link, active
 
 
 def _go_on_from_home(
@@ -93,7 +102,7 @@ def _go_on_from_home(
     detach: bool,
     doubt: Callable[[], None] | None,
 ) -> Finished | None:
-    """The same for a run that is home already: its machine is to be had for the rest alone."""
+    """For a run that is home: its machine is to be had for the rest alone."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
     saved = SavedPlan.model_validate(read("plan.json"))
@@ -167,18 +176,22 @@ def _check_alone(services: Services, run_id: str) -> None:
         check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
 
 
-def _check_waits(driver: Driver) -> None:
-    """Whether the machine is off is the cloud's to say, where the journal does not know it yet."""
-    if not driver.waits:
-        try:
-            ended = driver.finish(wait=False)
-        except MachineStopped:
-            ended = None
-        if ended is not None or not driver.waits:
-            raise ConflictError(
-                f"run {driver.run_id} was not cut off" if ended is None else f"run {driver.run_id} had ended",
-                hint=f"fcctl attach {driver.run_id}" if ended is None else f"fcctl results show {driver.run_id}",
-            )
+def _waits(driver: Driver) -> bool:
+    """Whether what there is of the run is on the disk of a machine that is off, which is the cloud's to say where the
+    journal does not know it yet; else it has ended, and is home now.
+
+    Raises:
+        ConflictError: it goes on.
+    """
+    if driver.waits:
+        return True
+    try:
+        ended = driver.finish(wait=False)
+    except MachineStopped:
+        ended = None
+    if ended is None and not driver.waits:
+        raise ConflictError(f"run {driver.run_id} was not cut off", hint=f"fcctl attach {driver.run_id}")
+    return ended is None
 
 
 def _rest(

@@ -97,6 +97,24 @@ def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Work
     assert "never came to its machine: there is nothing to go on with" in refused
 
 
+def test_one_that_nobody_has_fetched_yet_comes_home_first(
+    workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
+    workspace.fcctl("run", "slow", "--on", "box", "--detach")
+    wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"], 60)
+    (old,) = workspace.active()
+    refused = workspace.fcctl("run", "--resume", old, check=8).stderr
+    assert f"run {old} was not cut off" in refused
+    supervisor_killed(workspace, sshd.home)
+    Path(f"{count}.go").touch()
+    workspace.fcctl("run", "--resume", old)
+    assert workspace.active() == []
+    assert sorted(record["status"] for record in workspace.runs().values()) == ["lost", "passed"]
+    assert count.read_text().split() == ["one", "two", "two", "three"]
+
+
 def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Path) -> None:
     count = tmp_path / "count"
     workspace.write_search("small", SEARCH % count)
