@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: The longest a call may take while the agent goes on ticking, seconds; ``watch`` adds what it was told to wait.
 CALL_LIMIT_S = 900.0
+#: The same for its first answer, which takes no work: whoever is ready and does not give it was not asked.
+HELLO_LIMIT_S = 60.0
 WATCH_MARGIN_S = 120.0
 #: Calls of one ``fetch`` that are under way at once, and the most parts in one of them.
 FETCH_DEPTH = 4
@@ -64,7 +66,7 @@ class AgentSession:
         ident = self._write("hello", {}, None)
         replies.prepare()  # while the other end starts its Python
         self._frames.skip_to_ready()
-        message, _ = self._reply(ident)
+        message, _ = self._reply(ident, HELLO_LIMIT_S)
         hello = replies.shaped(wire.Hello, _result(message, "hello"))
         replies.check_hello(hello, self._program.sha256)
         self.hello = hello

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from orchestrator.adapters.hosts.ssh_config import SshSettings, of_target
 from orchestrator.adapters.hosts.ssh_library import paramiko
 from orchestrator.adapters.hosts.ssh_link import Dialer, Link
-from orchestrator.adapters.hosts.transport import LOADER, STDERR_TAIL, Process, printable
+from orchestrator.adapters.hosts.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
 from orchestrator.domain.target import SshTarget
 from orchestrator.errors import HostUnusable, LinkLost
 
@@ -117,7 +117,7 @@ class SshTransport:
 
     def _type(self, process: SshProcess, script: str) -> None:
         try:
-            process.write(script.encode() + b"\n", self._timeout_s)
+            process.write((GUARD + script).encode() + b"\n", self._timeout_s)
         except TimeoutError:
             raise
         except OSError:

@@ -16,6 +16,10 @@ from orchestrator.errors import HostUnusable
 #: One line without ``!``, backslash or inner single quote: what all shells read alike between single quotes.
 LOADER = "exec /bin/sh -c 'IFS= read -r line && eval \"$line\"'"
 
+#: Before the line that it reads: another shell, which a startup file may have put in its place, would carry out what it
+#: is sent, too, and take some of what is meant for the program; it ends here.
+GUARD = '[ -n "${line:+is}" ] || exit 97; '
+
 #: How much of a program's standard error is kept, bytes.
 STDERR_TAIL = 8 * 1024
 
