@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.living import processes
+from tests.support.living import is_running, processes
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -49,6 +49,7 @@ def supervisor_killed(workspace: Workspace, home: Path) -> None:
     found = processes("supervise", home)
     (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
     os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: not is_running(supervisor), 60)  # under load that takes a moment
 
 
 def cancelled(workspace: Workspace, home: Path) -> None:
