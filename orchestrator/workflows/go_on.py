@@ -1,8 +1,8 @@
 """``fcctl run --resume``: a run that was cut off goes on at its first unfinished step.
 
-The run that was cut off comes home first, as what it is (preempted, lost, over budget). A new run then carries out the
-rest, in the same working folder, with the finished steps' documents. From the moment the machine is woken it is held by
-one of the two, in the journal, so that whoever finds them can stop it.
+The run that was cut off comes home first, as what it is (preempted, lost, over budget, cancelled). A new run then
+carries out the rest, in the same working folder, with the finished steps' documents. A machine that is turned on for it
+is held by one of the two from then on, in the journal, so that whoever finds them can stop it.
 """
 
 from __future__ import annotations
