@@ -53,7 +53,7 @@ def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
             [git, *words], cwd=root, env=git_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=TIMEOUT_S, check=False,
+            timeout=TIMEOUT_S, check=False, start_new_session=True,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None

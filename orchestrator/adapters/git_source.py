@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -251,6 +252,7 @@ def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the controller
     )
 
 
@@ -272,6 +274,8 @@ def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         process.kill()
         process.communicate()
         raise ConfigError("git does not answer", cause=f"nothing within {GIT_TIMEOUT_S} s", hint="git status") from None
+    if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had a session of its own
+        raise KeyboardInterrupt
     return out, err.decode(errors="replace")
 
 

@@ -11,6 +11,8 @@ import termios
 from types import ModuleType
 from typing import Any, NoReturn
 
+from orchestrator.cli import interrupts
+
 #: Importing makes many objects that live as long as the process. Looking through them for garbage again and again, as
 #: Python's default of 700 has it, is a tenth of the time that a short command takes; no command makes as many as this
 #: by importing.
@@ -35,9 +37,14 @@ def entry() -> NoReturn:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.modules.setdefault(PLUGIN_LOADER, _NoPlugins(PLUGIN_LOADER))
     terminal = _terminal()
-    from orchestrator.cli.main import main
+    interrupts.install()
+    try:
+        from orchestrator.cli.main import main
 
-    code = main()
+        code = main()
+    except KeyboardInterrupt:  # before or after all that could be said of it
+        code = interrupts.SIGINT_EXIT
+    interrupts.ends()
     _restore(terminal)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

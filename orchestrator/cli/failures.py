@@ -9,9 +9,10 @@ import click
 
 from orchestrator.cli import output
 from orchestrator.cli.context import Cli
+from orchestrator.cli.interrupts import SIGINT_EXIT, caused
 from orchestrator.errors import FcctlError, UsageError, nearest
 
-SIGINT_EXIT, SIGTERM_EXIT, SIGPIPE_EXIT = 130, 143, 141
+SIGPIPE_EXIT = 141
 _log = logging.getLogger("orchestrator.cli")
 
 
@@ -27,6 +28,8 @@ def report(cli: Cli, error: BaseException) -> int:
         return SIGPIPE_EXIT
     if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError) and not cli.json:
         return _help_instead(error)
+    if not isinstance(error, FcctlError | click.ClickException) and caused(error):
+        return _torn(cli, error)
     known = error if isinstance(error, FcctlError) else _translated(cli, error)
     if isinstance(error, FcctlError):
         _log.info("%s: %s (%s)", known.code, known.message, known.cause, exc_info=error)
@@ -46,6 +49,15 @@ def _interrupted(cli: Cli, error: BaseException) -> int:
     return code
 
 
+def _torn(cli: Cli, error: BaseException) -> int:
+    """Ctrl-C came where something could not be left in order: that is said, since what it was may matter."""
+    _log.error("interrupted, and then %s", type(error).__name__, exc_info=error)
+    if cli.debug:
+        _print_traceback(error)
+    cli.note(f"note: interrupted, and then {type(error).__name__}: {error}; {_traceback_of(cli)}")
+    return _interrupted(cli, KeyboardInterrupt())
+
+
 def _help_instead(error: click.UsageError) -> int:
     sys.stderr.write((error.ctx.get_help() if error.ctx else error.format_message()) + "\n")
     return UsageError.exit_code
@@ -57,12 +69,15 @@ def _translated(cli: Cli, error: BaseException) -> FcctlError:
     _log.error("unexpected %s", type(error).__name__, exc_info=error)
     if cli.debug:
         _print_traceback(error)
-    where = f"the traceback is in {cli.log_file}" if cli.log_file else "run it again with --debug for the traceback"
     return FcctlError(
         f"unexpected {type(error).__name__}: {error}",
         cause="this is a defect of fcctl" if not isinstance(error, OSError) else None,
-        hint=where,
+        hint=_traceback_of(cli),
     )
+
+
+def _traceback_of(cli: Cli) -> str:
+    return f"the traceback is in {cli.log_file}" if cli.log_file else "run it again with --debug for the traceback"
 
 
 def _usage(error: click.ClickException) -> UsageError:

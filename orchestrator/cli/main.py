@@ -16,6 +16,7 @@ import click
 from orchestrator.cli import failures
 from orchestrator.cli.commands import LazyGroup
 from orchestrator.cli.context import Cli
+from orchestrator.cli.interrupts import Interrupt
 from orchestrator.cli.options import COMPLETE_VARIABLE, global_options
 
 _log = logging.getLogger("orchestrator.cli")
@@ -89,15 +90,14 @@ def _terminated_as_interrupt(cli: Cli) -> Iterator[None]:
     """SIGTERM, and SIGHUP of a terminal that closes, end a command the way Ctrl-C does, so that it leaves things in
     order; only the exit code differs. A SIGHUP that ``nohup`` has switched off stays so."""
 
-    def handler(number: int, _frame: object) -> None:
+    def told(number: int) -> None:
         cli.signalled = number
-        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in ends}
+    before = {number: signal.signal(number, Interrupt(told)) for number in ends}
     try:
         yield
     finally:

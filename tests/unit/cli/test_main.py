@@ -22,6 +22,14 @@ ROOT = Path(__file__).resolve().parents[3]
 def verb(monkeypatch: pytest.MonkeyPatch, private_home: Path, tmp_path: Path) -> dict[str, Cli]:
     """A verb ``probe`` whose behaviour its argument names; remembers the Cli it got."""
     seen: dict[str, Cli] = {}
+    errors = {
+        "unreachable": HostUnreachable("cannot reach box", reason="port", cause="refused", hint="ssh box true"),
+        "defect": ZeroDivisionError("oops"),
+        "interrupt": KeyboardInterrupt(),
+        "torn": ValueError("cannot be closed"),
+        "exit": SystemExit(100),
+    }
+    errors["torn"].__context__ = KeyboardInterrupt()
 
     @click.command()
     @click.argument("what", default="nothing")
@@ -34,16 +42,10 @@ def verb(monkeypatch: pytest.MonkeyPatch, private_home: Path, tmp_path: Path) ->
             cli.emit({"x": 1})
         elif what == "note":
             cli.note("a note")
-        elif what == "unreachable":
-            raise HostUnreachable("cannot reach box", reason="port", cause="refused", hint="ssh box true")
-        elif what == "defect":
-            raise ZeroDivisionError("oops")
-        elif what == "interrupt":
-            raise KeyboardInterrupt
+        elif what in errors:
+            raise errors[what]
         elif what == "term":
             os.kill(os.getpid(), signal.SIGTERM)
-        elif what == "exit":
-            raise SystemExit(100)
         elif what == "confirm":
             cli.confirm("would spend 2 USD")
             click.echo("spent")
@@ -56,7 +58,8 @@ def verb(monkeypatch: pytest.MonkeyPatch, private_home: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("what", "code"), [("nothing", 0), ("ten", 10), ("exit", 100), ("interrupt", 130), ("term", 143), ("defect", 1)]
+    ("what", "code"),
+    [("nothing", 0), ("ten", 10), ("exit", 100), ("interrupt", 130), ("term", 143), ("defect", 1), ("torn", 130)],
 )
 def test_exit_codes(verb: dict[str, Cli], what: str, code: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -128,6 +131,14 @@ def test_no_verb_prints_help_and_is_a_usage_error(verb: dict[str, Cli], capsys: 
     assert main([]) == 2
     out, err = capsys.readouterr()
     assert "Commands:" in out + err
+
+
+def test_what_an_interrupt_left_half_done_is_said(verb: dict[str, Cli], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["probe", "torn"])
+    said = capsys.readouterr().err
+    assert "interrupted, and then ValueError: cannot be closed; the traceback is in" in said
+    assert main(["probe", "torn", "--json"]) == 130
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "interrupted"
 
 
 def test_a_defect_names_the_log_and_shows_no_traceback(
