@@ -43,8 +43,8 @@ BEFORE_LOGIN = """
     adapters.hosts.transport adapters.logging_setup adapters.machine_book adapters.price_file adapters.replace_file
     adapters.system_clock
     adapters.workspace app
-    cli cli.amounts cli.commands cli.context cli.entry cli.failures cli.launching cli.main cli.options cli.output
-    cli.run
+    cli cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
+    cli.output cli.run
     domain domain.budget domain.config domain.endpoint domain.model_config domain.notify domain.problems domain.run_id
     domain.schedule domain.target domain.toml_lines
     errors reports reports.live reports.sanitize workflows workflows.link
