@@ -7,9 +7,8 @@ import sys
 
 import click
 
-from orchestrator.cli import output
+from orchestrator.cli import interrupts, output
 from orchestrator.cli.context import Cli
-from orchestrator.cli.interrupts import SIGINT_EXIT, caused
 from orchestrator.errors import FcctlError, UsageError, nearest
 
 SIGPIPE_EXIT = 141
@@ -28,7 +27,7 @@ def report(cli: Cli, error: BaseException) -> int:
         return SIGPIPE_EXIT
     if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError) and not cli.json:
         return _help_instead(error)
-    if not isinstance(error, FcctlError | click.ClickException) and caused(error):
+    if not isinstance(error, FcctlError | click.ClickException) and interrupts.behind(error):
         return _torn(cli, error)
     known = error if isinstance(error, FcctlError) else _translated(cli, error)
     if isinstance(error, FcctlError):
@@ -42,7 +41,7 @@ def report(cli: Cli, error: BaseException) -> int:
 
 def _interrupted(cli: Cli, error: BaseException) -> int:
     """Ctrl-C needs no words on a terminal, but whoever asked for JSON gets the one object."""
-    code = 128 + cli.signalled if cli.signalled else SIGINT_EXIT
+    code = 128 + cli.signalled if cli.signalled else interrupts.SIGINT_EXIT
     if cli.json:
         said = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
         sys.stderr.write(output.document({"error": {**said, "cause": None, "hint": None}}) + "\n")

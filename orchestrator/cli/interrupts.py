@@ -59,12 +59,16 @@ def ends() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def caused(error: BaseException) -> bool:
+def behind(error: BaseException) -> bool:
     """Whether ``error`` is what became of a KeyboardInterrupt, as where what it left half done cannot be closed."""
+    seen: list[BaseException] = []
     found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
+    while found is not None and found not in seen:
+        if isinstance(found, KeyboardInterrupt):
+            return True
+        seen.append(found)
         found = found.__cause__ or found.__context__
-    return found is not None
+    return False
 
 
 def again(number: int) -> None:
