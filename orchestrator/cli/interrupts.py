@@ -13,7 +13,7 @@ from types import FrameType
 from typing import cast
 
 SIGINT_EXIT = 130
-#: When it is looked again, seconds, and how often at most.
+#: How long a handler waits before it looks again, seconds, and how often it does at most.
 PAUSE_S, PATIENCE = 0.02, 250
 #: The files of code that an exception of ours does not get through as it is. In the midst of an import Python may lose
 #: it (in the callback that frees a module's lock) or make a RuntimeError of it (up to 3.11, out of ``__set_name__``);

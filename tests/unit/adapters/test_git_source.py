@@ -146,6 +146,17 @@ def test_workspace_that_the_repository_above_ignores(repo: Path) -> None:
     assert (paths(source), source.git_commit) == (["k.cu"], None)
 
 
+def test_a_git_that_ctrl_c_has_ended_is_no_mistake_of_the_repository(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = tmp_path / "git"
+    ended.write_text("#!/bin/sh\nkill -INT $$\n")
+    ended.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda _name: str(ended))
+    with pytest.raises(KeyboardInterrupt):
+        read(repo)
+
+
 def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_dot_cu="a", build__x="x", x_dot_pyc="", results__runs__r="1", sub__b="b")
     (tmp_path / "link").symlink_to("sub")
