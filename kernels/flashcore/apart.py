@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +20,10 @@ from flashcore import toolchain
 
 #: For the library: its kernels come from a file (csrc/driver.cuh).
 FROM_FILE = "-DCODE_FROM_FILE"
+#: For that file: the kernel and nothing of the host's; and without the header that nvcc includes before any source, as
+#: the guard of that is set (csrc/declarations.cuh).
+ALONE = "-DKERNEL_ALONE"
+LEAN = ("-D__CUDA_RUNTIME_H__", "-DOWN_DECLARATIONS")
 #: What the assembler says of each kernel, by the name that it has in the file.
 NAMED = re.compile(r"Compiling entry function '([^']+)'")
 #: Of code for one architecture, and for several.
@@ -42,18 +45,26 @@ def code_in(folder: Path, log: Path) -> Code | None:
     return Code(file, named[1]) if named else None
 
 
-def build(kernel: Sequence[str], host: Sequence[str], library: Path, kept: Path) -> tuple[str, list[str]]:
-    """Compile with the command ``kernel`` to a file beside ``library``. That is what is ``kept``, or else compiled with
-    the command ``host``. What was said, and the command that failed, if one did."""
+def build(
+    kernel: Sequence[str], host: Sequence[str], library: Path, kept: Path, *, lean: bool
+) -> tuple[str, list[str]]:
+    """Compile with the command ``kernel``, ``lean`` without CUDA's header, to a file beside ``library``. That is what
+    is ``kept``, or else compiled with the command ``host``. What was said, and the command that failed, if one did."""
     several = sum("-gencode" in word for word in kernel) > 1
     kind, file = ("-fatbin", FATBIN) if several else ("-cubin", CUBIN)
-    own = [*(word for word in kernel if word != "-shared"), kind, "-o", str(library.with_name(file))]
+    own = [*(word for word in kernel if word != "-shared"), ALONE, *(LEAN if lean else ()), kind]
+    own += ["-o", str(library.with_name(file))]
     if several:
         own.append(f"--threads={toolchain.processors()}")  # architectures at once
-    with ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(_have, host, library, kept, wait=False)
-        made = toolchain.run(own)
-    launches = begun.result()
+    if kept.exists():
+        made, launches = toolchain.run(own), None
+    else:  # both at once
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as pool:
+            begun = pool.submit(_have, host, library, kept, wait=False)
+            made = toolchain.run(own)
+        launches = begun.result()
     if launches is None and not made.returncode:
         launches = _have(host, library, kept, wait=True)
     done = [made, launches] if launches else [made]

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,19 +159,20 @@ def _compile(
     """
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
+    lean = set(LEAN).issubset(command)
     try:
         argv = [*command, *_source(variant)]
         started = time.perf_counter()
         if common:
-            own, kept = sum(variant.parts) - COMMON, home.parent / f"{variant.name}-common-{_key(variant, common)}.so"
+            kept = home.parent / f"{variant.name}-common-{_key(variant, common)}.so"
             host = [*common, *_source(variant), f"-DPART={COMMON}"]
-            output, failed = apart.build([*argv, f"-DPART={own}"], host, work / LIBRARY, kept)
+            output, failed = apart.build(argv, host, work / LIBRARY, kept, lean=lean)
         else:
             output, failed = _compilers(argv, work, variant.units(configuration, toolchain.processors()))
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
-            if ("-march=native" in command and "march" in output) or set(LEAN).issubset(command):
+            if ("-march=native" in command and "march" in output) or lean:
                 return None
             raise BuildFailed(
                 f"{variant.name} did not compile", cause=_first_errors(output), hint="command: " + " ".join(failed)
@@ -217,6 +217,8 @@ def _compilers(argv: list[str], work: Path, parts: Sequence[int]) -> tuple[str, 
         return made.stdout, made.args if made.returncode else []
     unit = [*(word for word in argv if word != "-shared"), *threads]
     objects = [str(work / f"part{part}.o") for part in parts]
+    from concurrent.futures import ThreadPoolExecutor  # what a trial of a search imports, each of hundreds does
+
     commands = [[*unit, f"-DPART={part}", "-c", "-o", file] for part, file in zip(parts, objects)]  # noqa: B905
     with ThreadPoolExecutor(len(parts)) as pool:
         done = list(pool.map(toolchain.run, commands))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -93,6 +91,8 @@ def gpu_arch() -> str | None:
 @functools.cache
 def gpu() -> Gpu | None:
     """The first visible GPU, asked of the driver itself, since a build needs no torch; None without one."""
+    import ctypes
+
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -121,6 +121,8 @@ def processors() -> int:
 
 def processor() -> str:
     """What ``-march=native`` depends on: a library built for one processor must not be loaded on another."""
+    import platform
+
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

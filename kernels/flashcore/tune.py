@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
@@ -161,6 +159,8 @@ class Service:
         return {"max_err": worst.error.max_err if worst.error else None}
 
     def _check_all(self, kernel: Kernel, chosen: dict[str, Shape], seed: int) -> dict[str, Any]:
+        from concurrent.futures import ThreadPoolExecutor
+
         from flashcore import check
 
         with ThreadPoolExecutor(1) as pool:  # compilers beside the GPU
@@ -241,6 +241,8 @@ class Service:
                 raise Wrong(f"the timed launches gave wrong results on {shape}: {fault}")
 
     def _turns(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        import statistics
+
         from flashcore import audit, timing
         from flashcore.clocks import Clocks
 

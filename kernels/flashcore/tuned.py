@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from flashcore import build, tilings, toolchain
@@ -64,6 +63,8 @@ class Tuned:
             wanted = [self.variant.configure(self._overrides)]
         else:
             wanted = tilings.reachable(self.variant, toolchain.gpu())
+        from concurrent.futures import ThreadPoolExecutor
+
         distinct = {tuple(c.values()): c for c in wanted}
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             return list(pool.map(self._build, distinct.values()))

@@ -19,7 +19,11 @@
 //
 // FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
 
+#ifdef KERNEL_ALONE  // to a file of device code: nothing of the host's
+#include "flagship.cuh"
+#else
 #include "flagship_candidates.cuh"
+#endif
 
 #ifndef TILE_M  // 0: choose by shape and device. Otherwise the library holds the one tiling that these describe
 #define TILE_M 0
@@ -71,11 +75,14 @@ namespace flashcore {
 
 #if TILE_M
 
-#if PART & 2
+constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
+using Only = Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
+                    TENSOR_SUMS, SHARED_Q>;
+
+#ifdef KERNEL_ALONE
+template __global__ void flashcore_flagship<Only>(const Task);
+#elif PART & 2
 Candidates the_only_tiling(Type type, int dim) {
-  constexpr Type kOnly = BFLOAT16 ? Type::kBfloat16 : Type::kHalf;
-  using Only = Tiling<kOnly, HEAD_DIM, TILE_M, WARP_ROWS, TILE_N, WARPS_KV, STAGES, PIPELINED, MIN_BLOCKS, STAGGERED,
-                      TENSOR_SUMS, SHARED_Q>;
   return type == kOnly && dim == HEAD_DIM ? candidates<Only>() : Candidates{};
 }
 #endif
@@ -151,7 +158,7 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 
 }  // namespace flashcore
 
-#if PART & 1
+#if PART & 1 && !defined(KERNEL_ALONE)
 
 #include "flagship_choice.cuh"
 

@@ -2,7 +2,7 @@
 #ifndef FLASHCORE_FLAGSHIP_ROWS_CUH
 #define FLASHCORE_FLAGSHIP_ROWS_CUH
 
-#include <cfloat>
+#include <float.h>
 
 #include "flagship_tiling.cuh"
 

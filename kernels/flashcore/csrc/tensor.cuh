@@ -10,8 +10,12 @@
 #ifndef FLASHCORE_TENSOR_CUH
 #define FLASHCORE_TENSOR_CUH
 
+#ifdef OWN_DECLARATIONS
+#include "declarations.cuh"
+#else
 #include <cuda_runtime.h>
 #include <math_constants.h>
+#endif
 
 #include "flashcore.h"
 
@@ -147,8 +151,8 @@ __host__ __device__ constexpr int64_t tiles_of(int rows, int per_tile) {
 
 }  // namespace flashcore
 
-// A library of several translation units (flagship.cu says how) has these in one of them.
-#if !defined(PART) || PART & 1
+// A library of several translation units (flagship.cu says how) has these in one of them; a kernel alone is no library.
+#if !defined(KERNEL_ALONE) && (!defined(PART) || PART & 1)
 FLASHCORE_API const char *flashcore_error(int code) { return cudaGetErrorName(static_cast<cudaError_t>(code)); }
 FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args); }
 #endif

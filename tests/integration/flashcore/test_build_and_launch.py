@@ -220,7 +220,7 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
     """A bit that no unit has would be found missing when the library is loaded only."""
     flagship = registry.VARIANTS["flagship"]
     source = flagship.source.read_text(encoding="utf-8")
-    bits = {int(bit) for bit in re.findall(r"#if PART & (\d+)$", source, re.MULTILINE)}
+    bits = {int(bit) for bit in re.findall(r"#if PART & (\d+)\b", source)}
     assert bits == {1 << n for n in range(len(bits))}
     assert sum(flagship.parts) == sum(bits)
     assert f"#define PART {sum(bits)}\n" in source  # one unit
@@ -229,7 +229,7 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
 FLAGSHIP = registry.VARIANTS["flagship"]
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
 TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
-OWN = f"-DPART={sum(FLAGSHIP.parts) - registry.COMMON}"
+HOSTS, OWN = f"-DPART={registry.COMMON}", apart.ALONE
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
@@ -241,15 +241,16 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
     run = toolchain.run
 
     def counting(argv: list[str]) -> subprocess.CompletedProcess[str]:
-        started.append(next((word for word in argv if word.startswith("-DPART=")), "link"))
+        started.append(next((word for word in argv if word in (HOSTS, OWN)), "link"))
+        assert (set(apart.LEAN) <= set(argv)) == (OWN in argv)
         return run(argv)
 
     monkeypatch.setattr(toolchain, "run", counting)
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     for settings, expected in (
-        (SMALL_TILING, ["-DPART=1", OWN]),
+        (SMALL_TILING, [HOSTS, OWN]),
         (OTHER_TILING, [OWN]),
-        ({**SMALL_TILING, "STAGES": 2}, ["-DPART=1", OWN]),  # what was kept is gone by then
+        ({**SMALL_TILING, "STAGES": 2}, [HOSTS, OWN]),  # what was kept is gone by then
     ):
         started.clear()
         built = build(FLAGSHIP, settings, archs="89")
@@ -323,11 +324,26 @@ def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     shutil.copytree(registry.CSRC, tmp_path / "csrc")
     source = tmp_path / "csrc/flagship.cu"
-    source.write_text(source.read_text().replace("#if PART & 2\n", "#if PART & 2\nint broken = nothing;\n", 1))
+    instance = "\ntemplate __global__"
+    source.write_text(source.read_text().replace(instance, "\nint broken = nothing;" + instance, 1))
     with pytest.raises(BuildFailed) as raised:
         build(replace(FLAGSHIP, source=source), SMALL_TILING, archs="89")
     assert '"nothing" is undefined' in str(raised.value)
     assert "-cubin" in str(raised.value)
+
+
+@needs_nvcc
+def test_a_kernel_that_needs_more_of_cuda_than_is_declared_builds_with_its_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(registry.CSRC, tmp_path / "csrc")
+    rows = tmp_path / "csrc/flagship_rows.cuh"
+    used = "#if defined(__CUDA_ARCH__)\n__device__ double more(double x) { return erfcx(x); }\n#endif\n"
+    rows.write_text(rows.read_text().replace("\nnamespace flashcore {\n", "\nnamespace flashcore {\n" + used, 1))
+    built = build(replace(FLAGSHIP, source=tmp_path / "csrc/flagship.cu"), SMALL_TILING, archs="89")
+    assert built.code is not None
+    assert not set(building.LEAN) & set(built.document["command"].split())
 
 
 @needs_nvcc
@@ -338,9 +354,9 @@ def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
     run, is_compiled = toolchain.run, threading.Event()
 
     def slowly(argv: list[str]) -> subprocess.CompletedProcess[str]:
-        part = next(word for word in argv if word.startswith("-DPART="))
+        part = next(word for word in argv if word in (HOSTS, OWN))
         started.append(part)
-        if part == "-DPART=1":
+        if part == HOSTS:
             assert is_compiled.wait(60)  # not before each of the others has compiled its own
         done = run(argv)
         if started.count(OWN) == len(TILINGS):
@@ -351,7 +367,7 @@ def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     with ThreadPoolExecutor(len(TILINGS)) as pool:
         built = list(pool.map(lambda tiling: build(FLAGSHIP, tiling, archs="89"), TILINGS))
-    assert sorted(started) == ["-DPART=1", *[OWN] * len(TILINGS)]
+    assert sorted(started) == sorted([HOSTS, *[OWN] * len(TILINGS)])
     assert len({one.library for one in built}) == len(TILINGS)
     for one in built:
         library = ctypes.CDLL(str(one.library), mode=os.RTLD_NOW)
@@ -362,8 +378,8 @@ def test_a_build_that_failed_does_not_wait_for_what_others_compile(tmp_path: Pat
     kept = tmp_path / "kept.so"
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody is at it
-        said, failed = apart.build(["false"], ["true"], tmp_path / "kernel.so", kept)
-    assert failed[:2] == ["false", "-cubin"]
+        said, failed = apart.build(["false"], ["true"], tmp_path / "kernel.so", kept, lean=True)
+    assert failed[0] == "false"
     assert said == ""
 
 
