@@ -30,7 +30,7 @@ from fcctl_tune.roster import is_name
 from fcctl_tune.slot import Serving
 from fcctl_tune.spec import Spec
 from fcctl_tune.study import Study
-from fcctl_tune.tasks import Recipe
+from fcctl_tune.tasks import Candidate, Recipe
 
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 STOPPED = 143
@@ -128,8 +128,10 @@ class Run:
             if self.options.scheduler:
                 cluster.ready()
             spec = self._with_space(spec, cluster)
-            study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             recipe = self._recipe(spec)
+            space = spec.known_space
+            cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
+            study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             if not self.options.scheduler:
                 cluster.ready()  # meanwhile its workers imported
             try:

@@ -7,9 +7,11 @@ is found by a mark in its environment.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,10 +21,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from fcctl_remote.process import KILL_PATIENCE_S, family, send
-from fcctl_tune import devices, process
+from fcctl_tune import devices, process, tasks
 from fcctl_tune.cluster import Host, worker_name
 from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import SERVING, Serving
+from fcctl_tune.tasks import Candidate, Recipe
 
 #: A name's worker may die so often before the machine is given up.
 RESTARTS = 20
@@ -75,6 +78,10 @@ class Crew:
         for worker in self.workers.values():
             self._launch(worker)
 
+    def begin(self, recipe: Recipe, candidate: Candidate) -> None:
+        """Let this build begin while the search comes up. If it does not, it begins when it is asked for."""
+        self._say(self.workers["cpu"], tasks.BEGIN + base64.b64encode(pickle.dumps((recipe, candidate))))
+
     def tell(self, address: str) -> None:
         """Where the scheduler is: they have waited for it."""
         self.address = address
@@ -94,10 +101,13 @@ class Crew:
         worker.keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, bufsize=0)
 
     def _tell(self, worker: Worker) -> None:
-        """One that died before it heard is seen by :meth:`mend`."""
+        self._say(worker, self.address.encode())
+
+    def _say(self, worker: Worker, line: bytes) -> None:
+        """One that died before it heard is seen by :meth:`ended`."""
         assert worker.keeper is not None and worker.keeper.stdin is not None  # noqa: S101, PT018
         with contextlib.suppress(BrokenPipeError):
-            worker.keeper.stdin.write(self.address.encode() + b"\n")
+            worker.keeper.stdin.write(line + b"\n")
 
     def ended(self) -> List[Worker]:
         """Those that died, with how in ``keeper.returncode``."""

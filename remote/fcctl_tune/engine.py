@@ -75,7 +75,7 @@ class Engine:
                     halving.rises(record.number, rung, record.value)
 
     def candidate(self, trial: Trial) -> Candidate:
-        return Candidate(trial.number, self.study.space.environment(trial.params), dict(trial.params))
+        return Candidate.of(trial, self.study.space)
 
     def stop(self, reason: str) -> None:
         """From a signal handler or another thread: end soon."""

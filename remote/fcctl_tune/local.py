@@ -13,6 +13,7 @@ from fcctl_tune.cluster import Host, Undone, resource
 from fcctl_tune.crew import Crew
 from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import Serving
+from fcctl_tune.tasks import Candidate, Recipe
 
 #: How long the scheduler and its client have at the end, seconds.
 CLOSE_S = 5.0
@@ -43,6 +44,9 @@ class DaskCluster(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> None: ...
+
+    def begin(self, recipe: Recipe, candidate: Candidate) -> None:  # noqa: B027 - others' machines are asked later
+        """Before it is :meth:`ready`: this build will be asked for, and may begin."""
 
     @abc.abstractmethod
     def mend(self) -> None: ...
@@ -134,6 +138,9 @@ class LocalCluster(DaskCluster):
             self.close()
             raise
         return self
+
+    def begin(self, recipe: Recipe, candidate: Candidate) -> None:
+        self.crew.begin(recipe, candidate)
 
     def ready(self) -> None:
         """Start the scheduler, and wait until every worker is there.

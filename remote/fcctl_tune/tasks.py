@@ -12,7 +12,9 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -21,6 +23,8 @@ from fcctl_remote.text import last_lines, one_line, tail
 from fcctl_tune import process
 from fcctl_tune.errors import SpecError
 from fcctl_tune.process import Limits, Outcome
+from fcctl_tune.records import Trial
+from fcctl_tune.space import Space
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
 #: In a configuration's folder: what came of its build.
@@ -31,6 +35,10 @@ ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*
 SPACE_TIMEOUT_S = 300.0
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
+#: A line of a worker's stdin that begins so goes on with what to :func:`begin`: base64 of a pickle of the arguments.
+BEGIN = b"begin "
+#: Builds that nobody has asked for yet, by their folders.
+_begun: Dict[str, "Future[Built]"] = {}
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,10 @@ class Candidate:
     params: Mapping[str, str]
     values: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, trial: Trial, space: Space) -> Candidate:
+        return cls(trial.number, space.environment(trial.params), dict(trial.params))
+
 
 @dataclass(frozen=True)
 class Built:
@@ -121,7 +133,26 @@ def listing(recipe: Recipe, command: str) -> Any:
 
 # ------------------------------------------------------------------------------------------------ build
 def build(recipe: Recipe, candidate: Candidate) -> Built:
-    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is."""
+    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is, and
+    of one that this process has begun already the end is waited for."""
+    begun = _begun.pop(recipe.out(candidate.params), None)
+    return begun.result() if begun is not None else _build(recipe, candidate)
+
+
+def begin(recipe: Recipe, candidate: Candidate) -> None:
+    """Begin to build, beside whatever this process does, what it will be asked to :func:`build`."""
+    begun = _begun[recipe.out(candidate.params)] = Future()
+
+    def carry_on() -> None:
+        try:
+            begun.set_result(_build(recipe, candidate))
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asks for the build hears of it
+            begun.set_exception(error)
+
+    threading.Thread(target=carry_on, daemon=True).start()
+
+
+def _build(recipe: Recipe, candidate: Candidate) -> Built:
     started = time.monotonic()
     out = recipe.out(candidate.params)
     known = files.read_json(os.path.join(out, BUILT))

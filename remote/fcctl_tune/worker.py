@@ -1,5 +1,8 @@
 """``python -m fcctl_tune.worker ADDRESS --name gpu-0 --gpu 1``: one Dask worker, for as long as its stdin is open.
 
+It can be told late where the scheduler is, on stdin, so that its imports need not wait for that; and before it, what
+to build meanwhile.
+
 A worker has ``--cpu N`` slots in which trials are built, or one ``--gpu`` slot in which they are checked and timed, one
 at a time. It runs in a process of its own, below a :mod:`fcctl_tune.keeper`, and imports no library of the kernels:
 what trials do happens in processes that it starts.
@@ -9,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
+import pickle
+import queue
 import secrets
 import signal
 import sys
@@ -18,7 +24,7 @@ import threading
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote.text import one_line
-from fcctl_tune import dask_settings, keeper, process, roster, slot
+from fcctl_tune import dask_settings, keeper, process, roster, slot, tasks
 from fcctl_tune.cluster import resource
 from fcctl_tune.fleet import CONTROL
 
@@ -52,19 +58,30 @@ def main(argv: Optional[List[str]] = None) -> int:
     serving = os.environ.pop(slot.SERVING, None)
     if serving is not None:
         slot.Slot.begin(slot.Serving(**json.loads(serving)))
+    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(addresses,), daemon=True).start()
     with dask_settings.applied():
-        if options.address is None:  # told late, so that imports need not wait for the scheduler
-            options.address = sys.stdin.readline().strip()
+        if options.address is None:
+            options.address = addresses.get()
         if options.tls is not None and not os.path.exists(options.tls):
             options.tls = None
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
         return asyncio.run(_serve(options))
 
 
-def _end_with_stdin() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(0)  # what it was doing nobody waits for
+def _listen(addresses: queue.SimpleQueue[str]) -> None:
+    """What comes on stdin; the end of it is that of this process."""
+    heard = b""
+    while True:
+        said = os.read(0, 4096)
+        if not said:
+            os._exit(0)  # what it was doing nobody waits for
+        *lines, heard = (heard + said).split(b"\n")
+        for line in lines:
+            if line.startswith(tasks.BEGIN):
+                what = base64.b64decode(line[len(tasks.BEGIN) :])
+                tasks.begin(*pickle.loads(what))  # noqa: S301 - of who started this process
+            else:
+                addresses.put(line.decode())
 
 
 async def _serve(options: argparse.Namespace) -> int:

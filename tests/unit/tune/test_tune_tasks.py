@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from fcctl_tune import process, slot, tasks
+from fcctl_tune.cluster import Host
+from fcctl_tune.crew import Crew
+from fcctl_tune.devices import Device
 from fcctl_tune.errors import SpecError
 from fcctl_tune.slot import Slot, Timing
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Failed, Recipe
+from tests.support.living import is_running
+from tests.support.waiting import wait_for
 
+REMOTE = Path(tasks.__file__).resolve().parents[1]
 BENCH = 'echo "{\\"us\\": $US}" > $TUNE_OUT/b.json'
 PTXAS = """ptxas info    : Compiling entry function 'f' for 'sm_89'
 ptxas info    : Function properties for f
@@ -64,6 +70,42 @@ def test_a_configuration_is_built_once_and_another_elsewhere(tmp_path: Path) -> 
     assert lines(Path(made.out(one.params)) / "built") == 1
     assert not tasks.build(made, other).cached
     assert made.out(one.params) != made.out(other.params)
+
+
+def test_a_build_that_has_begun_is_waited_for_and_not_begun_again(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    made = recipe(tmp_path, build=f"echo x >> $TUNE_OUT/built; until [ -e {gate} ]; do sleep 0.02; done; [ $P = 1 ]")
+    one, other = candidate(made), candidate(made, p=2)
+    for begun in (one, other):
+        tasks.begin(made, begun)
+    gate.touch()
+    built = tasks.build(made, one)
+    assert (built.state, built.cached) == ("", False)
+    assert tasks.build(made, one).cached
+    assert tasks.build(made, other).state == "build_failed"
+    assert tasks.build(made, other).state == "build_failed"  # begun anew: what failed may have been the machine's fault
+    assert [lines(Path(made.out(b.params)) / "built") for b in (one, other)] == [1, 1]
+
+
+def test_what_a_build_that_has_begun_could_not_do_is_heard_by_who_asks_for_it(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    (tmp_path / "work/builds").write_text("no folder")
+    tasks.begin(made, candidate(made))
+    with pytest.raises(OSError, match="builds"):
+        tasks.build(made, candidate(made))
+
+
+def test_a_worker_builds_before_it_hears_where_the_scheduler_is_and_ends_with_its_stdin(tmp_path: Path) -> None:
+    crew = Crew(Host("", 1, (Device("gpu-0", "cpu"),)), str(tmp_path / "crew"), env={"PYTHONPATH": str(REMOTE)})
+    made = recipe(tmp_path, build="echo $$ > $TUNE_OUT/pid; sleep 60")
+    crew.launch()
+    try:
+        crew.begin(made, candidate(made))
+        began = Path(made.out(candidate(made).params)) / "pid"
+        wait_for(lambda: began.exists() and began.read_text().strip())
+    finally:
+        crew.end()
+    assert not is_running(int(began.read_text()))
 
 
 def test_builds_let_timings_and_the_build_of_the_default_go_first(
