@@ -12,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from fcctl_remote import files
 from fcctl_tune import books, devices, search, tasks, workplace
@@ -89,11 +89,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _load() -> None:
-    """Import, while another process lists the space, what takes long; whoever needs it says what is missing."""
-    with contextlib.suppress(ImportError):
-        import distributed  # noqa: F401
-        import optuna  # noqa: F401
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Within: what takes long is imported beside, while other processes list the space. Whoever needs it says what is
+    missing."""
+
+    def load() -> None:
+        with contextlib.suppress(ImportError):
+            import distributed  # noqa: F401
+            import optuna  # noqa: F401
+
+    meanwhile = threading.Thread(target=load, daemon=True)
+    meanwhile.start()
+    try:
+        yield
+    finally:
+        meanwhile.join()  # two threads at the same imports may meet half-made modules
 
 
 class Run:
@@ -127,10 +138,10 @@ class Run:
             cluster = ending.enter_context(self._cluster(spec))
             if self.options.scheduler:
                 cluster.ready()
-            spec = self._with_space(spec, cluster)
-            recipe = self._recipe(spec)
-            space = spec.known_space
-            cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
+            with _loading():
+                spec = self._with_space(spec, cluster)
+                recipe, space = self._recipe(spec), spec.known_space
+                cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             if not self.options.scheduler:
                 cluster.ready()  # meanwhile its workers imported
@@ -159,12 +170,7 @@ class Run:
             if self.options.scheduler:
                 spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
             else:
-                meanwhile = threading.Thread(target=_load, daemon=True)
-                meanwhile.start()
-                try:
-                    spec = spec.with_space(tasks.listing(recipe, command))
-                finally:
-                    meanwhile.join()  # two threads at the same imports may meet half-made modules
+                spec = spec.with_space(tasks.listing(recipe, command))
         files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
         return spec
 
