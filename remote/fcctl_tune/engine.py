@@ -239,11 +239,12 @@ class Engine:
         self.pace.built(built.seconds, usable=not built.state)
         if built.state:
             self._tell(flight, built.state, built.reason)
-        elif not station.is_ready:
-            flight.is_early = True
-            station.held.append(flight)
-        else:
+            return
+        flight.is_early = station.is_early
+        if station.is_ready:
             self._time(station, flight)
+        else:
+            station.held.append(flight)
 
     def _default_built(self, station: Station, built: Built) -> None:
         works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with

@@ -27,7 +27,7 @@ class Flight:
     worker: str = ""
     is_timed: bool = False  # it is built, and checked or timed now
     is_checked: bool = False  # on this host
-    is_early: bool = False  # it was built before anything could be timed there
+    is_early: bool = False  # it was built before all of the host's GPUs could time it
     lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
     seconds: Dict[str, float] = field(default_factory=dict)
 
@@ -58,6 +58,11 @@ class Station:
         return bool(self.held) or any(f.is_trial for f in self.flights.values())
 
     @property
+    def is_early(self) -> bool:
+        """Whether what is built now waits for more than its turn: for the default, or for a GPU that is still met."""
+        return not self.is_ready or any(flight.purpose == WARM for flight in self.flights.values())
+
+    @property
     def in_timing(self) -> List[str]:
         """Calls that a GPU has, or waits for."""
         return [call for call, flight in self.flights.items() if flight.is_timed]
@@ -68,12 +73,12 @@ class Station:
         return len(self.in_timing) >= AHEAD * len(self.host.devices)
 
     def room(self, pace: Pace, *, learns: bool) -> float:
-        """Which share of the trials that are to be under way here are not. As many again may be built before anything
-        can be timed, and any number for a search that ``learns`` nothing from what is; builders do not wait until
-        these are."""
+        """Which share of the trials that are to be under way here are not. As many again may be built early, and any
+        number for a search that ``learns`` nothing from what is timed; builders do not wait until these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         busy = sum(not flight.is_early for flight in self.flights.values())
-        return (due - busy - (max(0, len(self.held) - due) if learns else 0)) / due
+        early = len(self.held) + len(self.flights) - busy
+        return (due - busy - (max(0, early - due) if learns else 0)) / due
 
 
 def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Optional[Station]:

@@ -39,7 +39,7 @@ DEFAULT = 0
 @dataclass(frozen=True)
 class Work:
     """Seconds. Of a build on average, with a lognormal spread, and the default's; of a check, of one repeat, and what a
-    timing takes besides these; and the share of builds of which nothing comes."""
+    timing takes besides these; until a GPU is met; and the share of builds of which nothing comes."""
 
     build: float
     check: float
@@ -47,11 +47,12 @@ class Work:
     default_build: float = 0.0
     wasted: float = 0.0
     besides: float = 0.0
+    meeting: float = 0.5
 
     def of(self, argument: Any, rng: random.Random) -> tuple[float, Any]:
         """How long it takes, and what comes of it."""
         if isinstance(argument, int):
-            return 0.5, Timed()
+            return self.meeting, Timed()
         if isinstance(argument, Timing):
             p = int(argument.candidate.values["P"])
             check, bench = self.check * argument.check, self.besides + self.repeat * argument.repeats
@@ -121,10 +122,12 @@ class Workshop:
 
 
 #: A search of a flagship's tilings as one was seen on an H200, and another whose timings are as much preparation as
-#: repeats; one whose builds are cheap, but for the default's; what is cached; what is slow to time; both alike.
+#: repeats; one whose builds are cheap, but for the default's; one whose GPU is met late; what is cached; what is slow
+#: to time; both alike.
 TILINGS = Work(build=2.2, default_build=4.4, check=0.007, repeat=0.0027, wasted=0.13)
 PREPARED = Work(build=1.7, default_build=3.5, check=0.007, repeat=0.0003, wasted=0.19, besides=0.02)
 APART = Work(build=0.85, default_build=3.2, check=0.008, repeat=0.0005, wasted=0.17, besides=0.006)
+MET_LATE = Work(build=0.7, default_build=0.8, check=0.008, repeat=0.0005, wasted=0.17, besides=0.006, meeting=2.0)
 CACHED = Work(build=0.06, check=0.007, repeat=0.0027)
 SLOW_TO_TIME = Work(build=1.0, check=0.3, repeat=0.02)
 ALIKE = Work(build=1.5, check=0.02, repeat=0.008)
@@ -170,7 +173,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     return carry_out
 
 
-@pytest.mark.parametrize("work", [TILINGS, PREPARED, APART])
+@pytest.mark.parametrize("work", [TILINGS, PREPARED, APART, MET_LATE])
 def test_builders_do_not_wait_for_a_gpu_that_measures_longer(search: Search, work: Work) -> None:
     cost, workshop = search(work)
     assert workshop.busy["cpu"] / (BUILDERS * cost["wall_s"]) > 0.9
@@ -183,7 +186,7 @@ def test_a_gpu_that_is_slower_than_builders_never_waits(search: Search, work: Wo
     assert cost["gpu_timed_share"] > 0.9
 
 
-@pytest.mark.parametrize("work", [TILINGS, PREPARED, APART, CACHED, SLOW_TO_TIME, ALIKE])
+@pytest.mark.parametrize("work", [TILINGS, PREPARED, APART, MET_LATE, CACHED, SLOW_TO_TIME, ALIKE])
 def test_more_gpus_with_their_builders_end_it_sooner_in_proportion(search: Search, work: Work) -> None:
     one, two, four = (search(work, gpus)[0]["wall_s"] for gpus in (1, 2, 4))
     assert one / two > 1.8
