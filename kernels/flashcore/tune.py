@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
@@ -325,9 +326,25 @@ def _flat(error: BaseException) -> str:
     return text if isinstance(error, FlashcoreError) else f"{type(error).__name__}: {text}"
 
 
-def serve(service: Service, requests: BinaryIO, replies: BinaryIO) -> None:
+def heard(stream: BinaryIO, meet: Callable[[], Any] | None = None) -> Iterator[bytes]:
+    """The lines of ``stream``, read as soon as they come: before one that lets this process warm up, it shall ``meet``
+    the GPU, even while PyTorch is still imported."""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in iter(stream.readline, b""):
+            if meet is not None and b'"warm"' in line:
+                meet()
+            lines.put(line)
+        lines.put(b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(lines.get, b"")
+
+
+def serve(service: Service, requests: Iterable[bytes], replies: BinaryIO) -> None:
     """Answer until ``requests`` ends."""
-    for line in iter(requests.readline, b""):
+    for line in requests:
         try:
             request = json.loads(line)
         except ValueError:
@@ -344,7 +361,14 @@ def own_stdout() -> BinaryIO:
     return replies
 
 
-def run(variant: Variant, how: str, fixed: Mapping[str, int], mode: str | None, out: Callable[[], Any]) -> int:
+def run(
+    variant: Variant,
+    how: str,
+    fixed: Mapping[str, int],
+    mode: str | None,
+    out: Callable[[], Any],
+    requests: Iterable[bytes] = (),
+) -> int:
     """``how`` is space, build or serve; ``out`` gives the folder for the build's documents."""
     if how == "space":
         print(json.dumps(space(variant, fixed)))
@@ -355,5 +379,5 @@ def run(variant: Variant, how: str, fixed: Mapping[str, int], mode: str | None, 
         print(build.save(built, folder))
     else:
         replies = own_stdout()
-        serve(Service(variant, mode), sys.stdin.buffer, replies)
+        serve(Service(variant, mode), requests, replies)
     return 0

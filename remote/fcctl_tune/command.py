@@ -138,10 +138,12 @@ class Run:
             cluster = ending.enter_context(self._cluster(spec))
             if self.options.scheduler:
                 cluster.ready()
+            source = self._source()
             with _loading():
                 spec = self._with_space(spec, cluster)
-                recipe, space = self._recipe(spec), spec.known_space
+                recipe, space = Recipe.of(spec, self.cwd, self.work, source), spec.known_space
                 cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
+                self._describe(cluster)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
             if not self.options.scheduler:
                 cluster.ready()  # meanwhile its workers imported
@@ -178,7 +180,6 @@ class Run:
         study = engine.study
         kept = books.Books(study, self.out, self.document, say, self.about)
         engine.told = kept.told
-        self._describe(engine.cluster)
         self._account(engine)
         try:
             self._announce(study, engine.cluster)
@@ -237,10 +238,9 @@ class Run:
     def _study(self, spec: Spec, strategy: str, path: str) -> Study:
         return Study(path, spec, strategy, self.options.seed)
 
-    def _recipe(self, spec: Spec) -> Recipe:
+    def _source(self) -> str:
         skip = (self.out, self.work, os.environ.get("FCCTL_OUT", ""))
-        source = tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
-        return Recipe.of(spec, self.cwd, self.work, source)
+        return tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
 
     @property
     def _seed(self) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,20 @@ def test_lines_that_are_no_requests_are_answered(service: Service) -> None:
     assert [(r["id"], r["ok"]) for r in found] == [(None, False), (None, False), (3, False), (4, True)]
     with pytest.raises(UsageError, match="no way to time"):
         Service(TOY, "hot")
+
+
+def test_a_gpu_is_met_as_soon_as_it_is_to_be_and_by_no_standby() -> None:
+    said, met = os.pipe(), threading.Event()
+    with open(said[0], "rb") as requests, open(said[1], "wb", buffering=0) as asked:
+        lines = tune.heard(requests, met.set)
+        asked.write(b'{"id": 1, "op": "ready"}\n')
+        assert b"ready" in next(lines)
+        assert not met.is_set()
+        asked.write(b'{"id": 2, "op": "warm", "cases": []}\n')
+        assert met.wait(60)  # though nobody has taken the line yet
+        assert b"warm" in next(lines)
+        asked.close()
+        assert list(lines) == []
 
 
 def test_the_command_speaks_json_lines_and_nothing_else_on_stdout(cache: Path) -> None:
