@@ -14,6 +14,7 @@ class Effort:
     gpus: int = 0
     began: float = field(default_factory=time.monotonic)
     first_build: Optional[float] = None  # when there was something to time
+    first_gpu: Optional[float] = None  # and a GPU that was met
     last_timed: Optional[float] = None
     build_s: float = 0.0
     built: int = 0
@@ -26,15 +27,21 @@ class Effort:
     _since: Optional[float] = None
 
     def have(self, gpus: int) -> None:
-        """So many GPUs are there from now on."""
+        """So many GPUs are there from now on: a trial could be timed on them."""
         if gpus != self.gpus:
             self._until(time.monotonic())
             self.gpus = gpus
+        self._begins()
 
     def build_ended(self) -> None:
         """Something can be timed."""
         if self.first_build is None:
             self.first_build = self._since = time.monotonic()
+        self._begins()
+
+    def _begins(self) -> None:
+        if self.first_gpu is None and self.first_build is not None and self.gpus:
+            self.first_gpu = time.monotonic()
 
     def timing_ended(self, seconds: float) -> None:
         self.timed_s += seconds
@@ -49,10 +56,11 @@ class Effort:
 
     def as_dict(self) -> Dict[str, Any]:
         """``gpu_timed_share``: of the time that GPUs were there, from the first build to the last timing, in which they
-        checked or timed."""
+        checked or timed. ``until_timing_s``: until a trial could be timed."""
         wall = (self.ended or time.monotonic()) - self.began
         return {
             "wall_s": round(wall, 3),
+            "until_timing_s": None if self.first_gpu is None else round(self.first_gpu - self.began, 3),
             "gpu_timed_share": round(self.timed_s / self._there_s, 4) if self._there_s > 0 else None,
             "trials_per_minute": round(60.0 * self.trials / wall, 2) if wall > 0 else None,
             "compile_s": round(self.build_s, 3),

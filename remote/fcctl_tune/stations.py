@@ -58,9 +58,14 @@ class Station:
         return bool(self.held) or any(f.is_trial for f in self.flights.values())
 
     @property
+    def gpus(self) -> int:
+        """Those that were met."""
+        return len(self.host.devices) - sum(flight.purpose == WARM for flight in self.flights.values())
+
+    @property
     def is_early(self) -> bool:
         """Whether what is built now waits for more than its turn: for the default, or for a GPU that is still met."""
-        return not self.is_ready or any(flight.purpose == WARM for flight in self.flights.values())
+        return not self.is_ready or self.gpus < len(self.host.devices)
 
     @property
     def in_timing(self) -> List[str]:
