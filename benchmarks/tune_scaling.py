@@ -7,6 +7,7 @@ do not depend on what was found, so that each count has the same trials. Each GP
 processors (``--processors``, by default an even share of the machine's), as the GPUs of a cloud's machines do: whole
 cores, so that a search on few GPUs has no core to itself that a search on all of them must share. A machine's own speed
 changes from minute to minute: ``--rounds`` go through the counts so many times, and the median of their ratios counts.
+A small search on all GPUs comes first, and does not count: it is the one that reads everything from a cold disk.
 The more processors of a machine work, the slower is each: with ``--busy`` all of them do all the time, since the GPUs
 that a count leaves have searches of their own. So the first says what a machine's second GPU brings, the other what
 becomes of a GPU and its processors in a search on many.
@@ -46,6 +47,8 @@ from flashcore import toolchain  # noqa: E402
 #: So many times one GPU's trials a minute are due.
 TARGETS = {2: 1.8, 4: 3.4}
 COLUMNS = ("GPUs", "processors", "wall s", "compilers s", "timing span s", "timed share", "trials/min", "times", "due")
+#: Trials of the search that does not count.
+WARM_UP = 4
 #: Of a file of a search, what only the controller reads.
 CONTROLLERS = ("variants", "adopt", "env")
 
@@ -60,7 +63,7 @@ class Bench:
     arguments: Sequence[str]
     processors: int  # for each GPU
 
-    def search(self, gpus: Sequence[devices.Device], first: int, out: Path, work: Path) -> dict[str, Any]:
+    def search(self, gpus: Sequence[devices.Device], first: int, out: Path, work: Path, *more: str) -> dict[str, Any]:
         """The ``tuning`` document of a search on ``gpus``, the machine's from the ``first`` on, with ``command_s``.
 
         Raises:
@@ -73,7 +76,7 @@ class Bench:
         env = {**self.env, "CUDA_VISIBLE_DEVICES": visible, "FLASHCORE_CACHE": str(work / "cache")}
         started = time.monotonic()
         done = subprocess.run(
-            [*argv, "--strategy", "random", "--no-final", *self.arguments],
+            [*argv, "--strategy", "random", "--no-final", *self.arguments, *more],
             cwd=self.cwd,
             env=env,
             stdout=sys.stderr,
@@ -145,6 +148,8 @@ def measure(
         print(f"{what}, {len(efforts)} x {count} GPUs: {effort}", file=sys.stderr)
         return {**documents[0], "effort": effort}
 
+    with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
+        bench.search(found[: max(counts)], 0, Path(name) / "out", Path(name) / "work", "--trials", str(WARM_UP))
     for n in range(rounds):
         with tempfile.TemporaryDirectory(prefix="fcctl-scaling-") as name:
             folder = Path(name)
