@@ -1,0 +1,133 @@
+"""How much sooner a search ends on more GPUs, where neither compilers nor GPUs slow each other down.
+
+    python benchmarks/tune_asleep.py [--gpus 1,2,4] [--trials 384] [--slow 5]
+
+The true search with its processes, Dask's among them, on any machine with two cores: what compiles and what times only
+sleeps, as long as FlashCore's flagship takes on an H200 with 16 processors (:data:`HERE`), ``--slow`` times over, since
+what the search itself does shares these cores. ``tune_scaling.py`` measures GPUs and processors as they are; this one
+says what of a ratio is the search's. Exit code 1 as there. About three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "remote"), str(ROOT / "kernels")]
+
+from benchmarks.figures import machine  # noqa: E402
+from benchmarks.tune_scaling import row, table, verdict  # noqa: E402
+
+#: For each GPU.
+PROCESSORS = 16
+#: Seconds, as measured on 2026-11-22 with nvcc 13.0 and torch 2.11. What is left of the default's build, and until
+#: PyTorch is there and a GPU met, when the search begins (both begin before it); a trial's build, and the spread of its
+#: logarithm; a check, a timing besides its repeats, and each of these.
+HERE = {
+    "default": 1.5, "load": 1.5, "meet": 0.4, "build": 0.73, "spread": 0.15,
+    "check": 0.008, "besides": 0.006, "repeat": 0.0005,
+}  # fmt: skip
+#: Of so many configurations one breaks a gate.
+WASTED = 6
+
+SERVE = """
+import json, random, sys, time
+took = json.loads(sys.argv[1])
+time.sleep(took["load"])
+for line in sys.stdin:
+    request = json.loads(line)
+    reply = {"id": request["id"], "ok": True}
+    if request["op"] == "warm":
+        time.sleep(took["meet"])
+    elif request["op"] == "check":
+        time.sleep(took["check"])
+    elif request["op"] == "bench":
+        own, repeats = int(request["params"]["P"]), request["repeats"]
+        time.sleep(took["besides"] + took["repeat"] * repeats)
+        value = 1.0 if own == 0 else 1.0 + random.Random(own).random()
+        reply["samples"] = [value * (1 + random.random() / 1000) for _ in range(repeats)]
+    print(json.dumps(reply), flush=True)
+"""
+BUILD = f"""
+import json, math, os, random, sys, time
+took, own = json.loads(sys.argv[1]), int(os.environ["P"])
+time.sleep(took["default"] if own == 0 else took["build"] * math.exp(random.Random(own).gauss(0, took["spread"])))
+sys.exit(own % {WASTED} == {WASTED} - 1)
+"""
+SMI = "#!/bin/sh\n" + "\n".join(f"echo 'GPU {n}: GPU asleep (UUID: GPU-{n}asleep)'" for n in range(16)) + "\n"
+SEARCH = """
+import sys
+from fcctl_tune import process
+process.processors = lambda: {processors}
+from fcctl_tune.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def spec(trials: int, slow: float) -> dict[str, Any]:
+    took = json.dumps({name: value if name == "spread" else value * slow for name, value in HERE.items()})
+
+    def command(text: str) -> str:
+        return "exec " + shlex.join([sys.executable, "-S", "-c", text, took])
+
+    return {
+        "tune": "asleep", "parameters": {"P": list(range(trials))}, "build": command(BUILD), "serve": command(SERVE),
+        "metric": {"unit": "us"}, "cases": ["a"], "trials": trials,
+        "timeouts": {"build": 120, "check": 60, "bench": 60},
+    }  # fmt: skip
+
+
+def search(folder: Path, gpus: int) -> dict[str, Any]:
+    """The ``tuning`` document. Raises: subprocess.CalledProcessError."""
+    out = folder / str(gpus)
+    python = [sys.executable, "-c", SEARCH.format(processors=PROCESSORS * gpus)]
+    argv = ["run", str(folder / "spec.json"), "--out", str(out), "--work", str(out / "work")]
+    subprocess.run(
+        [*python, *argv, "--strategy", "random", "--no-final"],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join([str(folder / "bin"), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT / "remote"),
+            "CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{n}asleep" for n in range(gpus)),
+        },
+        stdout=sys.stderr,
+        check=True,
+    )
+    document: dict[str, Any] = json.loads((out / "tuning.json").read_bytes())
+    return document
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", default="1,2,4", help="counts to compare; the first is what the others are times of")
+    parser.add_argument("--trials", type=int, default=384)
+    parser.add_argument("--slow", type=float, default=5.0, help="so many times as slow as compilers and GPUs are")
+    options = parser.parse_args()
+    counts = [int(count) for count in options.gpus.split(",")]
+    with tempfile.TemporaryDirectory(prefix="fcctl-asleep-") as name:
+        folder = Path(name)
+        (folder / "bin").mkdir()
+        smi = folder / "bin/nvidia-smi"
+        smi.write_text(SMI)
+        smi.chmod(0o755)
+        (folder / "spec.json").write_text(json.dumps(spec(options.trials, options.slow)))
+        found = [search(folder, count) for count in counts]
+    rates = [document["effort"]["trials_per_minute"] for document in found]
+    rows = [row(n, PROCESSORS * n, document, rates[0]) for n, document in zip(counts, found, strict=True)]
+    print(f"{machine()}; {options.trials} trials, asleep, {options.slow:g} times as slow\n{table(rows)}")
+    line, is_short = verdict("what the search leaves of it", counts, [rates])
+    print(line)
+    return int(is_short)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
