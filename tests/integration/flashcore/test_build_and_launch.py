@@ -162,12 +162,12 @@ def test_a_source_that_needs_what_is_left_out_builds_with_all_of_the_headers(
 
 
 def device_code(
-    variant: registry.Variant, settings: dict[str, int], folder: Path
+    variant: registry.Variant, settings: dict[str, int], folder: Path, arch: str = "89"
 ) -> tuple[str, str, list[dict[str, int]]]:
-    """Label, variant and what ptxas says of each kernel for sm_89."""
+    """Label, variant and what ptxas says of each kernel."""
     configuration = variant.configure(settings)
     label = variant.label(configuration)
-    command = [w for w in building._command(variant, configuration, False, ["89"], True) if w != "-shared"]
+    command = [w for w in building._command(variant, configuration, False, [arch], True) if w != "-shared"]
     output = folder / f"{building.slug(label)}.cubin"
     argv = [*command, "-cubin", f"-I{registry.CSRC}", str(variant.source), "-o", str(output)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -230,6 +230,7 @@ FLAGSHIP = registry.VARIANTS["flagship"]
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
 TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
 HOSTS, OWN = f"-DPART={registry.COMMON}", apart.ALONE
+GROUPED_TILING = {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "PIPELINED": 1, "SHARED_Q": 1}
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
@@ -272,13 +273,14 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
 
 
 @needs_nvcc
+@pytest.mark.parametrize(("tiling", "arch"), [(OTHER_TILING, "89"), (GROUPED_TILING, "90a")], ids=["sm_89", "sm_90a"])
 def test_a_kernel_is_the_same_to_the_byte_as_in_a_library_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiling: dict[str, int], arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
-    built = build(FLAGSHIP, OTHER_TILING, archs="89")
+    built = build(FLAGSHIP, tiling, archs=arch)
     assert built.code is not None
-    device_code(FLAGSHIP, OTHER_TILING, tmp_path)  # of the source as a whole
+    device_code(FLAGSHIP, tiling, tmp_path, arch)  # of the source as a whole, with all of CUDA's headers
     (whole,) = tmp_path.glob("*.cubin")
     assert machine_code(built.code.file) == machine_code(whole)
 
