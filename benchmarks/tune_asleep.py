@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -50,7 +51,7 @@ for line in sys.stdin:
     elif request["op"] == "check":
         time.sleep(took["check"])
     elif request["op"] == "bench":
-        own, repeats = int(request["params"]["P"]), request["repeats"]
+        own, repeats = 32 * request["params"]["HIGH"] + request["params"]["LOW"], request["repeats"]
         time.sleep(took["besides"] + took["repeat"] * repeats)
         value = 1.0 if own == 0 else 1.0 + random.Random(own).random()
         reply["samples"] = [value * (1 + random.random() / 1000) for _ in range(repeats)]
@@ -58,7 +59,7 @@ for line in sys.stdin:
 """
 BUILD = f"""
 import json, math, os, random, sys, time
-took, own = json.loads(sys.argv[1]), int(os.environ["P"])
+took, own = json.loads(sys.argv[1]), 32 * int(os.environ["HIGH"]) + int(os.environ["LOW"])
 time.sleep(took["default"] if own == 0 else took["build"] * math.exp(random.Random(own).gauss(0, took["spread"])))
 sys.exit(own % {WASTED} == {WASTED} - 1)
 """
@@ -79,18 +80,18 @@ def spec(trials: int, slow: float) -> dict[str, Any]:
         return "exec " + shlex.join([sys.executable, "-S", "-c", text, took])
 
     return {
-        "tune": "asleep", "parameters": {"P": list(range(trials))}, "build": command(BUILD), "serve": command(SERVE),
-        "metric": {"unit": "us"}, "cases": ["a"], "trials": trials,
+        "tune": "asleep", "parameters": {"HIGH": list(range(math.ceil(trials / 32))), "LOW": list(range(32))},
+        "build": command(BUILD), "serve": command(SERVE), "metric": {"unit": "us"}, "cases": ["a"], "trials": trials,
         "timeouts": {"build": 120, "check": 60, "bench": 60},
     }  # fmt: skip
 
 
 def search(folder: Path, gpus: int) -> dict[str, Any]:
-    """The ``tuning`` document. Raises: subprocess.CalledProcessError."""
+    """The ``tuning`` document. Raises: SystemExit: it failed."""
     out = folder / str(gpus)
     python = [sys.executable, "-c", SEARCH.format(processors=PROCESSORS * gpus)]
     argv = ["run", str(folder / "spec.json"), "--out", str(out), "--work", str(out / "work")]
-    subprocess.run(
+    done = subprocess.run(
         [*python, *argv, "--strategy", "random", "--no-final"],
         cwd=folder,
         env={
@@ -100,8 +101,10 @@ def search(folder: Path, gpus: int) -> dict[str, Any]:
             "CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{n}asleep" for n in range(gpus)),
         },
         stdout=sys.stderr,
-        check=True,
+        check=False,
     )
+    if done.returncode != 0:
+        raise SystemExit(f"the search on {gpus} GPUs ended with exit code {done.returncode}")
     document: dict[str, Any] = json.loads((out / "tuning.json").read_bytes())
     return document
 
