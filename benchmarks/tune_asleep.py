@@ -29,9 +29,10 @@ from benchmarks.tune_scaling import row, table, verdict  # noqa: E402
 
 #: For each GPU.
 PROCESSORS = 16
-#: Seconds, as measured on 2026-11-22 with nvcc 13.0 and torch 2.11. What is left of the default's build, and until
-#: PyTorch is there and a GPU met, when the search begins (both begin before it); a trial's build, and the spread of its
-#: logarithm; a check, a timing besides its repeats, and each of these.
+#: Seconds. Chosen, so that a trial can be timed about as late as was measured (1.4 to 2.3 s): what is left of the
+#: default's build, and until PyTorch is there and a GPU met, when the search begins; and the spread of a build's
+#: logarithm. As measured on 2026-11-22 with nvcc 13.0 and torch 2.11, rounded: a trial's build on average, a check, a
+#: timing besides its repeats, and each of these.
 HERE = {
     "default": 1.5, "load": 1.5, "meet": 0.4, "build": 0.73, "spread": 0.15,
     "check": 0.008, "besides": 0.006, "repeat": 0.0005,

@@ -14,7 +14,7 @@ class Effort:
     gpus: int = 0
     began: float = field(default_factory=time.monotonic)
     first_build: Optional[float] = None  # when there was something to time
-    first_gpu: Optional[float] = None  # and a GPU that was met
+    first_timing: Optional[float] = None  # when a trial could be timed: a GPU was met, too
     last_timed: Optional[float] = None
     build_s: float = 0.0
     built: int = 0
@@ -27,21 +27,20 @@ class Effort:
     _since: Optional[float] = None
 
     def have(self, gpus: int) -> None:
-        """So many GPUs are there from now on: a trial could be timed on them."""
+        """So many GPUs are there from now on."""
         if gpus != self.gpus:
             self._until(time.monotonic())
             self.gpus = gpus
-        self._begins()
 
     def build_ended(self) -> None:
         """Something can be timed."""
         if self.first_build is None:
             self.first_build = self._since = time.monotonic()
-        self._begins()
 
-    def _begins(self) -> None:
-        if self.first_gpu is None and self.first_build is not None and self.gpus:
-            self.first_gpu = time.monotonic()
+    def timing_begins(self) -> None:
+        """It can be, on a GPU that was met."""
+        if self.first_timing is None:
+            self.first_timing = time.monotonic()
 
     def timing_ended(self, seconds: float) -> None:
         self.timed_s += seconds
@@ -60,7 +59,7 @@ class Effort:
         wall = (self.ended or time.monotonic()) - self.began
         return {
             "wall_s": round(wall, 3),
-            "until_timing_s": None if self.first_gpu is None else round(self.first_gpu - self.began, 3),
+            "until_timing_s": None if self.first_timing is None else round(self.first_timing - self.began, 3),
             "gpu_timed_share": round(self.timed_s / self._there_s, 4) if self._there_s > 0 else None,
             "trials_per_minute": round(60.0 * self.trials / wall, 2) if wall > 0 else None,
             "compile_s": round(self.build_s, 3),

@@ -120,7 +120,9 @@ class Engine:
                 self._stations[key].host = self.seen[host.name] = host
             else:
                 self._arrived(Station(host))
-        self.effort.have(sum(station.gpus for station in self._stations.values()))
+        self.effort.have(sum(len(host.devices) for host in here.values()))
+        if any(station.is_ready and station.gpus for station in self._stations.values()):
+            self.effort.timing_begins()
 
     def _arrived(self, station: Station) -> None:
         """The default is built first of all, since every value is a ratio to its time; trial 0, if it is still to come,

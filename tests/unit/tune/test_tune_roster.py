@@ -238,11 +238,12 @@ def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.Monk
     now = [0.0]
     monkeypatch.setattr(efforts, "time", SimpleNamespace(monotonic=lambda: now[0]))
     effort = Effort(began=0.0)
-    now[0] = 5.0
+    effort.have(1)
+    now[0] = 10.0
     effort.build_ended()
     assert effort.as_dict()["until_timing_s"] is None
-    now[0] = 10.0
-    effort.have(1)  # it was met
+    now[0] = 15.0
+    effort.timing_begins()  # the GPU was met late, which its share shows
     now[0] = 20.0
     effort.timing_ended(5.0)  # half of ten seconds
     effort.have(3)
@@ -252,5 +253,5 @@ def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.Monk
     effort.have(1)  # since the last timing nobody waited for a GPU
     effort.ended = 50.0
     assert effort.as_dict()["gpu_timed_share"] == 0.5
-    assert effort.as_dict()["until_timing_s"] == 10.0
+    assert effort.as_dict()["until_timing_s"] == 15.0
     assert effort.as_dict()["wall_s"] == 50.0
