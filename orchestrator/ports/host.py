@@ -68,6 +68,9 @@ class HostSession(Protocol):
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         """Add a piece of a bundle; without ``data``, ask how much of it is there."""
 
+    def warm(self, env: Mapping[str, str]) -> None:
+        """Let the host load what steps with ``env`` take long to load, if it was just started. Waits for nothing."""
+
     def submit(self, plan: wire.RunPlan) -> wire.Submitted: ...
 
     def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]: ...

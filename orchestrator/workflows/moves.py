@@ -22,7 +22,7 @@ from orchestrator.workflows.collect import Collection, collect
 from orchestrator.workflows.follow import follow
 from orchestrator.workflows.lease import Armed, arm, disarm
 from orchestrator.workflows.link import Link
-from orchestrator.workflows.sync import send_bundles, send_source
+from orchestrator.workflows.sync import send_bundles, send_source, warm_up
 from orchestrator.workflows.tell import tell
 from orchestrator.workflows.tidy import make_room, tidy_host
 from orchestrator.workflows.waking import Waking
@@ -118,6 +118,7 @@ class Moves:
     def _sync(self) -> None:
         self._arm()
         self.log("sync", tree_sha256=self.saved.source.tree_sha256)
+        warm_up(self.link, self.saved.plan)
         send_bundles(self.link, self.saved.plan, self.services.bundles, self.services.observer)
         if self.saved.plan.resume_from is not None:
             return  # the source is there, in the working folder of the run that this one goes on with

@@ -49,6 +49,13 @@ def _by(how: str) -> str:
     return "" if how == "inline" else f" by {how}"
 
 
+def warm_up(link: Link, plan: wire.RunPlan) -> None:
+    """If steps of ``plan`` use the machine's Python with torch: it may load that while the source is on its way."""
+    asked = [text for step in plan.steps for text in (step.run, step.tune.spec if step.tune is not None else "")]
+    if any("FCCTL_PYTHON" in text for text in asked):
+        link.call(lambda s: s.warm(plan.env))
+
+
 def send_bundles(link: Link, plan: wire.RunPlan, bundles: Bundles, observer: Observer) -> None:
     """Bring the libraries that steps of ``plan`` run on to the host, as far as it does not have them.
 

@@ -4,6 +4,7 @@ agent                    answer the controller's calls on stdin and stdout
 supervise RUN            carry out a run (window ``run`` of its tmux session)
 telemetry RUN            measure beside a run (window ``gpu``)
 receive WORKSPACE        unpack a tar stream from stdin into a workspace's tree
+warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
 version                  print the wire's version and this program's sha256
@@ -47,6 +48,7 @@ class Program:
             "supervise": self.supervise,
             "telemetry": self.telemetry,
             "receive": self.receive,
+            "warm": self.warm,
             "probe": self.probe,
             "read": self.read,
             "version": self.version,
@@ -97,6 +99,13 @@ class Program:
 
         self.layout.ensure()
         return receive.main(self.layout, words[0])
+
+    def warm(self, words: List[str]) -> int:
+        if words:
+            return _usage("warm takes no arguments")
+        from fcctl_remote.warm import warm
+
+        return warm(self.layout)
 
     def probe(self, words: List[str]) -> int:
         from fcctl_remote import probe

@@ -36,6 +36,7 @@ class Calls:
             "lease": self.lease,
             "probe": self.probe,
             "bundle": self.bundle,
+            "warm": self.warm,
         }
 
     def hello(self, _params: Params, _blob: bytes) -> Answer:
@@ -182,11 +183,17 @@ class Calls:
         self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
+    def warm(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote import warm
+
+        self.layout.ensure()
+        warm.begin(self.layout, self.runner, _environment(params))
+        return {}, b""
+
     def probe(self, params: Params, _blob: bytes) -> Answer:
         from fcctl_remote import probe
 
-        given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
-        document = probe.collect({**os.environ, **given})
+        document = probe.collect({**os.environ, **_environment(params)})
         code = {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
         return {"document": document, "text": probe.render(document), "exit_code": code}, b""
 
@@ -208,6 +215,10 @@ def _text(params: Params, name: str) -> str:
     if not isinstance(value, str):
         raise Refusal("bad_request", "%s must be text" % name)
     return value
+
+
+def _environment(params: Params) -> Dict[str, str]:
+    return {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
 
 
 def _count(params: Params, name: str) -> int:

@@ -28,7 +28,8 @@ files      {run_id}                                                       FileLi
 fetch      {run_id, parts: [FilePart]}                                    {parts: [FilePart]}, blob: parts end to end
 forget     {run_id}                                                       {}
 lease      LeaseRequest                                                   Lease
-probe      {}                                                             {document, text, exit_code}
+probe      {env}                                                          {document, text, exit_code}
+warm       {env}                                                          {}; goes on when it is answered
 bundle     {sha256, size, offset}, blob: a piece of it, or nothing        BundleState; error ``bundle_mismatch``
 ========== ============================================================= =============================================
 """

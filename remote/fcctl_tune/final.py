@@ -27,6 +27,8 @@ SERVED_TURNS = 28
 MOST_TURNS, TURNS_S = 20, 60.0
 #: Processors for each of the processes that check at once.
 PROCESSORS_EACH = 2
+#: Of those that time a case each, so many load while all are checked.
+STANDBYS = 4
 #: How often the cluster is looked after meanwhile, seconds.
 TICK_S = 0.25
 #: Hosts that may be lost under it.
@@ -36,10 +38,12 @@ TRIES = 3
 # ------------------------------------------------------------------------------------------------ in a worker
 def check(recipe: Recipe, some: Sequence[Candidate], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each ("", "") if it builds and is right in a process of its own, else the state and the reason. Nothing is
-    timed meanwhile: what serves may do so for several at once, and most of it is to load libraries."""
+    timed meanwhile: what serves may do so for several at once, and most of it is to load libraries. So does what will
+    then time each case."""
     there = dataclasses.replace(recipe, cases=tuple(cases))
-    at_once = max(1, min(len(some), process.processors() // PROCESSORS_EACH)) if recipe.serve else 1
-    with ThreadPoolExecutor(at_once) as pool:
+    most = max(1, process.processors() // PROCESSORS_EACH)
+    Slot.here(recipe).stand_by(min(len(cases), most, STANDBYS))
+    with ThreadPoolExecutor(min(len(some), most) if recipe.serve else 1) as pool:
         return list(pool.map(lambda one: _checked(there, one, seed), some))
 
 
@@ -57,11 +61,12 @@ def _checked(recipe: Recipe, candidate: Candidate, seed: int) -> Tuple[str, str]
     return "", ""
 
 
-def turns(recipe: Recipe, many: Sequence[Candidate], case: str, seed: int, count: int) -> Dict[str, Any]:
+def turns(recipe: Recipe, many: Sequence[Candidate], case: str, seed: int, count: int, more: bool) -> Dict[str, Any]:
     """``per``: figures of each of ``many``, measured in turns in a process that did nothing before; or ``state`` and
-    ``reason``."""
+    ``reason``. If ``more`` cases follow, the next one's process is there, too."""
     slot = Slot.here(dataclasses.replace(recipe, cases=(case,)))
     slot.renew()
+    slot.stand_by(1 + more)
     try:
         return slot.turns(many, case, seed, count)
     except Failed as failed:
@@ -223,7 +228,8 @@ class Final:
     def _turns(self, some: Sequence[Finalist], case: str, seed: int) -> Optional[Tuple[str, str]]:
         """Time ``some`` between the default and the default; the fault, if there is one."""
         many = [self.default.candidate, *(one.candidate for one in some), self.default.candidate]
-        (reply,) = self._results([self._submit(turns, many, case, seed, self.turns)])
+        more = case != (*self.cases, *self.held_out)[-1]
+        (reply,) = self._results([self._submit(turns, many, case, seed, self.turns, more)])
         if not isinstance(reply, Mapping):
             return reply[0], reply[1]
         if "per" not in reply:

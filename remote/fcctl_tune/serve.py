@@ -36,6 +36,8 @@ READY_S = 120.0
 MAX_STILLBORN = 3
 #: How long a process that dies may take from the end of its pipes to its own, seconds: a GPU's driver has to clean up.
 EXIT_S = 5.0
+#: Logs that are kept: more than can be at work or wait at once.
+LOGS = 16
 #: Patience at the end of a process that was told to go, seconds.
 GRACE_S = 0.2
 
@@ -204,7 +206,8 @@ class Server:
             TuneError: the command does not come up.
         """
         process = self._come_up()
-        self._replenish()
+        if op != "turns":  # what that times has the machine to itself
+            self.stand_by(self.standbys)
         try:
             return process.ask(op, timeout_s, **what)
         except (Lost, Refused):
@@ -261,17 +264,17 @@ class Server:
             self._serving = process
         return self._serving
 
-    def _replenish(self) -> None:
+    def stand_by(self, count: int) -> None:
+        """Have so many wait, and load what they need meanwhile."""
         for process in [p for p in self._waiting if p.ended]:
             self._waiting.remove(process)
             process.end()
-        while len(self._waiting) < self.standbys:
+        while len(self._waiting) < count:
             self._waiting.append(self._start())
 
     def _start(self) -> Process:
         self._started += 1
-        count = self._started % (self.standbys + 2)
-        log = os.path.join(self.folder, "serve-%d-%d-%d.log" % (os.getpid(), self._number, count))
+        log = os.path.join(self.folder, "serve-%d-%d-%d.log" % (os.getpid(), self._number, self._started % LOGS))
         return Process(self.command, self.env, self.cwd, log)
 
     def close(self) -> None:

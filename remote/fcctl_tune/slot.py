@@ -165,6 +165,11 @@ class Slot:
         if self._server is not None:
             self._server.warm(self.recipe.timeouts.check, cases=list(self.recipe.cases), seed=seed)
 
+    def stand_by(self, count: int) -> None:
+        """Have so many that will serve wait, each of which did nothing yet."""
+        if self._server is not None:
+            self._server.stand_by(count)
+
     def renew(self) -> None:
         """The next request finds a process that did nothing before."""
         if self._server is not None:

@@ -120,6 +120,9 @@ class AgentSession:
         return state
 
     # ---------------------------------------------------------------------------------------- runs
+    def warm(self, env: Mapping[str, str]) -> None:
+        self._abandon(self._start("warm", {"env": dict(env)}, None))
+
     def submit(self, plan: wire.RunPlan) -> wire.Submitted:
         submitted, _ = self._call("submit", {"plan": wire.encode(plan)}, wire.Submitted)
         self._check(lambda: replies.check_run(submitted.summary, plan.run_id))

@@ -85,9 +85,8 @@ def _extend(found: Dict[str, str], base_env: Mapping[str, str], name: str, folde
 # ------------------------------------------------------------------------------------------------ facts
 def load_facts(env: Mapping[str, str], root: str) -> Dict[str, Any]:
     """Facts from the cache if they hold, else found out anew and kept (unless ``root`` cannot be written)."""
-    path = os.path.join(root, "facts.json")
+    path, key = os.path.join(root, "facts.json"), key_of(env, root)
     env = {**env, "PATH": _lasting(env.get("PATH", ""), root)}
-    key = _key(env)
     cached = _read(path, key)
     if cached is not None:
         return cached
@@ -131,8 +130,10 @@ def find_facts(env: Mapping[str, str], answer: Optional[gpu.Answer] = None) -> D
     return facts
 
 
-def _key(env: Mapping[str, str]) -> str:
-    inputs = [FACTS_VERSION, boot_id(), sys.version_info[:2], [env.get(name) for name in _INPUTS]]
+def key_of(env: Mapping[str, str], root: str) -> str:
+    """Names this boot of the machine and all of ``env`` that facts depend on."""
+    given = {**env, "PATH": _lasting(env.get("PATH", ""), root)}
+    inputs = [FACTS_VERSION, boot_id(), sys.version_info[:2], [given.get(name) for name in _INPUTS]]
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.devices import Device
 from fcctl_tune.errors import TuneError
 from fcctl_tune.final import Final
-from fcctl_tune.slot import FEWEST_TURNS
+from fcctl_tune.slot import FEWEST_TURNS, Slot
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Recipe
 from tests.support.living import is_running
@@ -64,7 +64,8 @@ class Cluster:
         if function is finals.check:
             shown = [self._verdict(one.values["P"], len(what) > 1) for one in what]
             return next((fault for fault in shown if isinstance(fault, Undone)), shown)
-        case, seed, turns = rest
+        case, seed, turns, more = rest
+        assert more is (case != "c")
         self.seeds.append(seed)
         for one in what:
             fault = self.faults.get((one.values["P"], case))
@@ -234,30 +235,58 @@ def test_hosts_that_are_lost_again_and_again_end_it() -> None:
 #: Checks only once three of its kind do, and refuses one of them.
 CHECKER = """
 import json, os, sys, time
+def note(what):
+    os.makedirs(what, exist_ok=True)
+    open(os.path.join(what, str(os.getpid())), "w").close()
+note("started")
 for line in sys.stdin:
     asked = json.loads(line)
     reply = {"id": asked["id"], "ok": True}
     if asked["op"] == "check":
         assert asked["final"] and asked["cases"] == ["a", "b", "c"] and asked["seed"] == 5
-        open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
-        while len(os.listdir(sys.argv[1])) < 3:
+        note("checked")
+        while len(os.listdir("checked")) < 3:
             time.sleep(0.01)
         if asked["params"]["P"] == 2:
             reply = {"id": asked["id"], "ok": False, "state": "wrong", "reason": "max err 3"}
+    if asked["op"] == "turns":
+        note("timed")
+        reply["per"] = [[1.0] * asked["turns"] for _ in asked["many"]]
     print(json.dumps(reply), flush=True)
 """
 
 
-def test_checks_are_at_once_each_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
     monkeypatch.setattr(process, "processors", lambda: 3 * finals.PROCESSORS_EACH)
-    script, there = tmp_path / "checker.py", tmp_path / "there"
-    script.write_text(CHECKER)
-    there.mkdir()
-    serve = shlex.join([sys.executable, str(script), str(there)])
-    recipe = Recipe.of(replace(SPEC, serve=serve), str(tmp_path), str(tmp_path / "work"))
+    (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "work").mkdir()
-    found = finals.check(recipe, [candidate(p) for p in (1, 2, 3)], ["a", "b", "c"], 5)
+    serve = shlex.join([sys.executable, str(tmp_path / "checker.py")])
+    yield Recipe.of(replace(SPEC, serve=serve), str(tmp_path), str(tmp_path / "work"))
+    Slot.leave()
+
+
+def pids(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.iterdir()}
+
+
+def test_checks_are_at_once_each_in_a_process_of_its_own(served: Recipe, tmp_path: Path) -> None:
+    found = finals.check(served, [candidate(p) for p in (1, 2, 3)], ["a", "b", "c"], 5)
     assert found == [("", ""), ("wrong", "max err 3"), ("", "")]
-    pids = [int(path.name) for path in there.iterdir()]
-    assert len(pids) == 3  # no standby
-    assert not any(map(is_running, pids))
+    checked = pids(tmp_path / "checked")
+    assert len(checked) == 3
+    assert not any(map(is_running, checked))
+
+
+@pytest.mark.parametrize("waiting", [finals.STANDBYS, 1])
+def test_each_case_is_timed_by_a_process_that_waited_and_none_is_left_over(
+    served: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(finals, "STANDBYS", waiting)
+    cases, everyone = ["a", "b", "c"], [candidate(p) for p in (1, 2, 3)]
+    finals.check(served, everyone, cases, 5)
+    for case in cases:
+        assert len(finals.turns(served, everyone, case, 5, 8, case != "c")["per"]) == 3
+    timed = pids(tmp_path / "timed")
+    assert len(timed) == 3
+    assert pids(tmp_path / "started") - pids(tmp_path / "checked") == timed
