@@ -103,7 +103,7 @@ def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
     """What a further machine called ``name`` does for ``search``. Its step passes if the search needs it no more, and
     is ``warned`` if it gave up waiting for the search."""
     (step,) = search.steps
-    run = f'{MEMBER_COMMAND} --host {name} --join "$FCCTL_RUN_DIR/fleet/{JOIN_FILE}"'
+    run = f'{MEMBER_COMMAND} --host {name} --spec "$FCCTL_TUNE_SPEC" --join "$FCCTL_RUN_DIR/fleet/{JOIN_FILE}"'
     member = Step(
         id="member",
         run=run,

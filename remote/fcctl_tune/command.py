@@ -27,7 +27,7 @@ from fcctl_tune.join import is_address
 from fcctl_tune.local import DaskCluster, LocalCluster
 from fcctl_tune.records import Trial
 from fcctl_tune.roster import is_name
-from fcctl_tune.slot import Serving
+from fcctl_tune.slot import Serving, seed_of_inputs
 from fcctl_tune.spec import Spec
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Candidate, Recipe
@@ -245,7 +245,7 @@ class Run:
     @property
     def _seed(self) -> int:
         """Of the inputs that trials see."""
-        return 1 + int(self.options.seed)
+        return seed_of_inputs(self.options.seed)
 
     def _made(self, study: Study, cluster: Cluster, recipe: Recipe) -> Engine:
         steps = Halving()

@@ -23,6 +23,10 @@ from fcctl_tune import dask_settings, devices, roster, scratch, site, tasks, wor
 from fcctl_tune.crew import Crew, this_machine
 from fcctl_tune.errors import Lacking, TuneError, of_system
 from fcctl_tune.join import Join, is_address
+from fcctl_tune.records import Trial
+from fcctl_tune.slot import Serving, seed_of_inputs
+from fcctl_tune.spec import Spec
+from fcctl_tune.tasks import Candidate, Recipe
 from fcctl_tune.worker import DISMISSED, GOODBYE, HOST, JOINED, LOST
 
 #: Exit codes: something is missing here, or no search came; one that was there did not come back; told to stop.
@@ -48,6 +52,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     where.add_argument("--join", metavar="FILE", help="says where the search is; may come later")
     where.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask scheduler: tcp://HOST:PORT")
     parser.add_argument("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
+    parser.add_argument(
+        "--spec", metavar="FILE", help="the search's: what all begins with is begun while it is waited for"
+    )
     parser.add_argument("--work", metavar="DIR", default=workplace.NAME, help="folder for builds (%(default)s)")
     parser.add_argument("--wait", type=float, default=PATIENCE_S, metavar="S", help="for the search (%(default)g)")
     parser.add_argument(
@@ -89,6 +96,7 @@ class Member:
         scratch.sweep()
         self.host = self._facts()
         self.site = self._site()
+        self._spec = self._foretold()
         try:
             return self._work()
         finally:
@@ -107,6 +115,17 @@ class Member:
             os.unlink(here.ledger)
         return here
 
+    def _foretold(self) -> Optional[Spec]:
+        """What the search will be, as far as that can be told. What is wrong with it, who leads it says."""
+        if self.options.spec is None:
+            return None
+        with contextlib.suppress(OSError, ValueError, TuneError), open(self.options.spec, encoding="utf-8") as stream:
+            return Spec.from_dict(json.load(stream))
+        return None
+
+    def _recipe(self, spec: Spec) -> Recipe:
+        return Recipe.of(spec, self.site.cwd, self.site.folder, self.site.source)
+
     def _told_to_stop(self, *_: object) -> None:
         self._stop = True
 
@@ -119,6 +138,7 @@ class Member:
                 crew = self._crew(folder)
                 try:
                     crew.launch()  # its workers import while the search is waited for
+                    self._begin(crew)
                     self._nap(pause)
                     join = self._search()
                     joined = self.joined
@@ -182,7 +202,20 @@ class Member:
         self._tries += 1  # the scheduler may still know the last one
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
         env = {HOST: json.dumps(roster.facts(host, dask_settings.version())), site.VARIABLE: self.site.to_json()}
-        return Crew(host, folder, os.path.join(folder, KEY), env)
+        serving = None
+        if self._spec is not None and self._spec.serve:
+            serving = Serving.of(self._recipe(self._spec), seed_of_inputs())  # with another it warms up once more
+        return Crew(host, folder, os.path.join(folder, KEY), env, serving)
+
+    def _begin(self, crew: Crew) -> None:
+        """The default is what the search will have built here first. If that goes wrong, it hears of it then."""
+        if self._spec is None:
+            return
+        with contextlib.suppress(TuneError):
+            if self._spec.space is None:
+                self._spec = self._spec.with_space(tasks.listing(self._recipe(self._spec), self._spec.space_command))
+            space = self._spec.known_space
+            crew.begin(self._recipe(self._spec), Candidate.of(Trial(0, space.default), space))
 
     def _work_for(self, crew: Crew, join: Join, folder: str) -> Optional[str]:
         """Until it says goodbye, with the reason; None if it is gone without one."""

@@ -58,6 +58,11 @@ class Timed:
     worker: str = ""
 
 
+def seed_of_inputs(seed: int = 0) -> int:
+    """Of what trials see, in a search with ``seed``."""
+    return 1 + seed
+
+
 @dataclass(frozen=True)
 class Serving:
     """What of a recipe a server is made of. With what, and how long, the first is to warm up makes it no other."""

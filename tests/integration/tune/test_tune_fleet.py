@@ -49,6 +49,22 @@ SPEC = {
 }
 
 
+#: Whoever serves notes what it is asked first.
+SERVER = """
+import json, os, sys
+first = True
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["op"] == "warm":
+        with open(os.environ["MARKS"] + "/warmed", "a") as noted:
+            noted.write(os.environ["HOST_NAME"] + " %s\\n" % asked["cases"])
+    reply = {"id": asked["id"], "ok": True, "samples": [1.0] * asked.get("repeats", 1)}
+    if asked["op"] == "turns":
+        reply["per"] = [[1.0] * asked["turns"] for _ in asked["many"]]
+    print(json.dumps(reply), flush=True)
+"""
+
+
 class Fleet:
     """Folders that are hosts; all that was started ends with it."""
 
@@ -61,12 +77,13 @@ class Fleet:
         (folder / "bin" / "nvidia-smi").chmod(0o755)
         self.offer = folder / "fleet" / "fleet.json"
         self.started: list[subprocess.Popen[bytes]] = []
+        self.spec: dict[str, Any] = SPEC
 
     def start(self, host: str, *arguments: str, model: str = "Card A") -> subprocess.Popen[bytes]:
         place = self.folder / host
         if not place.exists():
             place.mkdir()
-            (place / "spec.json").write_text(json.dumps(SPEC))
+            (place / "spec.json").write_text(json.dumps(self.spec))
         env = {
             **os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "MARKS": str(self.marks),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "remote"), os.environ.get("PYTHONPATH", "")]),
@@ -93,8 +110,8 @@ class Fleet:
         run = ("run", "spec.json", "--out", "out", "--strategy", "exhaustive")
         return self.start("a", *run, *(more or ("--fleet", str(self.offer), "--host", "a")))
 
-    def member(self, host: str, model: str = "Card A") -> subprocess.Popen[bytes]:
-        return self.start(host, "member", "--host", host, "--join", str(self.folder / "join.json"), model=model)
+    def member(self, host: str, *more: str, model: str = "Card A") -> subprocess.Popen[bytes]:
+        return self.start(host, "member", "--host", host, "--join", str(self.folder / "join.json"), *more, model=model)
 
     def tell(self) -> None:
         """What fcctl does, with the port of a tunnel instead."""
@@ -223,6 +240,26 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     assert {host["name"] for host in document["machine"]["hosts"]} == {"a", "b"}
     member = json.loads((fleet.folder / "b" / "member.json").read_text())
     assert (member["kind"], member["metrics"]["joined"]) == ("metrics", 2)
+
+
+def test_a_host_that_knows_the_search_begins_before_it_comes(fleet: Fleet) -> None:
+    (fleet.folder / "server.py").write_text(SERVER)
+    stages = {name: SPEC[name] for name in ("tune", "parameters", "timeouts", "trials", "elites")}
+    until = 'until [ $P = 1 -o $HOST_NAME = b ] || [ $(grep -c ^b "$MARKS/built") -ge 2 ]; do sleep 0.1; done'
+    build = until + '; echo $HOST_NAME $P >> "$MARKS/built"'  # host a waits until b has joined
+    serve = f"exec {sys.executable} -S {fleet.folder / 'server.py'}"
+    fleet.spec = {**stages, "build": build, "serve": serve, "metric": {"unit": "us"}, "cases": ["n"]}
+    marks = [fleet.marks / name for name in ("built", "warmed")]
+    fleet.member("b", "--spec", "spec.json")
+    for mark, noted in zip(marks, ["b 1\n", "b ['n']\n"], strict=True):
+        wait_for(lambda mark=mark: mark.exists() and mark.read_text(), PATIENCE_S)
+        assert mark.read_text() == noted
+    search = fleet.search()
+    fleet.tell()
+    assert search.wait(PATIENCE_S) == 0, fleet.everything()
+    assert "host b: 1 x Card A" in fleet.said("a")
+    assert [mark.read_text().count(f"b {what}\n") for mark, what in zip(marks, ["1", "['n']"], strict=True)] == [1, 1]
+    assert not fleet.living("b", "server.py")
 
 
 def authority(folder: Path) -> tuple[Path, Path]:
