@@ -1,11 +1,13 @@
 """How much sooner a search ends on more GPUs, where neither compilers nor GPUs slow each other down.
 
-    python benchmarks/tune_asleep.py [--gpus 1,2,4] [--trials 384] [--slow 5]
+    python benchmarks/tune_asleep.py [--gpus 1,2,4] [--trials 384] [--slow 5] [--hosts]
 
 The true search with its processes, Dask's among them, on any machine with two cores: what compiles and what times only
 sleeps, as long as FlashCore's flagship takes on an H200 with 16 processors (:data:`HERE`), ``--slow`` times over, since
 what the search itself does shares these cores. ``tune_scaling.py`` measures GPUs and processors as they are; this one
 says what of a ratio is the search's. Exit code 1 as there. About three minutes.
+
+With ``--hosts`` each GPU is on a host of its own, which is a folder here: one leads, the others join it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +91,41 @@ def spec(trials: int, slow: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def search(folder: Path, gpus: int) -> dict[str, Any]:
+def start(folder: Path, gpus: Sequence[int], *arguments: str) -> subprocess.Popen[bytes]:
+    """``fcctl_tune`` in ``folder``, on a machine of these GPUs."""
+    folder.mkdir(exist_ok=True)
+    env = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(folder.parent / "bin"), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT / "remote"),
+        "CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{n}asleep" for n in gpus),
+    }
+    python = [sys.executable, "-c", SEARCH.format(processors=PROCESSORS * len(gpus))]
+    return subprocess.Popen([*python, *arguments], cwd=folder, env=env, stdout=sys.stderr)
+
+
+def search(folder: Path, gpus: int, hosts: bool) -> dict[str, Any]:
     """The ``tuning`` document. Raises: SystemExit: it failed."""
-    out = folder / str(gpus)
-    python = [sys.executable, "-c", SEARCH.format(processors=PROCESSORS * gpus)]
-    argv = ["run", str(folder / "spec.json"), "--out", str(out), "--work", str(out / "work")]
-    done = subprocess.run(
-        [*python, *argv, "--strategy", "random", "--no-final"],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join([str(folder / "bin"), os.environ["PATH"]]),
-            "PYTHONPATH": str(ROOT / "remote"),
-            "CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{n}asleep" for n in range(gpus)),
-        },
-        stdout=sys.stderr,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"the search on {gpus} GPUs ended with exit code {done.returncode}")
+    spec, out = str(folder / "spec.json"), folder / f"{gpus}-out"
+    offer, told = folder / f"{gpus}-offer.json", folder / f"{gpus}-join.json"
+    run = ["run", spec, "--out", str(out), "--strategy", "random", "--no-final"]
+    if not hosts:
+        lead, members = start(folder / str(gpus), range(gpus), *run), []
+    else:
+        lead = start(folder / f"{gpus}-0", [0], *run, "--fleet", str(offer), "--host", "host-0")
+        join = ["member", "--join", str(told), "--spec", spec, "--host"]
+        members = [start(folder / f"{gpus}-{n}", [n], *join, f"host-{n}") for n in range(1, gpus)]
+        while not offer.exists() and lead.poll() is None:
+            time.sleep(0.05)
+        if offer.exists():
+            offered = json.loads(offer.read_bytes())
+            told.write_text(json.dumps({**offered, "scheduler": offered["port"], "patience_s": 60}))
+    if lead.wait() != 0:
+        for member in members:
+            member.terminate()
+        raise SystemExit(f"the search on {gpus} GPUs ended with exit code {lead.returncode}")
+    for member in members:
+        member.wait()
     document: dict[str, Any] = json.loads((out / "tuning.json").read_bytes())
     return document
 
@@ -115,6 +135,7 @@ def main() -> int:
     parser.add_argument("--gpus", default="1,2,4", help="counts to compare; the first is what the others are times of")
     parser.add_argument("--trials", type=int, default=384)
     parser.add_argument("--slow", type=float, default=5.0, help="so many times as slow as compilers and GPUs are")
+    parser.add_argument("--hosts", action="store_true", help="each GPU on a host of its own")
     options = parser.parse_args()
     counts = [int(count) for count in options.gpus.split(",")]
     with tempfile.TemporaryDirectory(prefix="fcctl-asleep-") as name:
@@ -124,7 +145,7 @@ def main() -> int:
         smi.write_text(SMI)
         smi.chmod(0o755)
         (folder / "spec.json").write_text(json.dumps(spec(options.trials, options.slow)))
-        found = [search(folder, count) for count in counts]
+        found = [search(folder, count, options.hosts) for count in counts]
     rates = [document["effort"]["trials_per_minute"] for document in found]
     rows = [row(n, PROCESSORS * n, document, rates[0]) for n, document in zip(counts, found, strict=True)]
     print(f"{machine()}; {options.trials} trials, asleep, {options.slow:g} times as slow\n{table(rows)}")
