@@ -23,6 +23,12 @@ class HostLock:
         self._fd: Optional[int] = None
         self._name = ""
 
+    @classmethod
+    def is_free(cls, layout: Layout) -> bool:
+        """Whether no run has the machine, or waits for it."""
+        queue = cls(layout, "", "shared")
+        return not any(queue._alive(name) for name in queue._tickets())
+
     def join(self) -> None:
         """Take a ticket behind all present ones."""
         with files.locked(os.path.join(self._layout.locks, "queue.lock")):

@@ -9,6 +9,7 @@ import subprocess
 from typing import List, Mapping
 
 from fcctl_remote import environment, files, tmux
+from fcctl_remote.hostlock import HostLock
 from fcctl_remote.layout import Layout
 
 #: How long the import may take, seconds; who needs it waits for nobody.
@@ -18,14 +19,15 @@ KEPT = 8
 
 
 def begin(layout: Layout, runner: List[str], given: Mapping[str, str]) -> None:
-    """Let a process of its own do it, unless one did since the machine started. ``given`` is the plan's environment."""
+    """Let a process of its own do it, unless one did since the machine started, or a run has the machine, which may be
+    timing something. ``given`` is the plan's environment."""
     from fcctl_remote.probe.environment import key_of
 
     env = {**environment.of_submission(), **given}
     key = key_of(env, layout.root)
     known = files.read_json(layout.warmed)
     known = known if isinstance(known, list) else []
-    if key in known:
+    if key in known or not HostLock.is_free(layout):
         return
     files.write_atomic(layout.warmed, files.to_json([*known, key][-KEPT:]), durable=False)
     nothing = subprocess.DEVNULL

@@ -57,6 +57,17 @@ def test_the_run_finds_what_was_found_out_and_waits_for_no_import(
     subprocess.run(["pkill", "-f", f"^{python} -c import torch"], check=True)  # it was at it all the time
 
 
+def test_a_run_that_has_the_machine_is_not_disturbed(host: Host, agent: Agent, python: Path, tmp_path: Path) -> None:
+    run_id = agent.submit(step("busy", "sleep 300"))
+    agent.wait_for(run_id, "step_started")
+    agent.call("warm", {"env": {"FCCTL_PYTHON": str(python)}})
+    agent.call("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
+    agent.outcome(run_id)
+    assert imports(tmp_path) == 0
+    agent.call("warm", {"env": {"FCCTL_PYTHON": str(python)}})
+    wait_for(lambda: imports(tmp_path) == 1)
+
+
 def test_a_folder_that_cannot_be_written_costs_only_the_time(host: Host, agent: Agent) -> None:
     (host.root / "warmed.json").mkdir()
     ident = agent.send("warm", {"env": {}})
