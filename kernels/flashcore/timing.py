@@ -277,6 +277,11 @@ class Source:
         #: Per sample, of the timers made so far.
         self.launches = 1
 
+    def in_step(self, call_us: float, most: float = math.inf) -> None:
+        """Launch as often in a graph as a subject of which a call takes ``call_us``, but ``most`` times as often as
+        alone at most: what the graph's own start adds to a launch is then the same for both."""
+        self.call_us = min(self.call_us, max(call_us, self.call_us / most))
+
     def timer(self, replicate: int, side: int) -> Timer:
         """A timer, captured and warmed up; ``side`` (0, 1) tells the two of a replicate apart."""
         made = self._made(replicate, side)

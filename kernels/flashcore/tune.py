@@ -39,6 +39,8 @@ SETTLED = {"flagship": ("SWIZZLE", "HEAD_DIM", "BFLOAT16")}
 MAX_KERNELS, MAX_CASES = 32, 8
 #: Places of the inputs that a bench uses, and the fewest samples worth another place.
 BENCH_PLACES, SAMPLES_PER_PLACE = 4, 5
+#: Times as long a slow configuration's graphs may last in a trial, to have as many launches as others'.
+LONGER_GRAPHS = 4.0
 #: Turns in one place: there and back. Samples of each turn, of which the median counts.
 TURNS_PER_PLACE, RUN = 2, 2
 #: Resources that must be 0, on the GPU here and on the card these kernels are for.
@@ -110,6 +112,8 @@ class Service:
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._sets: OrderedDict[tuple[Shape, int], list[inputs.Tensors]] = OrderedDict()
         self._expected: OrderedDict[tuple[Any, ...], tuple[inputs.Tensors, Expected]] = OrderedDict()
+        #: Of a call, microseconds: of all configurations that were timed.
+        self._fastest: dict[Shape, float] = {}
         if variant.device == "cuda":  # the processor draws inputs only, while all of it compiles: threads would wait
             torch.set_num_threads(1)
         #: Before any trial's time is taken, and beside the start of CUDA; nothing here touches the GPU yet.
@@ -218,6 +222,8 @@ class Service:
         repeats = max(1, int(request["repeats"]))
         sets = self._placed(shape, seed)
         source = timing.Source(self.mode, kernel, sets, self._rotations(shape, sets))
+        self._fastest[shape] = min(source.call_us, self._fastest.get(shape, source.call_us))
+        source.in_step(self._fastest[shape], most=LONGER_GRAPHS)
         places = max(1, min(len(sets), repeats // SAMPLES_PER_PLACE))
         samples: list[float] = []
         for place in range(places):
@@ -252,6 +258,9 @@ class Service:
         sets = timing.places(shape, seed, self.variant.device)  # its own: the audit writes into them
         rotations = self._rotations(shape, sets)
         sources = [timing.Source(self.mode, kernel, sets, rotations) for kernel in kernels]
+        fastest = min(source.call_us for source in sources)
+        for source in sources:  # the first one made finds the GPU's clocks low
+            source.in_step(fastest)
         per: list[list[float]] = [[] for _ in kernels]
         first: list[timing.Timer] = []
         timers: list[timing.Timer] = []

@@ -168,6 +168,29 @@ def test_what_cannot_be_done_is_a_refusal_and_not_an_end(service: Service, chang
     assert ask(service, "check", cases=["1,1,20,64"])["ok"] is True
 
 
+def test_what_is_compared_launches_as_often(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's own start is the same share of all, whatever a call of the first seemed to take."""
+    took, used = iter([60.0, 15.0, 30.0, 20.0, 100.0, 10.0, 30.0]), []
+    make, timer = timing.Source.__init__, timing.Source.timer
+
+    def measured(self: timing.Source, *what: Any) -> None:
+        make(self, *what)
+        self.call_us = next(took)
+
+    def noted(self: timing.Source, *what: Any) -> timing.Timer:
+        used.append(self.call_us)
+        return timer(self, *what)
+
+    monkeypatch.setattr(timing.Source, "__init__", measured)
+    monkeypatch.setattr(timing.Source, "timer", noted)
+    assert ask(service, "turns", many=[{"params": ONE}] * 3, case="1,1,20,64", turns=2)["ok"]
+    assert used == [15.0] * 3
+    used.clear()
+    for _ in range(4):
+        assert ask(service, "bench", case="1,1,20,64", repeats=2)["ok"]
+    assert used == [20.0, 100.0 / tune.LONGER_GRAPHS, 10.0, 10.0]
+
+
 def test_lines_that_are_no_requests_are_answered(service: Service) -> None:
     replies = io.BytesIO()
     tune.serve(service, io.BytesIO(b'junk\n[1]\n{"id": 3}\n{"id": 4, "op": "ready"}\n'), replies)
