@@ -259,7 +259,7 @@ class Service:
         rotations = self._rotations(shape, sets)
         sources = [timing.Source(self.mode, kernel, sets, rotations) for kernel in kernels]
         fastest = min(source.call_us for source in sources)
-        for source in sources:  # the first one made finds the GPU's clocks low
+        for source in sources:  # a call of the same kernel may take 6 us or 12, with what Python adds to it
             source.in_step(fastest)
         per: list[list[float]] = [[] for _ in kernels]
         first: list[timing.Timer] = []
