@@ -145,8 +145,8 @@ class Eager(Events):
 
 class Graph(Events):
     """Launches captured in graphs, as many as :data:`GRAPH_US` of calls each: ``cold``, each launch on the next set and
-    each sample on the next graph; else each graph on one set. The graphs share one pool of memory, so that what a subject needs
-    between its own kernels is there once.
+    each sample on the next graph; else each graph on one set. The graphs share one pool of memory, so that what a
+    subject needs between its own kernels is there once.
 
     Raises:
         AuditFailed: the subject cannot be captured, or a call of it added nothing to the graph.
