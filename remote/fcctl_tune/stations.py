@@ -13,8 +13,6 @@ from fcctl_tune.tasks import Candidate
 #: What a flight is for: a trial, the default's build on a host, whether the default works on one that came later, or
 #: that a GPU is met before there is something to time.
 TRIAL, DEFAULT, PROBE, WARM = "trial", "default", "probe", "warm"
-#: Times what is due that may wait for a GPU where nothing is learnt from it: enough for what comes of a slow start.
-FAR = 3
 
 
 @dataclass
@@ -80,16 +78,12 @@ class Station:
         return len(self.in_timing) >= AHEAD * len(self.host.devices)
 
     def room(self, pace: Pace, *, learns: bool) -> float:
-        """Which share of the trials that are to be under way here are not. As many again may be built early; builders
-        do not wait until these are timed. For a search that ``learns`` nothing from what is timed any number may, and
-        what waits for a GPU behind them counts only once it is :data:`FAR` times what is due."""
+        """Which share of the trials that are to be under way here are not. As many again may be built early, and any
+        number for a search that ``learns`` nothing from what is timed; builders do not wait until these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         busy = sum(not flight.is_early for flight in self.flights.values())
         early = len(self.held) + len(self.flights) - busy
-        if learns:
-            return (due - busy - max(0, early - due)) / due
-        waiting = sum(flight.is_timed and not flight.is_early for flight in self.flights.values())
-        return (due - (busy - waiting) - max(0, waiting - FAR * due)) / due
+        return (due - busy - (max(0, early - due) if learns else 0)) / due
 
 
 def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Optional[Station]:

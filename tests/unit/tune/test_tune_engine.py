@@ -22,7 +22,7 @@ from fcctl_tune.pace import FACTORS, Pace
 from fcctl_tune.records import Trial, TrialRecord
 from fcctl_tune.slot import Timed, Timing
 from fcctl_tune.spec import Spec
-from fcctl_tune.stations import AHEAD, FAR, Flight, Station
+from fcctl_tune.stations import AHEAD, Flight, Station
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
 
@@ -192,12 +192,11 @@ def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study
 def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> None:
     due = 3 + AHEAD  # builders, and what may wait for a GPU
 
-    def flight(number: int, is_early: bool = True, is_timed: bool = False) -> Flight:
-        return Flight(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early, is_timed=is_timed)
+    def flight(number: int, is_early: bool = True) -> Flight:
+        return Flight(Trial(number, {}), Candidate(number, {}, {}), is_early=is_early)
 
-    def room(early: int, others: int, held: int = 0, learns: bool = True, timed: int = 0) -> float:
+    def room(early: int, others: int, held: int = 0, learns: bool = True) -> float:
         flights = {str(n): flight(n, n < early) for n in range(early + others)}
-        flights.update({f"timed {n}": flight(n, is_early=False, is_timed=True) for n in range(timed)})
         station = Station(host(), held=[flight(n) for n in range(held)], flights=flights)
         return station.room(Pace(Halving()), learns=learns)
 
@@ -206,8 +205,6 @@ def test_builders_go_on_while_what_was_built_before_the_default_is_timed() -> No
     assert room(due, due) <= 0
     assert room(0, due - 1, held=due) > 0 >= room(0, due - 1, held=due + 1)
     assert room(0, due - 1, held=9 * due, learns=False) > 0
-    assert room(0, due - 1, timed=1) <= 0
-    assert room(0, due - 1, timed=FAR * due, learns=False) > 0 >= room(0, due - 1, timed=FAR * due + 1, learns=False)
 
 
 def test_builders_keep_ahead_of_the_gpu_but_not_far(study: Study) -> None:
