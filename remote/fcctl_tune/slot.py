@@ -18,6 +18,7 @@ from fcctl_remote import gates
 from fcctl_remote.text import one_line
 from fcctl_tune import process, serve, tasks
 from fcctl_tune.process import Limits
+from fcctl_tune.spec import Stage
 from fcctl_tune.tasks import Candidate, Failed, Recipe
 
 #: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
@@ -192,13 +193,25 @@ class Slot:
             self._server.close()
 
     def check(self, candidate: Candidate, seed: int, final: bool = False) -> None:
-        """``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long. Raises: Failed."""
+        """On each case. ``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long.
+
+        Raises:
+            Failed: it is wrong, crashes or hangs on one of them.
+        """
         timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
         if self._server is not None:
             more = {"final": True} if final else {}
             self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
         elif self.recipe.check is not None:
-            tasks.carry_out(self.recipe, candidate, "check", self.recipe.check, timeout, TUNE_SEED=seed)
+            for case in self.recipe.cases:
+                self._check(candidate, self.recipe.check, case, seed, timeout)
+
+    def _check(self, candidate: Candidate, stage: Stage, case: str, seed: int, timeout_s: float) -> None:
+        try:
+            tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, TUNE_CASE=case, TUNE_SEED=seed)
+        except Failed as failed:
+            where = "%s: " % case if len(self.recipe.cases) > 1 else ""
+            raise Failed(failed.state, where + failed.reason) from None
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of no fewer repeats. Raises: Failed."""
@@ -272,7 +285,7 @@ class Slot:
         metric = self.recipe.metric
         env = self.recipe.environment(candidate, TUNE_CASE=case, TUNE_SEED=seed, TUNE_REPEATS=repeats)
         log = self.recipe.log(candidate, "bench")
-        for path in _leftovers(metric.file, env, self.recipe.cwd):
+        for path in tasks.present(metric.file, env, self.recipe.cwd):
             os.unlink(path)  # an older figure must not pass for this one's
         outcome = process.run(self.recipe.bench, env, self.recipe.cwd, log, Limits(self.recipe.timeouts.bench))
         if outcome.reason is not None:
@@ -288,13 +301,6 @@ class Slot:
             raise Failed("bench_failed", "metric %s: %s" % (metric.value, error)) from None
         process.drop_log(log)
         return _positive(found if isinstance(found, list) else [found])
-
-
-def _leftovers(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
-    try:
-        return tasks.matching(pattern, env, cwd, "") if pattern != "@log" else []
-    except Failed:
-        return []
 
 
 def _lists(metrics: Mapping[str, float]) -> Dict[str, List[float]]:

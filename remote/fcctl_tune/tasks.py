@@ -33,6 +33,8 @@ MAX_DOCUMENTS = 64
 #: A line in which a compiler, an assembler or a linker says what is wrong.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SPACE_TIMEOUT_S = 300.0
+#: What a configuration comes to whose command worked and left what cannot be read.
+NOT_AS_ASKED = {"build": "build_failed", "check": "wrong"}
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
 #: A line of a worker's stdin that begins so goes on with what to :func:`begin`: base64 of a pickle of the arguments.
@@ -176,12 +178,17 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     """One command with the documents it left and the gates over them. Raises: Failed."""
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
+    if phase == "check":
+        _forget(stage, env, recipe.cwd)
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
     outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s), yields)
     if outcome.reason is not None:
         raise Failed(state_of(phase, outcome), explained(outcome, log, compiles=phase == "build"))
     if stage.gates or stage.collect:
-        context = gathered(stage.collect, env, recipe.cwd, log)
+        try:
+            context = gathered(stage.collect, env, recipe.cwd, log)
+        except Failed as failed:
+            raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
         for spec in stage.gates:
             verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
             if verdict.verdict in ("fail", "unavailable"):
@@ -189,6 +196,20 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
                 raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
     if phase != "build":
         process.drop_log(log)
+
+
+def _forget(stage: Stage, env: Mapping[str, str], cwd: str) -> None:
+    """Remove what checks before have left of that which is read of this one: it might not write it again."""
+    out = env["TUNE_OUT"]
+    paths = [path for spec in stage.collect for path in present(spec.file, env, cwd)]
+    paths = [path for path in paths if path.startswith(out + os.sep)] + _json_files(out)
+    try:
+        built_ns = os.stat(os.path.join(out, BUILT)).st_mtime_ns
+        for path in set(paths):
+            if os.stat(path).st_mtime_ns > built_ns:
+                os.unlink(path)
+    except OSError as error:
+        raise Failed("wrong", "what was left in its folder cannot be looked at: %s" % error) from None
 
 
 def state_of(phase: str, outcome: Outcome) -> str:
@@ -216,7 +237,7 @@ def gathered(collect: Sequence[Any], env: Mapping[str, str], cwd: str, log: str)
         Failed: a file is missing, or not what its reader reads.
     """
     found: List[Dict[str, Any]] = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(env["TUNE_OUT"]), "*.json")))[:MAX_DOCUMENTS]:
+    for path in _json_files(env["TUNE_OUT"])[:MAX_DOCUMENTS]:
         try:
             document = documents.load(path, os.path.basename(path))
         except documents.Malformed:
@@ -232,15 +253,25 @@ def gathered(collect: Sequence[Any], env: Mapping[str, str], cwd: str, log: str)
     return by_kind
 
 
+def _json_files(folder: str) -> List[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "*.json")))
+
+
 def matching(pattern: str, env: Mapping[str, str], cwd: str, log: str) -> List[str]:
-    if pattern == "@log":
-        return [log]
-    for name in ("TUNE_OUT", "FCCTL_OUT"):
-        pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
-    paths = [p for p in sorted(glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True)) if os.path.isfile(p)]
+    """Raises: Failed, if there is none."""
+    paths = [log] if pattern == "@log" else present(pattern, env, cwd)
     if not paths:
         raise Failed("bench_failed", "no file matches %s" % pattern)
     return paths
+
+
+def present(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
+    """The files that a pattern of a spec means; none for a log."""
+    if pattern == "@log":
+        return []
+    for name in ("TUNE_OUT", "FCCTL_OUT"):
+        pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
+    return [p for p in sorted(glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True)) if os.path.isfile(p)]
 
 
 def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, Any]:

@@ -198,12 +198,12 @@ def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) 
 
 def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     said = 'echo "$TUNE_CASE $TUNE_SEED $TUNE_REPEATS $TUNE_TRIAL $P" >> $TUNE_OUT/said; ' + BENCH
-    made = recipe(tmp_path, bench=said, check='[ "$TUNE_SEED" = 11 ]')
+    made = recipe(tmp_path, bench=said, check='echo "$TUNE_CASE $TUNE_SEED" >> $TUNE_OUT/said')
     one = candidate(made, us=7, number=4)
     for each in (candidate(made), one):
         tasks.build(made, each)
     assert slot.measure(made, timing(made, one)).state == ""
-    assert (Path(made.out(one.params)) / "said").read_text() == "a 11 3 4 1\nb 11 3 4 1\n"
+    assert (Path(made.out(one.params)) / "said").read_text() == "a 11\nb 11\na 11 3 4 1\nb 11 3 4 1\n"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,8 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
         ({"check": "kill -SEGV $$"}, "crashed", "SIGSEGV"),
         ({"check": "sleep 600", "timeouts": {"check": 0.2}}, "hung", "took longer than its time"),
         ({"check": {"run": "true", "gates": ["params.P == 2"]}}, "wrong", "params.P == 2: 1"),
+        ({"check": "echo on $TUNE_CASE; [ $TUNE_CASE != b ]"}, "wrong", "b: exit code 1: on b"),
+        ({"check": {"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}}, "wrong", "no file matches"),
         ({"bench": "exit 4"}, "bench_failed", "exit code 4"),
         ({"bench": "kill -ABRT $$"}, "crashed", "SIGABRT"),
         ({"bench": "true"}, "bench_failed", "no file matches"),
@@ -229,6 +231,30 @@ def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str,
     timed = slot.measure(made, timing(made, candidate(made)))
     assert timed.state == state
     assert reason in timed.reason
+
+
+@pytest.mark.parametrize("read", [{"collect": [{"reader": "metrics", "file": "$TUNE_OUT/c.txt"}]}, {}])
+def test_what_an_earlier_check_left_does_not_pass_for_this_ones(tmp_path: Path, read: dict[str, Any]) -> None:
+    document = json.dumps({"kind": "metrics", "schema_version": 1, "metrics": {"wrong": 0}})
+    name = "c.txt" if read else "c.json"
+    check = {
+        "run": f"[ $TUNE_CASE = b ] || echo '{document}' > $TUNE_OUT/{name}",
+        "gates": ["metrics.metrics.wrong == 0"],
+    }
+    made = recipe(tmp_path, check={**check, **read})
+    tasks.build(made, candidate(made))
+    timed = slot.measure(made, timing(made, candidate(made)))
+    assert timed.state == "wrong"
+    assert timed.reason.startswith("b: ")
+
+
+def test_what_the_build_left_stays_for_the_checks(tmp_path: Path) -> None:
+    document = json.dumps({"kind": "build", "schema_version": 1, "kernels": [{"registers": 90}]})
+    build = f"echo '{document}' > $TUNE_OUT/build.json; echo '{{\"x\": 1}}' > $TUNE_OUT/x.json"
+    check = {"run": "echo 2 > $TUNE_OUT/mine", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/x.json"}]}
+    made = recipe(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
+    tasks.build(made, candidate(made))
+    assert slot.measure(made, timing(made, candidate(made))).state == ""
 
 
 def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
