@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 from fcctl_tune import site
 from fcctl_tune.cluster import Undone
 from fcctl_tune.errors import TuneError
-from fcctl_tune.slot import Timed
+from fcctl_tune.slot import Checked, Timed
 from fcctl_tune.tasks import Built, Recipe
 
 #: What a result says if somebody ended its command, and how long its worker waits for its own end then, seconds.
@@ -32,7 +32,7 @@ TICKS, STEP = 10**4, 10**14
 #: Results heard at once: whoever looks after them lets builders begin anew in between.
 AT_ONCE = 8
 #: Results that are more than lists and mappings, by the name they travel under.
-KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Timed": Timed}
+KINDS: Mapping[str, Callable[..., Any]] = {"Built": Built, "Checked": Checked, "Timed": Timed}
 
 
 # ------------------------------------------------------------------------------------------------ in a worker

@@ -18,7 +18,7 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.pace import Pace
 from fcctl_tune.records import Trial, TrialRecord, objective
-from fcctl_tune.slot import Timed, Timing
+from fcctl_tune.slot import Checked, Checking, Timed, Timing
 from fcctl_tune.stations import DEFAULT, PROBE, WARM, Flight, Station, roomiest
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
@@ -32,6 +32,11 @@ LAST_WORD_S = 3.0
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
+#: What is checked beside others may take so many times as long as the longest check so far, and a second. What takes
+#: longer is ended, and has all of its time alone: one that hangs does not keep the others waiting.
+PATIENCE = 4.0
+#: Trials that passed alone and had failed beside others, after which all are checked alone.
+MOST_SPOILT = 4
 
 
 class Stopped(Exception):
@@ -68,8 +73,12 @@ class Engine:
         self._where: Dict[str, Station] = {}  # by the call that is under way
         self._waiting: List[Flight] = []  # for a host
         self._lost = 0
+        self._longest_s: Optional[float] = None  # of a check that passed, alone
+        self._spoilt = 0
         self._stop: Optional[str] = None
         for record in study.records():  # what was seen before this process counts in its decisions
+            if record.number == 0:
+                self._longest_s = record.seconds.get("check", 0.0)
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
@@ -93,6 +102,8 @@ class Engine:
         try:
             while self._stop is None:
                 self._look_round()
+                for station in self._stations.values():
+                    self._check(station)
                 self._ask(fresh=until is None or time.monotonic() < until)
                 if self._is_done():
                     return
@@ -150,7 +161,7 @@ class Engine:
     def _begin_again(self, flight: Flight, host: Host, reason: str) -> None:
         """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
         flight.lost_under.append((host.name, host.process))
-        flight.is_checked = False
+        flight.is_checked, flight.is_doubted, flight.beside = False, False, []
         if len(set(flight.lost_under)) >= TRIES or len(flight.lost_under) >= MOST_LOSSES:
             self._tell(flight, "lost", reason)
         else:
@@ -200,12 +211,17 @@ class Engine:
             self._lost = station.faults = 0
             if isinstance(outcome, Built):
                 self._built(station, flight, outcome)
+            elif isinstance(outcome, Checked):
+                self._checked(station, flight, outcome)
             else:
                 self._timed(station, flight, outcome)
 
     def _vanished(self, station: Station, flight: Flight, error: Exception) -> None:
         """No worker could carry it out: each died over it, or something is wrong with the machine."""
         if self._stop is not None or (flight.purpose == WARM and not isinstance(error, TuneError)):
+            return
+        if flight.beside:  # one of them may have done it
+            self._checked(station, flight, Checked([False] * (1 + len(flight.beside)), 0.0))
             return
         by_trial = flight.is_trial and getattr(error, "killed", False)  # else it may be the machine
         if station.host.key != self.lead and not by_trial:
@@ -283,9 +299,47 @@ class Engine:
             "make this one work first: " + self.study.space.key(self.study.space.default),
         )
 
+    # -------------------------------------------------------------------------------------------- on a GPU
+    def _checks_beside(self, station: Station, flight: Flight) -> bool:
+        """Whether this one's check is a process that may run beside others'."""
+        if flight.is_checked or flight.is_alone or flight.trial.number <= 0:
+            return False
+        return self.recipe.checks_apart and station.together > 1 and self._spoilt < MOST_SPOILT
+
+    def _check(self, station: Station) -> None:
+        """Let its idle GPUs check what was built, several at once if it is known how long that takes."""
+        most = station.together if self._longest_s is not None else 1
+        some = station.next_to_check(most) if self._stop is None else []
+        while some:
+            flight, *flight.beside = some
+            if flight.beside and self._longest_s is not None:
+                timeout_s = min(self.recipe.timeouts.check, 1.0 + PATIENCE * self._longest_s)
+                checking = Checking(tuple(one.candidate for one in some), self.seed, timeout_s)
+                flight.is_timed = True
+                self._measure(station, flight, slot.check_together, checking, FRESH)
+            else:
+                flight.is_alone = True
+                self._time(station, flight)
+            some = station.next_to_check(most)
+
+    def _checked(self, station: Station, flight: Flight, checked: Checked) -> None:
+        """What failed beside others is checked again alone."""
+        some, flight.beside = [flight, *flight.beside], []
+        if checked.seconds:
+            self.effort.timing_ended(checked.seconds)
+        for one, passed in zip(some, checked.passed):  # noqa: B905 (Python 3.9)
+            one.is_checked, one.is_alone, one.is_doubted = passed, not passed, not passed
+            one.took("check", checked.seconds / len(some))
+            self.pace.checked(checked.seconds / len(some))
+            self._time(station, one)
+
     def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
+        if self._checks_beside(station, flight):
+            flight.is_timed = False
+            station.unchecked.append(flight)
+            return
         flight.repeats = self.halving.repeats[flight.rung] * self._factor(station)
         timing = Timing(flight.candidate, self.default, flight.repeats, self.seed, check=not flight.is_checked)
         if priority is None:
@@ -301,7 +355,7 @@ class Engine:
         return self.pace.factor(sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts))
 
     def _measure(
-        self, station: Station, flight: Flight, function: Callable[..., Timed], argument: object, priority: int
+        self, station: Station, flight: Flight, function: Callable[..., object], argument: object, priority: int
     ) -> None:
         call = self.cluster.submit(
             function, self.recipe, argument, slot="gpu", host=station.host.key, priority=priority
@@ -317,6 +371,9 @@ class Engine:
             return
         flight.took("check", timed.check_s)
         flight.took("bench", timed.bench_s)
+        if not flight.is_checked and not timed.state:
+            self._longest_s = max(self._longest_s or 0.0, timed.check_s)
+            self._spoilt += flight.is_doubted
         flight.worker, flight.is_checked = timed.worker, True
         if timed.state:
             self._failed(flight, timed)

@@ -79,7 +79,11 @@ class Pace:
         """``repeats`` of each case took ``bench_s``; None if nothing was checked."""
         self._cost.add(repeats, bench_s)
         if check_s is not None:
-            self._check = _mean(self._check, check_s, NEW)
+            self.checked(check_s)
+
+    def checked(self, seconds: float) -> None:
+        """Its share of several that were checked at once."""
+        self._check = _mean(self._check, seconds, NEW)
 
     def ended(self, rung: int) -> None:
         """A trial came as far as ``rung``."""

@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -57,6 +58,24 @@ class Timed:
     check_s: float = 0.0
     bench_s: float = 0.0
     worker: str = ""
+
+
+@dataclass(frozen=True)
+class Checking:
+    """What a GPU worker is asked: whether each of ``candidates`` is right by the check command; a case may take
+    ``timeout_s``."""
+
+    candidates: Tuple[Candidate, ...]
+    seed: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Which passed, and how long all of them took."""
+
+    passed: Sequence[bool]
+    seconds: float
 
 
 def seed_of_inputs(seed: int = 0) -> int:
@@ -120,6 +139,25 @@ def measure(recipe: Recipe, timing: Timing) -> Timed:
     except Failed as failed:
         return Timed(failed.state, failed.reason, check_s=checked_s, bench_s=bench_s, worker=slot.name)
     return Timed("", "", per_case, base, checked_s, bench_s, slot.name)
+
+
+def check_together(recipe: Recipe, checking: Checking) -> Checked:
+    """Check several at once, beside which nothing is timed: most of a short check is to start its process. One that
+    fails beside others may be right alone."""
+    timeouts = dataclasses.replace(recipe.timeouts, check=checking.timeout_s)
+    slot = Slot(dataclasses.replace(recipe, timeouts=timeouts))
+
+    def passes(candidate: Candidate) -> bool:
+        try:
+            slot.check(candidate, checking.seed)
+        except Failed:
+            return False
+        return True
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(checking.candidates)) as pool:
+        passed = list(pool.map(passes, checking.candidates))
+    return Checked(passed, time.monotonic() - started)
 
 
 class Slot:

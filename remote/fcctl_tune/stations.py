@@ -13,6 +13,8 @@ from fcctl_tune.tasks import Candidate
 #: What a flight is for: a trial, the default's build on a host, whether the default works on one that came later, or
 #: that a GPU is met before there is something to time.
 TRIAL, DEFAULT, PROBE, WARM = "trial", "default", "probe", "warm"
+#: Trials that one GPU checks at once, where each check is a process.
+TOGETHER = 4
 
 
 @dataclass
@@ -27,7 +29,10 @@ class Flight:
     worker: str = ""
     is_timed: bool = False  # it is built, and checked or timed now
     is_checked: bool = False  # on this host
+    is_alone: bool = False  # to be checked so
+    is_doubted: bool = False  # it failed beside others
     is_early: bool = False  # it was built before all of the host's GPUs could time it
+    beside: List[Flight] = field(default_factory=list)  # those that are checked at the same time, by the same call
     lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
     seconds: Dict[str, float] = field(default_factory=dict)
 
@@ -46,16 +51,23 @@ class Station:
     host: Host
     is_ready: bool = False  # the default is built and, unless it is the first host, works there
     held: List[Flight] = field(default_factory=list)  # built before that
+    unchecked: List[Flight] = field(default_factory=list)  # built, and checked together when a GPU is idle
     flights: Dict[str, Flight] = field(default_factory=dict)  # by their calls
     faults: int = 0  # calls in a row that gave nothing
 
     @property
+    def under_way(self) -> List[Flight]:
+        """All but those held."""
+        calls = self.flights.values()
+        return [*self.unchecked, *calls, *(one for flight in calls for one in flight.beside)]
+
+    @property
     def trials(self) -> List[Flight]:
-        return [f for f in (*self.held, *self.flights.values()) if f.is_trial]
+        return [f for f in (*self.held, *self.under_way) if f.is_trial]
 
     @property
     def has_trials(self) -> bool:
-        return bool(self.held) or any(f.is_trial for f in self.flights.values())
+        return bool(self.held or self.unchecked) or any(f.is_trial for f in self.flights.values())
 
     @property
     def gpus(self) -> int:
@@ -75,14 +87,28 @@ class Station:
     @property
     def is_behind(self) -> bool:
         """Whether more is built than its GPUs come to time soon."""
-        return len(self.in_timing) >= AHEAD * len(self.host.devices)
+        beside = sum(len(flight.beside) for flight in self.flights.values())
+        return len(self.in_timing) + len(self.unchecked) + beside >= AHEAD * len(self.host.devices)
+
+    @property
+    def together(self) -> int:
+        """How many may be checked at once: on its processors builds go on."""
+        return min(TOGETHER, (self.host.cpus + 1) // 2)
+
+    def next_to_check(self, most: int) -> List[Flight]:
+        """Those that an idle GPU is to check now."""
+        if len(self.in_timing) >= len(self.host.devices):
+            return []
+        some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
+        return some
 
     def room(self, pace: Pace, *, learns: bool) -> float:
         """Which share of the trials that are to be under way here are not. As many again may be built early, and any
         number for a search that ``learns`` nothing from what is timed; builders do not wait until these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
-        busy = sum(not flight.is_early for flight in self.flights.values())
-        early = len(self.held) + len(self.flights) - busy
+        under_way = self.under_way
+        busy = sum(not flight.is_early for flight in under_way)
+        early = len(self.held) + len(under_way) - busy
         return (due - busy - (max(0, early - due) if learns else 0)) / due
 
 

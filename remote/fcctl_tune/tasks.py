@@ -27,7 +27,8 @@ from fcctl_tune.records import Trial
 from fcctl_tune.space import Space
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
-#: In a configuration's folder: what came of its build.
+#: What names a configuration's folder to its commands, and in it: what came of its build.
+OUT = "TUNE_OUT", "FCCTL_OUT"
 BUILT = "built.json"
 MAX_DOCUMENTS = 64
 #: A line in which a compiler, an assembler or a linker says what is wrong.
@@ -68,6 +69,12 @@ class Recipe:
             spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
             folder, source,
         )  # fmt: skip
+
+    @property
+    def checks_apart(self) -> bool:
+        """Whether a check is a process, and nothing is read of it but its log and what is in a folder of its own."""
+        own = ("@log", *("$%s/" % n for n in OUT), *("${%s}/" % n for n in OUT))
+        return self.check is not None and not self.serve and all(c.file.startswith(own) for c in self.check.collect)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""
@@ -269,7 +276,7 @@ def present(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
     """The files that a pattern of a spec means; none for a log."""
     if pattern == "@log":
         return []
-    for name in ("TUNE_OUT", "FCCTL_OUT"):
+    for name in OUT:
         pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
     return [p for p in sorted(glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True)) if os.path.isfile(p)]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.wire import CollectSpec
 from fcctl_tune import engine as engines
 from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.devices import Device
@@ -20,9 +21,9 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.pace import FACTORS, Pace
 from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Timed, Timing
-from fcctl_tune.spec import Spec
-from fcctl_tune.stations import AHEAD, Flight, Station
+from fcctl_tune.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.spec import Spec, Stage
+from fcctl_tune.stations import AHEAD, TOGETHER, Flight, Station
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
 
@@ -51,6 +52,7 @@ class Cluster:
         self.outcomes: dict[tuple[Any, ...], Any] = {}
         self.asked: list[tuple[str, int, int]] = []  # phase, P, repeats
         self.on: list[tuple[str, str, int, bool]] = []  # host, phase, P, checked
+        self.together: list[list[int]] = []  # P of those checked at once
         self.waiting: dict[tuple[str, str], deque[tuple[str, Any]]] = {}
         self.left_out: dict[str, str] = {}
         self.most_timed = 0
@@ -102,15 +104,28 @@ class Cluster:
         if isinstance(argument, int):  # the seed that a GPU is warmed up with
             self.asked.append(("warm", 0, 0))
             return self.outcomes.get((where, "warm"), Timed())
+        if isinstance(argument, Checking):
+            return self.checked(where, argument)
         timing = argument if isinstance(argument, Timing) else None
         candidate = timing.candidate if timing else argument
         phase, p = "time" if timing else "build", int(candidate.values["P"])
         self.asked.append((phase, p, timing.repeats if timing else 0))
         self.on.append((where, phase, p, bool(timing and timing.check)))
         success = (
-            Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1, 0.2, "gpu-0") if timing else Built("", "", 1)
+            Timed("", "", {"a": p, "b": 2 * p}, {"a": 6, "b": 12}, 0.1 * timing.check, 0.2, "gpu-0")
+            if timing
+            else Built("", "", 1)
         )
         return self.outcomes.get((where, phase, p), self.outcomes.get((phase, p), success))
+
+    def checked(self, where: str, argument: Checking) -> Any:
+        values = [int(candidate.values["P"]) for candidate in argument.candidates]
+        self.together.append(values)
+        found = [self.outcomes.get(("beside", p), self.outcomes.get(("time", p), Timed())) for p in values]
+        if any(isinstance(one, Undone) for one in found):
+            return KILLED
+        self.on += [(where, "check", p, True) for p in values]
+        return Checked([one.state in ("", "bench_failed") for one in found], 0.1)
 
 
 KILLED = Undone("its workers died", killed=True)
@@ -147,7 +162,7 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert (found[6].state, found[6].value, found[6].rung) == ("complete", 1.0, 1)
     assert found[3].value == pytest.approx(0.5)
     assert found[3].per_case == {"a": 3, "b": 6}
-    assert found[6].seconds == {"build": 1.0, "check": 0.2, "bench": 0.4}  # two rungs
+    assert found[6].seconds == {"build": 1.0, "check": 0.1, "bench": 0.4}  # two rungs
     assert (found[3].gpu, found[3].worker) == ("card", "gpu-0")
     assert found[12].state == "pruned"
 
@@ -454,11 +469,105 @@ def test_after_its_time_what_a_lost_host_had_begun_still_comes_to_its_end(
     assert 0 < len(study.records()) < 12
 
 
+# ------------------------------------------------------------------------------------------------ several checks
+def test_checks_are_at_once_where_nothing_is_timed_and_the_default_is_checked_alone(study: Study) -> None:
+    cluster = Cluster(host(cpus=15))
+    engine(study, cluster).run()
+    together = [p for some in cluster.together for p in some]
+    alone = [p for _, phase, p, checked in cluster.on if phase == "time" and checked]
+    assert sorted(together + alone) == list(range(1, 13)), "each once"
+    assert 6 in alone
+    assert len(together) >= 8
+    assert max(map(len, cluster.together)) == TOGETHER
+    for place, (_, phase, p, _) in enumerate(cluster.on):
+        if phase == "time" and p in together:
+            assert ("", "check", p, True) in cluster.on[:place], "checked before"
+
+
+WRITES = Stage("true", (CollectSpec("metrics", "c.json"),))
+
+
+@pytest.mark.parametrize("change", [{"serve": "x", "check": None}, {"check": WRITES}])
+def test_what_serves_or_writes_where_others_do_is_checked_one_after_the_other(
+    study: Study, change: dict[str, Any]
+) -> None:
+    cluster = Cluster(host(cpus=15))
+    searching = engine(study, cluster)
+    searching.recipe = replace(searching.recipe, **change)
+    searching.run()
+    assert not cluster.together
+    assert sorted(p for _, phase, p, checked in cluster.on if phase == "time" and checked) == list(range(1, 13))
+
+
+def test_what_fails_beside_others_counts_only_if_it_fails_alone(study: Study) -> None:
+    cluster = Cluster(host(cpus=15))
+    wrong = Timed("wrong", "max err 3", worker="gpu-0")
+    cluster.outcomes |= {("beside", 9): wrong, ("time", 10): wrong, ("time", 11): Timed("bench_failed", "no file")}
+    engine(study, cluster).run()
+    assert {9, 10, 11} <= {p for some in cluster.together for p in some}
+    records = by_p(study)
+    assert records[9].state in ("complete", "pruned")
+    assert (records[10].state, records[10].reason) == ("wrong", "max err 3")
+    assert records[11].state == "bench_failed"
+    alone = [p for _, phase, p, checked in cluster.on if phase == "time" and checked]
+    assert {9, 10} <= set(alone)
+    assert 11 not in alone
+
+
+def test_a_worker_that_dies_over_several_takes_none_of_them_along(study: Study) -> None:
+    cluster = Cluster(host(cpus=15))
+    cluster.outcomes |= {("beside", 9): KILLED, ("time", 9): KILLED}
+    engine(study, cluster).run()
+    assert {p: record.state for p, record in by_p(study).items() if record.state == "lost"} == {9: "lost"}
+
+
+def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(study: Study) -> None:
+    cluster = Cluster(host(cpus=15))
+    cluster.outcomes |= {("beside", p): Timed("crashed", "out of memory") for p in range(1, 13)}
+    engine(study, cluster).run()
+    assert {record.state for record in study.records()} <= {"complete", "pruned"}
+    assert sum(map(len, cluster.together)) < 10
+
+
+def test_a_check_beside_others_has_the_time_that_they_take_and_what_was_known_counts(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    class Noting(Cluster):
+        def checked(self, where: str, argument: Checking) -> Any:
+            asked.append(argument.timeout_s)
+            return super().checked(where, argument)
+
+        def heard(self, seconds: float) -> list[tuple[str, Any]]:
+            """Builds are ahead."""
+            found = super().heard(seconds)
+            builds = self.waiting[("", "cpu")]
+            while builds:
+                call, argument = builds.popleft()
+                found.append((call, self.outcome("", argument)))
+            return found
+
+    with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as first:
+        searching = engine(first, Noting(host(cpus=15)))
+        searching.told = lambda record: searching.stop("SIGTERM") if record.number == 3 else None
+        with pytest.raises(Stopped):
+            searching.run()
+    assert asked == [pytest.approx(1.4)] * len(asked)
+    with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as again:
+        cluster = Noting(host(cpus=15))
+        engine(again, cluster).run()
+        assert ("time", 6) not in [(phase, p) for _, phase, p, _ in cluster.on], "it was told"
+        assert cluster.together
+        assert next(checked for _, phase, _, checked in cluster.on if phase == "time") is False
+    assert asked == [pytest.approx(1.4)] * len(asked)
+
+
 def test_what_it_cost_is_accounted_for(study: Study) -> None:
-    searching = engine(study, Cluster())
+    cluster = Cluster()
+    searching = engine(study, cluster)
     searching.run()
     effort = searching.effort.as_dict()
+    checks = sum(checked for _, phase, _, checked in cluster.on if phase == "time") + len(cluster.together)
     assert effort["built"] == 12
     assert effort["compile_s"] == pytest.approx(12.0)
-    assert effort["timed_s"] == pytest.approx(0.3 * (12 + len([r for r in study.records() if r.rung])))
+    assert effort["timed_s"] == pytest.approx(0.2 * (12 + len([r for r in study.records() if r.rung])) + 0.1 * checks)
     assert effort["trials_per_minute"] > 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -20,8 +21,8 @@ from fcctl_tune.engine import MOST_LOSSES, TRIES, Engine, Stopped
 from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Timed, Timing
-from fcctl_tune.spec import Spec
+from fcctl_tune.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.spec import Spec, Stage
 from fcctl_tune.tasks import Built, Recipe
 
 TRIALS = 16
@@ -79,6 +80,7 @@ class Call:
     phase: str
     p: int
     number: int
+    numbers: Sequence[int] = ()
 
 
 class World:
@@ -110,7 +112,9 @@ class World:
 
     def _host(self, name: str, member: str) -> Host:
         gpus = 2 if name == "c" else 1
-        return Host(name, 2, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)), member=member)
+        return Host(
+            name, 5 if name == "c" else 3, tuple(Device(f"gpu-{n}", "card") for n in range(gpus)), member=member
+        )
 
     # ------------------------------------------------------------------------------------------------ the cluster
     @property
@@ -121,6 +125,12 @@ class World:
         name = f"{function.__name__}-{next(self._names)}"
         if isinstance(argument, int):
             self.calls[name] = Call(host, slot, "warm", -1, -1)
+            return name
+        if isinstance(argument, Checking):
+            numbers = [one.number for one in argument.candidates]
+            assert all((host, number) in self.built for number in numbers), "it is checked where it was not built"
+            assert self.scheduled or host == "a" or host in self.works, "the default does not work there"
+            self.calls[name] = Call(host, slot, "check", -1, -1, numbers)
             return name
         candidate = argument.candidate if isinstance(argument, Timing) else argument
         p = int(candidate.values["P"])
@@ -157,6 +167,12 @@ class World:
 
     def _outcome(self, call: Call) -> Any:
         own = call.host == "a"
+        if call.phase == "check":
+            if self.draw.random() < 0.1:
+                return Undone("its workers died", killed=True)
+            passed = [self.draw.random() < 0.8 for _ in call.numbers]
+            self.checked |= {(call.host, n) for n, good in zip(call.numbers, passed, strict=True) if good}
+            return Checked(passed, 0.1)
         if self.steps < self.trouble and self.draw.random() < 0.06 and not self.scheduled:
             if call.number > 0 and len(self.killed) < MOST_KILLED:
                 self.killed.add(call.number)
@@ -212,8 +228,9 @@ class World:
         self.known = {name: host for name, host in self.known.items() if host.key != key}
 
 
-def searching(study: Any, world: Any) -> Engine:
+def searching(study: Any, world: Any, serves: bool) -> Engine:
     recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+    recipe = recipe if serves else replace(recipe, serve="", check=Stage("true"))
     return Engine(study, world, recipe, Halving((3, 9), 3), seed=5, told=lambda _: None, gpu="card")
 
 
@@ -230,10 +247,12 @@ def check(study: Study, world: World) -> None:
     assert world.left_out <= world.troubled, "a host that works is used"
 
 
-@given(seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), scheduled=st.booleans())
+@given(
+    seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), scheduled=st.booleans(), serves=st.booleans()
+)
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
-    seed: int, stops: bool, hurry: bool, scheduled: bool
+    seed: int, stops: bool, hurry: bool, scheduled: bool, serves: bool
 ) -> None:
     draw = random.Random(seed)
     study, world = Study(), World(draw, scheduled)
@@ -241,7 +260,7 @@ def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
         mock.patch.object(engines, "time", SimpleNamespace(monotonic=lambda: world.now)),
         mock.patch.object(engines, "LAST_WORD_S", 2.0),
     ):
-        made = searching(study, world)
+        made = searching(study, world, serves)
         if stops:
             at, mend = draw.randrange(1, 40), world.mend
 
@@ -256,7 +275,7 @@ def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
                 except Stopped:
                     check(study, world)
             study.reopened()
-            made = searching(study, world)
+            made = searching(study, world, serves)
         made.run(until=world.now + draw.randrange(5, 60) if hurry else None)
     check(study, world)
     assert list(study.asked) == [trial.number for trial in study.again], "what was begun comes to its end"

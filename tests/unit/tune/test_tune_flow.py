@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,8 +20,8 @@ from fcctl_tune.devices import Device
 from fcctl_tune.engine import Engine
 from fcctl_tune.halving import Halving
 from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Timed, Timing
-from fcctl_tune.spec import Spec
+from fcctl_tune.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.spec import Spec, Stage
 from fcctl_tune.tasks import Built, Recipe
 
 TRIALS, BUILDERS = 384, 15
@@ -53,6 +53,9 @@ class Work:
         """How long it takes, and what comes of it."""
         if isinstance(argument, int):
             return self.meeting, Timed()
+        if isinstance(argument, Checking):  # they get in each other's way a little
+            seconds = self.check * (1.0 + 0.1 * len(argument.candidates))
+            return seconds, Checked([True] * len(argument.candidates), seconds)
         if isinstance(argument, Timing):
             p = int(argument.candidate.values["P"])
             check, bench = self.check * argument.check, self.besides + self.repeat * argument.repeats
@@ -131,6 +134,8 @@ MET_LATE = Work(build=0.7, default_build=0.8, check=0.008, repeat=0.0005, wasted
 CACHED = Work(build=0.06, check=0.007, repeat=0.0027)
 SLOW_TO_TIME = Work(build=1.0, check=0.3, repeat=0.02)
 ALIKE = Work(build=1.5, check=0.02, repeat=0.008)
+#: Where each check and bench is a process of its own, which first meets the GPU: a CUDA program on an H100.
+PROCESSES = Work(build=1.7, check=0.45, repeat=0.003, besides=0.42)
 
 Search = Callable[..., tuple[dict[str, Any], Workshop]]
 
@@ -156,14 +161,14 @@ class Unkept:
 
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    def carry_out(work: Work, gpus: int = 1, seed: int = 0) -> tuple[dict[str, Any], Workshop]:
-        """What the search cost, in the workshop's time."""
+    def carry_out(work: Work, gpus: int = 1, seed: int = 0, **more: Any) -> tuple[dict[str, Any], Workshop]:
+        """What the search cost, in the workshop's time; ``more`` is of its recipe."""
         devices = tuple(Device(f"gpu-{n}", "card") for n in range(gpus))
         workshop = Workshop(Host("", BUILDERS * gpus, devices), work, random.Random(seed))
         for module in (engines, efforts):
             monkeypatch.setattr(module, "time", workshop)
         study: Any = Unkept()
-        recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+        recipe = replace(Recipe.of(SPEC, "/nowhere", "/nowhere"), **more)
         engine = Engine(study, workshop, recipe, Halving(), seed=0, told=lambda _: None)
         engine.effort.began = 0.0
         engine.run()
@@ -191,3 +196,11 @@ def test_more_gpus_with_their_builders_end_it_sooner_in_proportion(search: Searc
     one, two, four = (search(work, gpus)[0]["wall_s"] for gpus in (1, 2, 4))
     assert one / two > 1.8
     assert one / four > 3.4
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_checks_that_are_processes_are_so_at_once(search: Search, gpus: int) -> None:
+    one_by_one, _ = search(PROCESSES, gpus)
+    at_once, _ = search(PROCESSES, gpus, serve="", check=Stage("true"))
+    assert one_by_one["wall_s"] / at_once["wall_s"] > 1.3
+    assert at_once["gpu_timed_share"] > 0.9

@@ -15,7 +15,7 @@ from fcctl_tune.cluster import Host
 from fcctl_tune.crew import Crew
 from fcctl_tune.devices import Device
 from fcctl_tune.errors import SpecError
-from fcctl_tune.slot import Slot, Timing
+from fcctl_tune.slot import Checking, Slot, Timing
 from fcctl_tune.spec import Spec
 from fcctl_tune.tasks import Candidate, Failed, Recipe
 from tests.support.living import is_running
@@ -255,6 +255,39 @@ def test_what_the_build_left_stays_for_the_checks(tmp_path: Path) -> None:
     made = recipe(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
     tasks.build(made, candidate(made))
     assert slot.measure(made, timing(made, candidate(made))).state == ""
+
+
+def test_several_are_checked_at_once(tmp_path: Path) -> None:
+    here = f"{tmp_path}/here"
+    wait = f"echo $P >> {here}; until [ $(wc -l < {here}) -ge 3 ]; do sleep 0.05; done"  # alone it would hang
+    made = recipe(tmp_path, cases=["a"], check=f"{wait}; [ $P != 2 ]")
+    some = tuple(candidate(made, p=p, number=p) for p in (1, 2, 3))
+    for each in some:
+        tasks.build(made, each)
+    checked = slot.check_together(made, Checking(some, 11, 30.0))
+    assert (list(checked.passed), checked.seconds < 30) == ([True, False, True], True)
+
+
+def test_what_takes_longer_than_others_do_keeps_nobody_waiting(tmp_path: Path) -> None:
+    made = recipe(tmp_path, check="[ $P != 2 ] || sleep 600")
+    some = tuple(candidate(made, p=p, number=p) for p in (1, 2))
+    for each in some:
+        tasks.build(made, each)
+    assert list(slot.check_together(made, Checking(some, 11, 2.0)).passed) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("check", "apart"),
+    [
+        ("true", True),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/c.json"}]}, True),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "${TUNE_OUT}/c.json"}]}, True),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "@log"}]}, True),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}, False),
+    ],
+)
+def test_a_check_whose_file_lies_where_all_may_write_goes_alone(tmp_path: Path, check: Any, apart: bool) -> None:
+    assert recipe(tmp_path, check=check).checks_apart is apart
 
 
 def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
