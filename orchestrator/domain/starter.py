@@ -196,10 +196,10 @@ def _python_steps(found: Findings) -> list[_Step]:
         more = " pytest" if found.python_tests else ""
         pip = "build/venv/bin/python -m pip install"
         line = (
-            f"{python} -m venv --system-site-packages build/venv\n"
+            "fcctl-host venv build/venv\n"
             f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # where no index is reached"
         )
-        steps.append(_build(found, line, "A virtual environment of the run's own; it sees the target's torch.", ()))
+        steps.append(_build(found, line, _VENV, ()))
         python = "build/venv/bin/python"
     if found.python_tests:
         gate = ("correctness.summary.failed == 0",)
@@ -211,6 +211,7 @@ def _python_steps(found: Findings) -> list[_Step]:
     return steps
 
 
+_VENV = "A virtual environment of the run's own, which sees the packages of the target's Python, torch among them."
 _PYTHON = "FCCTL_PYTHON is a Python of the target that has torch, if one has it."
 
 

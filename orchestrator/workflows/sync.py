@@ -52,7 +52,7 @@ def _by(how: str) -> str:
 def warm_up(link: Link, plan: wire.RunPlan) -> None:
     """If steps of ``plan`` use the machine's Python with torch: it may load that while the source is on its way."""
     asked = [text for step in plan.steps for text in (step.run, step.tune.spec if step.tune is not None else "")]
-    if any("FCCTL_PYTHON" in text for text in asked):
+    if any(name in text for text in asked for name in ("FCCTL_PYTHON", "fcctl-host venv")):
         link.call(lambda s: s.warm(plan.env))
 
 

@@ -7,6 +7,7 @@ receive WORKSPACE        unpack a tar stream from stdin into a workspace's tree
 warm                     read from the disk what steps take long to load
 probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fit
 read READER FILE         print the document a reader makes of a file
+venv FOLDER              make a virtual environment that sees the packages of $FCCTL_PYTHON, torch among them
 version                  print the wire's version and this program's sha256
 """
 
@@ -51,6 +52,7 @@ class Program:
             "warm": self.warm,
             "probe": self.probe,
             "read": self.read,
+            "venv": self.venv,
             "version": self.version,
         }
 
@@ -122,11 +124,19 @@ class Program:
         try:
             document = readers.read(words[0], words[1], dict(os.environ))
         except readers.ReaderError as error:
-            print("fcctl-host: %s" % error.message, file=sys.stderr)
-            if error.hint:
-                print("hint: %s" % error.hint, file=sys.stderr)
-            return 69 if error.unavailable else 1
+            return _failed(error.message, error.hint, 69 if error.unavailable else 1)
         print(json.dumps(document, indent=1))
+        return 0
+
+    def venv(self, words: List[str]) -> int:
+        if len(words) != 1:
+            return _usage("venv FOLDER")
+        from fcctl_remote import venv
+
+        try:
+            venv.make(words[0], os.environ)
+        except venv.VenvError as error:
+            return _failed(error.message, error.hint, 1)
         return 0
 
     def version(self, words: List[str]) -> int:
@@ -136,6 +146,13 @@ class Program:
 
         print("fcctl host program, wire %d, %s" % (WIRE_VERSION, self.sha256() or "from source"))
         return 0
+
+
+def _failed(message: str, hint: Optional[str], code: int) -> int:
+    print("fcctl-host: %s" % message, file=sys.stderr)
+    if hint:
+        print("hint: %s" % hint, file=sys.stderr)
+    return code
 
 
 def _usage(text: str) -> int:

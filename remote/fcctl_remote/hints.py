@@ -60,7 +60,7 @@ KNOWN: Tuple[Tuple[str, str], ...] = (
         r"externally-managed-environment",
         (
             "the system keeps pip out of its Python: make a virtual environment in the step, "
-            '"$FCCTL_PYTHON" -m venv --system-site-packages build/venv, and use build/venv/bin/pip'
+            "fcctl-host venv build/venv, and install with build/venv/bin/python -m pip: it sees what $FCCTL_PYTHON has"
         ),
     ),
     (

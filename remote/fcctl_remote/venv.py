@@ -1,0 +1,72 @@
+"""A virtual environment of a run's own on top of the machine's Python with torch.
+
+That Python is often in a virtual environment itself, and then ``python -m venv --system-site-packages`` shows what
+lies below it, which has no torch. So the new one reads its packages by a ``.pth`` file.
+"""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Dict, Mapping
+
+#: In the new environment, beside what is installed there, which goes first.
+PTH = "fcctl-target.pth"
+
+# What the Python below says of itself, whatever modules lie where the step works.
+_ASK = """
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import json, os
+from importlib.util import find_spec
+places = [p for p in sys.path if p.rstrip("/").endswith(("site-packages", "dist-packages")) and os.path.isdir(p)]
+print(json.dumps({"places": places, "pip": find_spec("pip") is not None}))
+"""
+
+
+class VenvError(Exception):
+    """``message`` says what happened, ``hint`` what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def make(folder: str, env: Mapping[str, str]) -> None:
+    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept.
+
+    Raises:
+        VenvError: that Python does not run, or makes none.
+    """
+    python = env.get("FCCTL_PYTHON") or sys.executable
+    below = _ask(python, env)
+    # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.
+    words = [python, "-I", "-m", "venv", *(["--without-pip"] if below["pip"] else []), folder]
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), check=False
+    )
+    if done.returncode:
+        told = done.stdout.decode("utf-8", "replace").strip()
+        raise VenvError(
+            "%s makes no virtual environment%s" % (python, ": " + told if told else ""),
+            "on that machine: apt-get install python3-venv; or name another: FCCTL_PYTHON in `env` of the target",
+        )
+    lines = ["import site; site.addsitedir(%r)\n" % place for place in below["places"]]
+    for place in glob.glob(os.path.join(glob.escape(folder), "lib", "python3*", "site-packages")):
+        with open(os.path.join(place, PTH), "w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+
+
+def _ask(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    try:
+        said = subprocess.run(
+            [python, "-c", _ASK], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(env), check=True
+        ).stdout
+        answer: Dict[str, Any] = json.loads(said.decode().strip().splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
+        raise VenvError(
+            "%s does not run: %s" % (python, error),
+            "name a Python of that machine: FCCTL_PYTHON in `env` of the target",
+        ) from error
+    return answer
