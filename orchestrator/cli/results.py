@@ -62,7 +62,7 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
 @click.argument("run", default="last")
 @click.pass_obj
 def show(cli: Cli, run: str) -> None:
-    """Show RUN: an id, a unique beginning or end of one, `last`, or `last:JOB`."""
+    """Show RUN: an id, a unique beginning or end of one, `last`, `last:JOB`, or `last~1`, the one before the last."""
     from orchestrator.workflows.results import show as look_up
 
     with cli.services() as services:

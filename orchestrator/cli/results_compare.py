@@ -53,10 +53,10 @@ def compare(
 ) -> None:
     """Compare the benchmarks of run A with those of run B, which is `last` if left out.
 
-    Each is an id, a unique part of one, `last`, `last:JOB`, a tag such as `baseline`, or several of these with commas
-    between: several launches of one program are what tells a change from luck. Each benchmark is faster, slower, the
-    same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if something is slower, or as
-    --fail-on says.
+    Each is an id, a unique part of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, or several of these
+    with commas between: several launches of one program are what tells a change from luck. Each benchmark is faster,
+    slower, the same, inconclusive or incomparable; docs/statistics.md says when. Exit code 9 if something is slower,
+    or as --fail-on says.
     """
     from dataclasses import replace
 

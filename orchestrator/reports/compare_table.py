@@ -105,7 +105,7 @@ def _heading(report: Report) -> Iterator[Text]:
         name = f" ({clean(side.name, 40)})" if side.name != side.first.run_id else ""
         yield text(f"{label}  {side_line(side)}{name}")
     if {r.run_id for r in report.old.runs} == {r.run_id for r in report.new.runs}:
-        yield text("both sides are the same run", "yellow")
+        yield text("both sides are the same run; the one before it is last~1: fcctl results compare last~1", "yellow")
 
 
 def _table(rows: Sequence[Compared], layout: tuple[str, ...]) -> Table:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.domain.records import SCHEMA_VERSION, RunRecord, RunRow
+from orchestrator.domain.last import Last
+from orchestrator.domain.records import SCHEMA_VERSION, RunRecord
 from orchestrator.domain.tags import Tag
-from orchestrator.errors import RunNotFound
 from orchestrator.workflows.documents import Documents, load
+from orchestrator.workflows.tags import Rows, newest
 
 
-class Library(Protocol):
+class Library(Rows, Protocol):
     """What these workflows need of :class:`orchestrator.ports.Store`."""
 
     def get(self, run_id: str) -> RunRecord: ...
     def resolve(self, name: str) -> str: ...
-    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
     def folder(self, run_id: str) -> Path: ...
     def tags(self) -> dict[str, Tag]: ...
 
@@ -56,15 +56,7 @@ def show(store: Library, name: str = "last") -> Shown:
 
 def find(store: Library, name: str) -> str:
     """The id of a run to look at; ``last`` passes over runs that are not complete, and a tag names its first run."""
-    if name != "last" and not name.startswith("last:"):
-        tag = store.tags().get(name) if name[:1].isalpha() else None  # run ids begin with a digit
-        return store.resolve(tag.runs[0] if tag else name)
-    job = name.partition(":")[2] or None
-    rows = store.rows(limit=1, job=job)
-    if not rows:
-        what = f" of job {job!r}" if job else ""
-        raise RunNotFound(
-            f"there is no complete run{what} yet",
-            hint=f"start one: fcctl run {job or 'JOB'}; fcctl ps lists those that go on",
-        )
-    return rows[0].run_id
+    if last := Last.of(name):
+        return newest(store, last)
+    tag = store.tags().get(name) if name[:1].isalpha() else None  # run ids begin with a digit
+    return store.resolve(tag.runs[0] if tag else name)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from orchestrator.domain.last import Last
 from orchestrator.domain.records import RunRecord, RunRow, iso
 from orchestrator.domain.tags import BASELINE, Tag, check_name
 from orchestrator.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.ports import Clock
 
 
-class Shelf(Protocol):
+class Rows(Protocol):
+    """What lists runs."""
+
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+
+
+class Shelf(Rows, Protocol):
     """What these workflows need of :class:`orchestrator.ports.Store`."""
 
     def get(self, run_id: str) -> RunRecord: ...
     def resolve(self, name: str) -> str: ...
-    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
     def is_complete(self, run_id: str) -> bool: ...
     def tags(self) -> dict[str, Tag]: ...
     def tag(self, tag: Tag, *, move: bool) -> None: ...
@@ -51,8 +57,8 @@ def give(store: Shelf, clock: Clock, name: str, runs: list[str], *, move: bool =
 
 
 def named(store: Shelf, words: str) -> list[str]:
-    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, a tag, or several of
-    these with commas between.
+    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
+    several of these with commas between.
 
     Raises:
         RunNotFound: none is called so, or a tag's run is not on this machine.
@@ -73,8 +79,8 @@ def _one(store: Shelf, word: str) -> list[str]:
         raise RunNotFound(
             "there is no baseline yet", hint="choose a run for it: fcctl results tag baseline RUN (or last:JOB)"
         )
-    if word == "last" or word.startswith("last:"):
-        return [_last(store, word.partition(":")[2] or None)]
+    if last := Last.of(word):
+        return [newest(store, last)]
     try:
         return [store.resolve(word)]
     except RunNotFound as exc:
@@ -97,12 +103,16 @@ def _at_hand(store: Shelf, tag: Tag) -> list[str]:
     )
 
 
-def _last(store: Shelf, job: str | None) -> str:
-    rows = store.rows(limit=1, job=job)
-    if not rows:
-        what = f" of job {job!r}" if job else ""
-        raise RunNotFound(f"there is no complete run{what} yet", hint=f"start one: fcctl run {job or 'JOB'}")
-    return rows[0].run_id
+def newest(store: Rows, last: Last) -> str:
+    """Among the *complete* runs.
+
+    Raises:
+        RunNotFound: there are not so many.
+    """
+    rows = store.rows(limit=last.back + 1, job=last.job)
+    if len(rows) <= last.back:
+        raise last.missing(len(rows), "complete ")
+    return rows[last.back].run_id
 
 
 def tags_of(store: Shelf) -> dict[str, list[str]]:

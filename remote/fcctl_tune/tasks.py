@@ -286,7 +286,9 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
         document = readers.read(reader, path, env)
         documents.check(document, os.path.basename(path))
     except (readers.ReaderError, documents.Malformed) as error:
-        raise Failed("bench_failed", "%s: %s" % (os.path.basename(path), error)) from None
+        name = os.path.basename(path)  # its folder is the trial's own: what failed alike is told in the same words
+        said = str(error).replace(path, name)
+        raise Failed("bench_failed", said if said.startswith(name) else "%s: %s" % (name, said)) from None
     return document
 
 

@@ -1,10 +1,11 @@
-"""What people call a run: its id, a few of its characters, or ``last``."""
+"""What people call a run: its id, a few of its characters, or how long ago it was."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from orchestrator.domain import run_id as run_ids
+from orchestrator.domain.last import Last
 from orchestrator.domain.records import RunRow
 from orchestrator.errors import RunNotFound, nearest
 
@@ -28,8 +29,8 @@ class Runs(Protocol):
 def resolve(name: str, runs: Runs) -> str:
     """The one run ``name`` stands for; see :meth:`orchestrator.ports.Store.resolve`."""
     name = name.strip()
-    if name == "last" or name.startswith("last:"):
-        return _last(name.partition(":")[2] or None, runs)
+    if last := Last.of(name):
+        return _last(last, runs)
     text = name.lower()
     active = runs.active()
     if run_ids.is_valid(text) and (text in active or runs.is_complete(text)):
@@ -44,16 +45,15 @@ def resolve(name: str, runs: Runs) -> str:
     raise _unknown(name, active, runs)
 
 
-def _last(job: str | None, runs: Runs) -> str:
-    rows = runs.rows(limit=1, job=job)
-    begun = [i for i in runs.active() if job is None or _job_of(i, runs) == job]
-    complete = [row.run_id for row in rows]
+def _last(last: Last, runs: Runs) -> str:
+    begun = [i for i in runs.active() if last.job is None or _job_of(i, runs) == last.job]
+    complete = [row.run_id for row in runs.rows(limit=last.back + 1, job=last.job)]  # the newest first
     # Ids sort by the second they were made in; within one second, what is still active is the newer.
-    newest = max([*complete, *begun], key=lambda i: (i[:16], i in begun, i), default=None)
-    if newest is None:
-        what = f" of job {job!r}" if job else ""
-        raise RunNotFound(f"there is no run{what} yet", hint=f"start one: fcctl run {job or 'JOB'}")
-    return newest
+    every = dict.fromkeys([*sorted(begun, reverse=True), *complete])
+    newest = sorted(every, key=lambda i: (i[:16], i in begun), reverse=True)
+    if len(newest) <= last.back:
+        raise last.missing(len(newest))
+    return newest[last.back]
 
 
 def _job_of(run_id: str, runs: Runs) -> str | None:

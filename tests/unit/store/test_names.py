@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.adapters.store import FileStore
+from orchestrator.domain.last import Last
 from orchestrator.domain.records import iso
 from orchestrator.errors import RunNotFound
+from orchestrator.workflows.results import show
+from orchestrator.workflows.tags import newest
 from tests.support.stores import NOVEMBER, begin, completed, make_id
 
 
@@ -33,6 +36,28 @@ def test_every_way_to_name_a_run(store: FileStore, runs: dict[str, str]) -> None
     assert store.resolve(" last ") == runs["active"]
     assert store.resolve("last:bench") == runs["c"]
     assert store.resolve("last:tune") == runs["active"]
+    assert [store.resolve(f"last~{n}") for n in range(4)] == [runs[name] for name in ("active", "c", "b", "a")]
+    assert store.resolve("last~") == runs["c"]
+    assert store.resolve("last:bench~1") == runs["a"]
+    assert [newest(store, Last(None, n)) for n in (0, 2)] == [runs["c"], runs["a"]], "of the complete ones"
+    assert show(store, "last:bench~1").record.run_id == runs["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("last~4", "there are only 4 runs", "fcctl results ls lists them"),
+        ("last:phase1~1", "there is only 1 run of job 'phase1'", "fcctl results ls --job phase1 lists them"),
+        ("last:nope~1", "there is no run of job 'nope' yet", "start one: fcctl run nope"),
+    ],
+)
+def test_so_many_there_are_not(store: FileStore, runs: dict[str, str], name: str, said: str, hint: str) -> None:
+    with pytest.raises(RunNotFound) as raised:
+        store.resolve(name)
+    assert (raised.value.message, raised.value.hint) == (said, hint)
+    with pytest.raises(RunNotFound, match="complete run") as raised:
+        show(store, name)
+    assert str(raised.value.hint).endswith("fcctl ps lists those that go on")
 
 
 @pytest.mark.parametrize("name", ["aa01", "2026"])
@@ -59,7 +84,9 @@ def test_a_job_is_not_a_run(store: FileStore, runs: dict[str, str]) -> None:
     assert "last:bench" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", ["", "%", "_", "x' OR 1=1", "../..", "\x1b[31m", "last:nope", "zzzzzz"])
+@pytest.mark.parametrize(
+    "name", ["", "%", "_", "x' OR 1=1", "../..", "\x1b[31m", "last:nope", "zzzzzz", "last~x", "last~-1", "last~99999"]
+)
 def test_nothing_is_called_that(store: FileStore, runs: dict[str, str], name: str) -> None:
     with pytest.raises(RunNotFound):
         store.resolve(name)
