@@ -75,12 +75,14 @@ class Config(_Section):
             return _ad_hoc(name)
         if name in self.targets:
             return self.targets[name]
+        at = next((t.name for t in self.targets.values() if isinstance(t, SshTarget) and t.host == name), None)
         near = nearest(name, self.targets)
         known = f"known: {', '.join(sorted(self.targets))}; any machine of ~/.ssh/config: --on ssh:HOST"
+        means = f"'{at}' is that machine: --on {at}" if at else f"did you mean '{near}'?" if near else ""
         raise NotFoundError(
             f"no target named '{name}'",
             cause="fcctl.toml has no [targets." + (name if name.isprintable() else "...") + "]",
-            hint=f"did you mean '{near}'? ({known})" if near else known,
+            hint=f"{means} ({known})" if means else known,
         )
 
 

@@ -77,6 +77,8 @@ def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
         return "a tab in the indentation; YAML allows only spaces"
     if _FLOW_GATES.match(line):
         return "an expression with [ ] in a list of one line: put quotes around it, or each gate on a line with a '- '"
+    if "cannot start any token" in message and mark.column < len(line):
+        return f'text cannot begin with {line[mark.column]!r}: put quotes around it, as in file: "@log"'
     if "mapping values are not allowed" in message:
         return "a colon that cannot be here: text with one needs quotes (or `run: |`), or this is indented too far"
     return message

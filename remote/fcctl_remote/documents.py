@@ -78,6 +78,15 @@ def check(document: Dict[str, Any], shown: str) -> None:
     if shape is not None and not isinstance(document.get(shape[0]), shape[1]):
         what = "a list" if shape[1] is list else "an object"
         raise Malformed("%s: a %s document needs %r, %s" % (shown, document["kind"], shape[0], what))
+    if document["kind"] == "benchmark":
+        for i, entry in enumerate(document["benchmarks"]):
+            if not _is_timed(entry):
+                needs = "needs a 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
+                raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
+
+
+def _is_timed(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("stats"), dict)
 
 
 def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:

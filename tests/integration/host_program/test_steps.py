@@ -262,6 +262,8 @@ def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
         ("truncate -s 33M $FCCTL_OUT/a.json", "a.json has 33 MiB; a document may have 32"),
         (_emit({"kind": "build", "schema_version": 1}), "a build document needs 'kernels', a list"),
         (_emit({"kind": "build", "schema_version": 9, "kernels": []}), "schema_version 9"),
+        (_emit({"kind": "benchmark", "benchmarks": [{"name": "a", "samples": [1.0]}]}), "benchmarks[0] needs a 'name'"),
+        (_emit({"kind": "benchmark", "benchmarks": [3]}), "benchmarks[0] needs a 'name' and 'stats', such as"),
     ],
 )
 def test_malformed_documents_fail_the_step_with_their_name(agent: Agent, script: str, said: str) -> None:

@@ -161,6 +161,9 @@ def test_unknown_target_names_the_nearest_and_all() -> None:
     assert "did you mean 'l4'?" in caught.value.hint
     assert "box, l4, local" in caught.value.hint
     assert "ssh:HOST" in caught.value.hint
+    with pytest.raises(NotFoundError) as caught:
+        load(WHOLE).config.target("gpu-host")
+    assert str(caught.value.hint).startswith("'box' is that machine: --on box (known: ")
 
 
 @pytest.mark.parametrize(

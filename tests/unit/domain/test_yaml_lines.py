@@ -51,6 +51,8 @@ def test_text_is_kept_as_written() -> None:
         ("[" * 100 + "]" * 100, 1, "nested deeper"),
         ("a: 1\n  b: 2\n", 2, "indented too far"),
         ("a: 1\nrun: echo x: y\n", 2, "needs quotes"),
+        ("collect: [{reader: times, file: @log}]\n", 1, "text cannot begin with '@': put quotes"),
+        ("a:\n  - `x`\n", 2, "text cannot begin with '`'"),
         ("a: %x\n", 1, ""),
         ("gates: [max(build.kernels[*].registers) <= 40]\n", 1, "quotes around it"),
         ("steps:\n  - id: a\n    gates: [x.y == 1, benchmark.benchmarks[0].stats.p50 < 50]\n", 3, "quotes around it"),
