@@ -9,12 +9,17 @@ from fcctl_remote import wire
 from orchestrator.domain import fleet, tune_job
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.reports.live import duration
+from orchestrator.reports.sanitize import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.workflows.fleet_plan import Plans
     from orchestrator.workflows.prepare import Prepared
+
+
+#: Of a variable's value, characters that are shown.
+_VALUE = 60
 
 
 def plan_json(prepared: Prepared) -> dict[str, Any]:
@@ -46,13 +51,18 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     dirty = " with uncommitted changes" if source.dirty else ""
     tree = f"{len(source.entries)} files, tree {source.tree_sha256[:12]}"
     console.print(f"source      {tree}{commit}{dirty}", highlight=False)
+    for path in source.skipped:
+        console.print(f"not sent    {clean(path)}", highlight=False, markup=False)
+    if plan.env:
+        env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
+        console.print(f"env         {env}", highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("STEP", "AT MOST", "NEEDS", "GATES"):
         table.add_column(column, overflow="fold")
     here = {step.id: "  (here, before the wake)" for step in prepared.saved.before_wake}
     for step in [*prepared.saved.before_wake, *plan.steps]:
         shown = step.id + here.get(step.id, "")
-        gates = Text("\n".join(g.expr for g in step.gates))  # whose brackets are no markup
+        gates = Text("\n".join(_gate(g) for g in step.gates))  # whose brackets are no markup
         table.add_row(shown, _limit(step), _needs(step.needs), gates)
     console.print(table)
     for line in _worst_case(prepared.saved):
@@ -104,7 +114,11 @@ def _limit(step: wire.StepSpec) -> str:
     text = duration(step.timeout_s)
     if step.retries:
         text += f" x {1 + step.retries}"
-    return text + (" (optional)" if step.optional or step.unavailable_ok else "")
+    return text + (" (optional)" if step.optional else " (if available)" if step.unavailable_ok else "")
+
+
+def _gate(gate: wire.GateSpec) -> str:
+    return f"{gate.expr}  when {gate.when}" if gate.when else gate.expr
 
 
 def _needs(needs: wire.Needs) -> str:

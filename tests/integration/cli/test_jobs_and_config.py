@@ -127,3 +127,26 @@ def test_a_folder_whose_name_is_no_text(fcctl: Fcctl, tmp_path: Path) -> None:
     assert done.code == 3
     assert "the workspace's path is not text" in done.err
     assert r"\udcff" in done.err
+
+
+PLANNED = """\
+job: planned
+env: {BLOCK: 256, NOTE: a}
+steps:
+  - id: bench
+    optional: unavailable
+    run: echo
+    gates:
+      - {expr: metrics.metrics.us < 5, when: '"H100" in host.gpu.name'}
+  - {id: more, run: echo, optional: true}
+"""
+
+
+def test_a_dry_run_tells_settings_conditions_and_what_stays_here(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "jobs" / "planned.yaml").write_text(PLANNED)
+    (workspace / "data").symlink_to("/etc")
+    shown = fcctl("run", "planned", "--on", "local", "--set", "BLOCK=512", "--dry-run", cwd=workspace).out
+    assert "\nnot sent    data: a link that leaves the workspace\nenv         BLOCK=512  NOTE=a\n" in shown
+    [bench] = [line for line in shown.splitlines() if line.startswith("bench")]
+    assert bench.rstrip().endswith('(if available)         metrics.metrics.us < 5  when "H100" in host.gpu.name')
+    assert "10 min 00 s (optional)" in shown
