@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.last import Last
 from orchestrator.domain.records import RunRow
 from orchestrator.errors import RunNotFound, nearest
+
+if TYPE_CHECKING:
+    from orchestrator.domain.last import Last
 
 #: How many of the newest ids are compared to find the one a mistyped name may have meant.
 _RECENT = 500
@@ -28,6 +30,8 @@ class Runs(Protocol):
 
 def resolve(name: str, runs: Runs) -> str:
     """The one run ``name`` stands for; see :meth:`orchestrator.ports.Store.resolve`."""
+    from orchestrator.domain.last import Last
+
     name = name.strip()
     if last := Last.of(name):
         return _last(last, runs)
