@@ -140,9 +140,20 @@ def parse(sheet: Sheet, name: str | None = None, space: Sheet | None = None) -> 
         raise InvalidSearch(found)
     adopt, variants = _adopt(entry.pop("adopt", None)), _variants(entry.pop("variants", None))
     if space is not None:
-        entry = {key: value for key, value in entry.items() if key not in SPACE_KEYS} | _space(space)
+        entry = _in_space(entry, _space(space))
     spec = _spec({**entry, **({"env": env} if env else {})}, sheet, space)
     return Search(spec.tune, spec, env, adopt, variants, sheet.file)
+
+
+def _in_space(entry: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``space`` does not say stays as it is, constraints above all; but for what cannot be beside it: a command or
+    a list of configurations is all of a space, but for a list's parameters."""
+    gone = {*space, "space", "configurations", "default"}
+    if "space" in space:
+        gone = set(SPACE_KEYS)
+    elif "configurations" in space:
+        gone.add("constraints")
+    return {key: value for key, value in entry.items() if key not in gone} | dict(space)
 
 
 def _space(sheet: Sheet) -> dict[str, Any]:
@@ -207,8 +218,13 @@ def _spec(entry: Mapping[str, Any], sheet: Sheet, space: Sheet | None) -> Spec:
     try:
         return Spec.from_dict(entry)
     except SpecError as error:
-        about_space = space is not None and error.key.split(".")[0].split("[")[0] in SPACE_KEYS
-        raise InvalidSearch([_problem(error.key, error.problem, space if space and about_space else sheet)]) from None
+        key = error.key.split(".")[0].split("[")[0]
+        if space is None or key in space.entries:
+            raise InvalidSearch([_problem(error.key, error.problem, space or sheet)]) from None
+        found = _problem(error.key, error.problem, sheet)
+        if key in SPACE_KEYS and found.hint is None:
+            found = replace(found, hint=f"{space.file} keeps what it does not say itself: write `{key}:` there, too")
+        raise InvalidSearch([found]) from None
 
 
 def _problem(key: str, problem: str, sheet: Sheet) -> Problem:

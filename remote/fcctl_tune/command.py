@@ -25,7 +25,7 @@ from fcctl_tune.fleet import Fleet, Scheduled
 from fcctl_tune.halving import Halving
 from fcctl_tune.join import is_address
 from fcctl_tune.local import DaskCluster, LocalCluster
-from fcctl_tune.records import Trial
+from fcctl_tune.records import Trial, eligible
 from fcctl_tune.roster import is_name
 from fcctl_tune.slot import Serving, seed_of_inputs
 from fcctl_tune.spec import Spec
@@ -285,19 +285,19 @@ class Run:
 
     # -------------------------------------------------------------------------------------------- end
     def _final(self, engine: Engine, spec: Spec) -> None:
-        timed = [r for r in engine.study.records() if r.is_timed and r.number != 0]
-        timed.sort(key=lambda r: (r.state != "complete", r.value or 0.0, r.number))
-        elites = timed[: spec.elites]
-        if not elites:
+        timed = eligible(engine.study.records())
+        if not timed:
             say("nothing to measure again: the default is the only configuration that works")
             return
-        say("measuring %d elites again, in turns with the default" % len(elites))
-        benches = [r.seconds["bench"] for r in elites if r.seconds.get("bench")]
+        count = min(spec.elites, len(timed))
+        say("measuring %d elites again, in turns with the default" % count)
+        benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
         final = Final(
             engine.cluster,
             engine.recipe,
             engine.default,
-            [engine.candidate(Trial(r.number, r.params)) for r in elites],
+            [engine.candidate(Trial(r.number, r.params)) for r in timed],
+            count=count,
             held_out=spec.held_out,
             direction=spec.metric.direction,
             unit=spec.metric.unit,

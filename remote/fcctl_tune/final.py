@@ -33,6 +33,8 @@ STANDBYS = 4
 TICK_S = 0.25
 #: Hosts that may be lost under it.
 TRIES = 3
+#: For each elite that was asked for, so many may be checked until one is right.
+MOST_CHECKED = 4
 
 
 # ------------------------------------------------------------------------------------------------ in a worker
@@ -88,15 +90,17 @@ class Finalist:
 
 
 class Final:
-    """Re-measures ``elites`` (number and candidate) against ``default`` on ``cluster``."""
+    """Re-measures the best of ``candidates`` against ``default`` on ``cluster``. For one that fails when it is checked
+    again the next best takes part."""
 
     def __init__(
         self,
         cluster: Cluster,
         recipe: Recipe,
         default: Candidate,
-        elites: Sequence[Candidate],
+        candidates: Sequence[Candidate],
         *,
+        count: int,
         held_out: Sequence[str],
         direction: str,
         unit: str,
@@ -104,16 +108,18 @@ class Final:
         host: str = "",
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``bench_s`` is how long one bench takes about; ``host`` the key of the one to do it on, while it is there;
+        """``candidates`` are in the order of their promise, of which ``count`` are to be measured; ``bench_s`` is how
+        long one bench takes about; ``host`` the key of the one to do it on, while it is there;
         ``stopped`` tells whether to leave off."""
         self.cluster, self.recipe, self.direction, self.unit = cluster, recipe, direction, unit
         self.default = Finalist(default.number, default)
-        self.finalists = [Finalist(one.number, one) for one in elites]
+        self.count, self.finalists = count, [Finalist(one.number, one) for one in candidates[:count]]
+        self._next = list(candidates[count : MOST_CHECKED * count])
         self.cases, self.held_out = tuple(recipe.cases), tuple(held_out)
         self.host, self.stopped = host, stopped
         self.seeds = [secrets.randbits(31) for _ in range(1 + len(self.cases) + len(self.held_out))]
         self.null: Dict[str, List[float]] = {}
-        runs = max(bench_s, 0.01) * (2 + len(self.finalists)) * (len(self.cases) + len(self.held_out))
+        runs = max(bench_s, 0.01) * (2 + count) * (len(self.cases) + len(self.held_out))
         affordable = 2 * int(TURNS_S / runs / 2)
         self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
@@ -164,9 +170,20 @@ class Final:
         return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
 
     def _check_all(self) -> None:
-        everyone = [self.default, *self.finalists]
-        self._check(self._shares(everyone))
-        again = [one for one in everyone if one.fault is not None]
+        """Those that are in, and the next best in place of those that fail."""
+        self._check_some([self.default, *self.finalists])
+        while not self.stopped():
+            lacking = max(0, self.count - sum(one.fault is None for one in self.finalists))
+            more = [Finalist(one.number, one) for one in self._next[:lacking]]
+            if not more:
+                break
+            self._next = self._next[lacking:]
+            self.finalists += more
+            self._check_some(more)
+
+    def _check_some(self, some: Sequence[Finalist]) -> None:
+        self._check(self._shares(some))
+        again = [one for one in some if one.fault is not None]
         if self.recipe.serve and not self.stopped():
             self._check([[one] for one in again])  # it may have been the others' fault, who were there at that time
         if self.default.fault is not None and not self.stopped():
@@ -177,11 +194,11 @@ class Final:
                 )
             self.default.fault = None
 
-    def _shares(self, everyone: Sequence[Finalist]) -> List[List[Finalist]]:
+    def _shares(self, some: Sequence[Finalist]) -> List[List[Finalist]]:
         """Of what serves, an even share for each GPU; else one after the other, as GPUs are free."""
         gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
-        count = min(gpus, len(everyone)) if self.recipe.serve else len(everyone)
-        return [list(everyone[n::count]) for n in range(count)]
+        count = min(gpus, len(some)) if self.recipe.serve else len(some)
+        return [list(some[n::count]) for n in range(count)]
 
     def _check(self, shares: Sequence[Sequence[Finalist]]) -> None:
         cases, seed = (*self.cases, *self.held_out), self.seeds[0]

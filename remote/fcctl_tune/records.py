@@ -123,6 +123,21 @@ def ranked(records: Sequence[TrialRecord]) -> List[TrialRecord]:
     return sorted((r for r in records if r.state == "complete"), key=lambda r: (r.value or 0.0, r.number))
 
 
+#: What was timed briefly and left behind has to look so many times as fast to come before what was timed in full.
+BRIEFLY = 1.05
+
+
+def eligible(records: Sequence[TrialRecord]) -> List[TrialRecord]:
+    """What may be measured again: all that was timed but the default, the best first. By value, since what came early
+    was timed in full among few; with a margin, since the luckiest of many brief timings is not the fastest."""
+
+    def key(record: TrialRecord) -> Tuple[float, int]:
+        margin = 1.0 if record.state == "complete" else BRIEFLY
+        return (record.value or 0.0) * margin, record.number
+
+    return sorted((r for r in records if r.is_timed and r.number != 0), key=key)
+
+
 def best_so_far(records: Sequence[TrialRecord], budget: Optional[int] = None) -> List[Optional[float]]:
     """After each trial, in their order, the least value of a complete one yet; None before there is one.
 
@@ -182,9 +197,8 @@ class Summary:
 
     @property
     def elites(self) -> List[TrialRecord]:
-        """The best of those timed in full; where these are too few, the best of the pruned after them."""
-        pruned = sorted((r for r in self.records if r.state == "pruned"), key=lambda r: (r.value or 0.0, r.number))
-        return (ranked(self.records) + pruned)[: self.spec.elites]
+        """As far as the search tells: the last measurement may replace some."""
+        return eligible(self.records)[: self.spec.elites]
 
     def document(self, **more: Any) -> Dict[str, Any]:
         """The ``tuning`` document.

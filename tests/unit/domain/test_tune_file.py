@@ -87,8 +87,31 @@ def test_what_is_no_search_at_all() -> None:
     assert "tune/saxpy.yaml:1" in problem("")
 
 
+@pytest.mark.parametrize(
+    ("space", "configurations"),
+    [
+        ("parameters: {BLOCK: [64, 128, 256], UNROLL: [2]}\n", [(64, 2)]),
+        ("constraints: [BLOCK == 64]\n", [(64, 1), (64, 2)]),
+        ("configurations: [{BLOCK: 128, UNROLL: 2}, {BLOCK: 64, UNROLL: 1}]\n", [(64, 1), (128, 2)]),
+        ("parameters: {BLOCK: [64, 128], UNROLL: [2]}\nconstraints: []\n", [(64, 2), (128, 2)]),
+    ],
+)
+def test_what_another_space_does_not_say_stays(space: str, configurations: list[tuple[int, int]]) -> None:
+    found = parse(GOOD.replace(", default: 2", ""), space).spec.known_space.all
+    assert [(one["BLOCK"], one["UNROLL"]) for one in found] == configurations
+
+
+def test_a_command_or_a_list_is_another_space_as_a_whole() -> None:
+    assert parse(GOOD, "space: ./list\n").spec.space is None
+    listed = GOOD.replace("parameters:", "space: ./list\nunused:").split("unused:")[0] + GOOD[GOOD.index("build:") :]
+    assert parse(listed, "parameters: {BLOCK: [1, 2]}\n").spec.known_space.size == 2
+    said = problem(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
+    assert said.startswith("tune/saxpy.yaml:8: constraints[0]")
+    assert "write `constraints:` there, too" in said
+
+
 def test_another_space_takes_the_place_of_its_own() -> None:
-    search = parse(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
+    search = parse(GOOD, "parameters: {BLOCK: [1, 2, 3]}\nconstraints: []\n")
     assert search.spec.known_space.size == 3
     assert "space.yaml:1: unknown key 'cases'" in problem(GOOD, "cases: [x]\n")
     assert "space.yaml:2: parameters.BLOCK" in problem(GOOD, "parameters:\n  BLOCK: []\n")

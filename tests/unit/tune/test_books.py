@@ -62,4 +62,4 @@ def test_writing_takes_a_small_share_of_the_time(
     assert len(counts) == written
     kept.write()  # at the end, whatever the time
     assert counts[-1] == 50
-    assert json.loads((tmp_path / "topk.json").read_bytes())["elites"][0]["trial"] == 0
+    assert json.loads((tmp_path / "topk.json").read_bytes())["elites"][0]["trial"] == 1

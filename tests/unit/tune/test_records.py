@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fcctl_tune.records import Summary, TrialRecord, best_so_far, compared, log_csv, objective, ranked, topk
+from fcctl_tune.records import Summary, TrialRecord, best_so_far, compared, eligible, log_csv, objective, ranked, topk
 from fcctl_tune.spec import Spec
 
 SPEC = Spec.from_dict(
@@ -84,17 +84,20 @@ def test_the_documents() -> None:
     assert (document["kind"], document["schema_version"], document["complete"]) == ("tuning", 1, True)
     assert document["summary"]["states"] == {"complete": 3, "pruned": 1, "build_failed": 2}
     assert document["summary"]["best"] == 0.7
-    assert [elite["trial"] for elite in document["elites"]] == [2, 4, 0]
+    assert [elite["trial"] for elite in document["elites"]] == [3, 2, 4]
     assert document["controls"][0]["curve"] == [1.0, 1.0]
     assert [TrialRecord.from_dict(entry) for entry in document["trials"]] == list(RECORDS)
     top = topk(summary.document(final=[{"trial": 2}]))
-    assert top["elites"][0]["key"] == 'BLOCK=64 FAST=false NAME="=cmd"'
+    assert top["elites"][1]["key"] == 'BLOCK=64 FAST=false NAME="=cmd"'
     assert top["final"] == [{"trial": 2}]
     assert "trials" not in top
 
 
-def test_the_pruned_fill_up_the_elites() -> None:
-    assert [r.number for r in Summary(SPEC, "random", 0, "running", RECORDS[1:4]).elites] == [2, 3]
+def test_elites_are_the_best_by_value_and_what_was_timed_briefly_must_be_clearly_better() -> None:
+    early, late = [record(1, value=0.95), record(2, value=0.9)], [record(3, "pruned", 0.11), record(4, "pruned", 0.89)]
+    assert [r.number for r in eligible([record(0, value=1.0), *early, *late])] == [3, 2, 4, 1]
+    assert [r.number for r in eligible([record(0, value=1.0), record(1, "wrong"), *early[1:]])] == [2]
+    assert [r.number for r in Summary(SPEC, "random", 0, "running", RECORDS[1:4]).elites] == [3, 2]
 
 
 def test_two_searches_compared() -> None:

@@ -94,6 +94,7 @@ RECIPE = Recipe.of(SPEC, "/nowhere", "/nowhere")
 def measured(
     cluster: Any, elites: Sequence[int] = (2, 3, 4), recipe: Recipe = RECIPE, **more: Any
 ) -> tuple[list[dict[str, Any]], Final]:
+    more.setdefault("count", len(elites))
     made = Final(
         cluster, recipe, candidate(1), [candidate(p) for p in elites],
         held_out=SPEC.held_out, direction="min", unit="us", bench_s=0.1, **more,
@@ -140,6 +141,35 @@ def test_one_that_fails_is_named_and_the_others_are_measured_all_the_same() -> N
     assert (entries[1]["state"], entries[1]["reason"]) == ("wrong", "max err 3")
     assert (entries[2]["state"], entries[2]["reason"]) == ("crashed", "SIGSEGV")
     assert made.document(entries)["failed"] == [1, 2]
+
+
+def test_for_one_that_fails_when_it_is_checked_the_next_best_takes_part() -> None:
+    cluster, wrong = Cluster(), ("wrong", "max err 3")
+    cluster.speed = {6: 8.0}
+    cluster.faults = {2: wrong, 4: wrong, 5: wrong}
+    entries, _ = measured(cluster, [2, 3, 4, 5, 6, 7], count=2, recipe=replace(RECIPE, serve=""))
+    assert [p for p, _ in cluster.checked] == [1, 2, 3, 4, 5, 6]
+    assert [(e["trial"], e["verdict"]) for e in entries[:2]] == [(5, "faster"), (2, "undecided")]
+    assert {e["trial"]: e["verdict"] for e in entries[2:]} == {1: "failed", 3: "failed", 4: "failed"}
+
+
+def test_that_has_an_end() -> None:
+    cluster = Cluster()
+    cluster.faults = dict.fromkeys(range(2, 30), ("wrong", "max err 3"))
+    entries, _ = measured(cluster, range(2, 30), count=3)
+    assert len(entries) == finals.MOST_CHECKED * 3
+    assert {e["verdict"] for e in entries} == {"failed"}
+    cluster.faults = dict.fromkeys((2, 3), ("wrong", "max err 3"))
+    assert len(measured(cluster, [2, 3], count=2)[0]) == 2
+
+
+def test_who_took_another_ones_place_is_measured_elsewhere_too_if_the_host_is_lost() -> None:
+    cluster = Cluster()
+    cluster.faults = {2: ("wrong", "max err 3")}
+    cluster.after = {4: cluster.hosts.pop}
+    entries, made = measured(cluster, [2, 3], count=1, host="b")
+    assert made.host == "a"
+    assert [(e["trial"], e["verdict"]) for e in entries] == [(2, "undecided"), (1, "failed")]
 
 
 def test_one_whose_workers_die_has_failed() -> None:
@@ -198,9 +228,11 @@ def test_turns_are_as_many_as_there_is_time_for() -> None:
     def turns(bench_s: float, served: bool) -> int:
         asked = recipe if served else type(recipe)(**{**recipe.__dict__, "serve": ""})
         cluster: Any = Cluster()
-        return Final(
-            cluster, asked, candidate(1), many, held_out=["c"], direction="min", unit="us", bench_s=bench_s
-        ).turns
+        made = Final(
+            cluster, asked, candidate(1), many,
+            count=6, held_out=["c"], direction="min", unit="us", bench_s=bench_s,
+        )  # fmt: skip
+        return made.turns
 
     assert turns(5.0, True) == finals.SERVED_TURNS
     assert turns(0.001, False) == finals.MOST_TURNS
