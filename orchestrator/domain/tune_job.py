@@ -79,7 +79,7 @@ def job_of(search: Search, asked: Asked) -> Job:
         gates=[
             Gate(
                 expr="tuning.summary.states.complete >= 1",
-                hint="no configuration was built, checked and timed; artifacts/tune/tune_log.csv says why of each",
+                hint="no configuration was built, checked and timed: the log says why; tune/tune_log.csv of each",
             )
         ],
     )

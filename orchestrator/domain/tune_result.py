@@ -103,6 +103,8 @@ class TuneResult:
     leader: Leader | None = None
     default: Mapping[str, Value] = field(default_factory=dict)
     effort: Mapping[str, float] = field(default_factory=dict)
+    #: Why it could not go on; empty if nothing kept it.
+    fault: str = ""
     #: Seconds from its start to its end, the second measurement included.
     wall_s: float | None = None
 
@@ -162,6 +164,7 @@ def read(content: Mapping[str, Any]) -> TuneResult:
         ),
         leader=_leader(content.get("elites")),
         default=_params(_part(content, "default").get("params")),
+        fault=str(content.get("fault") or ""),
         wall_s=number(content.get("wall_s")),
         effort={str(k): f for k, v in _part(content, "effort").items() if (f := number(v)) is not None},
     )  # fmt: skip

@@ -26,10 +26,12 @@ _MARKS = {"faster": "passed", "slower": "failed"}
 def tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
     """What was tried, the elites with the evidence for them, and why trials failed."""
     result = tune_result.read(content)
-    if not result.trials and not result.elites:
+    if not (result.trials or result.elites or result.fault):
         return
     yield _tried(result)
-    if result.unmeasured is not None:
+    if result.fault:
+        yield text(clean(result.fault, 400), "red")
+    elif result.unmeasured is not None:
         yield text(so_far(result.unmeasured, result), "yellow")
     elif result.best is None:
         yield text("nothing stood the second measurement", "yellow")

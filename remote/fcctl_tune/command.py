@@ -196,7 +196,9 @@ class Run:
             if self.options.compare:
                 self._control(engine, spec)
             self.about["complete"] = study.ended != "running"
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TuneError):
+                self.about["fault"] = error.message
             with contextlib.suppress(OSError):  # of two faults the first says more
                 self._account(engine)
                 kept.write()

@@ -320,6 +320,13 @@ class Slot:
         return {"per": per_candidate}
 
     def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        try:
+            return self._benched(candidate, case, seed, repeats)
+        except Failed as failed:
+            where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
+            raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
+
+    def _benched(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
         metric = self.recipe.metric
         env = self.recipe.environment(candidate, TUNE_CASE=case, TUNE_SEED=seed, TUNE_REPEATS=repeats)
         log = self.recipe.log(candidate, "bench")
@@ -327,7 +334,7 @@ class Slot:
             os.unlink(path)  # an older figure must not pass for this one's
         outcome = process.run(self.recipe.bench, env, self.recipe.cwd, log, Limits(self.recipe.timeouts.bench))
         if outcome.reason is not None:
-            raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log))
+            raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
         (path, *_) = tasks.matching(metric.file, env, self.recipe.cwd, log)
         document = tasks.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us

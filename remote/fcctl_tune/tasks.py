@@ -190,7 +190,7 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
     outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s), yields)
     if outcome.reason is not None:
-        raise Failed(state_of(phase, outcome), explained(outcome, log, compiles=phase == "build"))
+        raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], compiles=phase == "build"))
     if stage.gates or stage.collect:
         try:
             context = gathered(stage.collect, env, recipe.cwd, log)
@@ -219,6 +219,10 @@ def _forget(stage: Stage, env: Mapping[str, str], cwd: str) -> None:
         raise Failed("wrong", "what was left in its folder cannot be looked at: %s" % error) from None
 
 
+#: ``bash: line 1:  7911 Aborted``.
+PROCESS = re.compile(r"(bash: line \d+:)\s+\d+ ")
+
+
 def state_of(phase: str, outcome: Outcome) -> str:
     if outcome.how == "timed_out":
         return "hung" if phase != "build" else "build_failed"
@@ -229,11 +233,13 @@ def state_of(phase: str, outcome: Outcome) -> str:
     return "wrong" if phase == "check" else "bench_failed"
 
 
-def explained(outcome: Outcome, log: str, compiles: bool = False) -> str:
-    """What it came to and the last that it said; of what ``compiles`` its first errors, the cause of those after."""
+def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False) -> str:
+    """What it came to and the last that it said; of what ``compiles`` its first errors, the cause of those after. Where
+    trials failed alike it is the same of each: without their folder ``out``, and what bash calls a process."""
     end = tail(log, (256 if compiles else 16) * 1024)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
     said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
+    said = PROCESS.sub(r"\1 ", said.replace(out, "$TUNE_OUT") if out else said)
     return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
 
 

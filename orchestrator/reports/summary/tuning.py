@@ -49,6 +49,8 @@ class Tuned:
     def verdict(self) -> str:
         """In a sentence."""
         best, leader = self.result.best, self.result.unmeasured
+        if self.result.fault:
+            return f"The search of {self.label} could not go on: {clean(self.result.fault, 400)}."
         if leader is not None:
             return f"The search of {self.label} was {so_far(leader, self.result)}."
         if best is None:

@@ -8,7 +8,7 @@ Of each line every number with a unit per second counts, named by what stands be
     n=64 time: 3 us  bandwidth: 9 GB/s          n=64 bandwidth GB/s
 
 Bytes become GB/s (1e9 a second), floating point operations GFLOP/s; anything else stays what it is, ``tokens/s``. Of a
-name that comes again the median counts.
+name that comes again the median counts; a line with ``inf GB/s`` is an error.
 """
 
 import re
@@ -16,14 +16,15 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.metrics import MAX_METRICS
-from fcctl_remote.readers.source import ReaderError, clean, lines
-from fcctl_remote.readers.times import NUMBER, TIME
+from fcctl_remote.readers.source import ReaderError, clean
+from fcctl_remote.readers.times import NO_NUMBER, NUMBER, TIME, numbers
 
 _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
 _BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
 _FLOPS = r"(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
 _RATE = re.compile(r"%s\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
+_NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(
     r"\b(?:(?:avg|average|mean|median|min|max|best|total|kernel|gpu|cpu|elapsed|execution|exec|run)[ _])?"
@@ -37,7 +38,7 @@ _HINT = "a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 
 def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken: Dict[str, List[float]] = {}
-    for line in lines(path):
+    for line in numbers(path, _NO_RATE):
         for name, value in _of_line(line):
             taken.setdefault(clean(name, 200), []).append(value)
         if len(taken) > MAX_METRICS:

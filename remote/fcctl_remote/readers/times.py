@@ -11,12 +11,13 @@ numbers; columns that count repetitions are no part of the name::
     kernel,n,rep,time_us            softmax 1024
     softmax,1024,0,12.5
 
-Times are converted to microseconds. A time that is not above 0 is no measurement and is left out.
+Times are converted to microseconds. A time that is not above 0 is no measurement and is left out; a line with
+``nan us`` is an error.
 """
 
 import csv
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from fcctl_remote.readers import timing
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
@@ -27,6 +28,9 @@ _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?
 NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none.
 TIME = re.compile(NUMBER + r"\s*" + _UNIT + r"(?![\w^])")
+#: What is printed in place of a number; nothing that was measured may look better for it.
+NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
+_NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])")
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
 _COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
 _RATE = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
@@ -51,7 +55,7 @@ class _Column(NamedTuple):
 
 def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken: Dict[str, List[float]] = {}
-    for count, (name, value) in enumerate(_times(lines(path))):
+    for count, (name, value) in enumerate(_times(numbers(path, _NO_TIME))):
         if count >= MAX_ROWS * 10:
             raise ReaderError("%s: more than %d times" % (path, MAX_ROWS * 10))
         taken.setdefault(clean(name, 200), []).append(value)
@@ -60,6 +64,14 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 -
     if not taken:
         raise ReaderError("%s: no time with a unit (ns, us, ms, s) in it" % path, _HINT)
     return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+
+
+def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
+    """The lines of ``path``. Raises: ReaderError, if one has what matches ``none``."""
+    for line in lines(path):
+        if none.search(line):
+            raise ReaderError("%s: what was measured is no number: %s" % (path, clean(line.strip(), 120)))
+        yield line
 
 
 def _times(found: Iterator[str]) -> Iterator[Tuple[str, float]]:

@@ -147,3 +147,30 @@ def _look_at(search: Search, said: str) -> None:
     assert best["per_case"]["a"]["us"] == 3.5
     assert json.loads((search.out / "topk.json").read_text())["final"][0]["params"] == {"P": 7}
     assert "elite 1: trial 6 faster" in said
+
+
+def changed(folder: Path, **change: Any) -> Search:
+    search = Search(folder)
+    (folder / "spec.json").write_text(json.dumps({**SPEC, "build": "true", **change}))
+    return search
+
+
+def test_elites_that_are_wrong_elsewhere_give_way_to_the_next_best(tmp_path: Path) -> None:
+    search = changed(tmp_path, check='[ "$TUNE_CASE" = a -o "$P" -lt 6 ]', elites=2)
+    with search.start() as process:
+        said = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0, said
+    document = json.loads((search.out / "tuning.json").read_text())
+    assert [e["params"]["P"] for e in document["elites"]] == [8, 7]
+    found = {e["params"]["P"]: e["verdict"] for e in document["final"]}
+    assert found == {5: "faster", 4: "faster", 8: "failed", 7: "failed", 6: "failed"}
+
+
+def test_what_kept_a_search_from_going_on_is_in_its_document(tmp_path: Path) -> None:
+    search = changed(tmp_path, check="echo max err 3; [ $P != 1 ]")
+    with search.start() as process:
+        said = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 1, said
+    document = json.loads((search.out / "tuning.json").read_text())
+    assert document["fault"] == "the default configuration does not work: wrong: exit code 1: max err 3"
+    assert not document["complete"]

@@ -489,6 +489,24 @@ def test_what_holds_no_time_is_refused(text: str, tmp_path: Path) -> None:
     assert "12.5 us" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        ("times", "a: 12 us\na: nan us\n"), ("times", "a: -inf ms"), ("times", "a Infinity s, 3 us\n"),
+        ("rates", "a: inf GB/s\n"), ("rates", "a: 3 GB/s\nb: NaN TFLOPS\n"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_no_measurement_left_out(reader: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(readers.ReaderError, match=r"file: what was measured is no number: [ab]"):
+        readers.read(reader, str(tmp_path / "file"))
+
+
+def test_what_only_looks_like_no_number(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x: 3 us\nnan s1, banana us, inf of 3 runs\n")
+    assert timed(tmp_path / "file") == {"x": [3.0]}
+
+
 # ------------------------------------------------------------------------------------------------ rates
 def test_rates_that_are_printed() -> None:
     document = readers.read("rates", str(FIXTURES / "rates" / "printed.txt"))

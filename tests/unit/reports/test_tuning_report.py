@@ -127,6 +127,16 @@ def test_what_a_search_had_found_that_was_cut_off_is_told_as_that(tmp_path: Path
     assert said in markdown.render(build([one]))
 
 
+@pytest.mark.parametrize("trials", [[], tuning()["trials"]])
+def test_what_kept_a_search_from_going_on_is_told(tmp_path: Path, trials: list[Any]) -> None:
+    why = "the default configuration does not work: crashed: SIGSEGV"
+    change = {"final": [], "complete": False, "fault": why, "trials": trials, "summary": {}}
+    one = shown(tmp_path, {**tuning(), **change})
+    assert why in summary(one)
+    assert f"could not go on: {why}." in markdown.render(build([one]))
+    assert "cut off" not in summary(one)
+
+
 def test_what_a_cancelled_step_left_that_is_no_searchs_document_is_left_alone(tmp_path: Path) -> None:
     assert shown(tmp_path / "a", {"kind": "benchmark"}, cut_off=True).documents.items == ()
     none = shown(tmp_path / "b", {}, cut_off=True)

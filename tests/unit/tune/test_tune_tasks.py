@@ -215,7 +215,9 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
         ({"check": {"run": "true", "gates": ["params.P == 2"]}}, "wrong", "params.P == 2: 1"),
         ({"check": "echo on $TUNE_CASE; [ $TUNE_CASE != b ]"}, "wrong", "b: exit code 1: on b"),
         ({"check": {"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}}, "wrong", "no file matches"),
-        ({"bench": "exit 4"}, "bench_failed", "exit code 4"),
+        ({"bench": "exit 4"}, "bench_failed", "bench of a: exit code 4"),
+        ({"bench": "echo $TUNE_OUT/x; exit 4"}, "bench_failed", "bench of a: exit code 4: $TUNE_OUT/x"),
+        ({"bench": "bash -c 'kill -ABRT $BASHPID' || exit 4"}, "bench_failed", "bash: line 1: Aborted"),
         ({"bench": "kill -ABRT $$"}, "crashed", "SIGABRT"),
         ({"bench": "true"}, "bench_failed", "no file matches"),
         ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: "),
@@ -303,7 +305,10 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
     for each in (candidate(made), one):
         tasks.build(made, each)
     timed = slot.measure(made, timing(made, one))
-    assert (timed.state, timed.reason) == ("bench_failed", "the default, timed beside it, failed: exit code 1")
+    assert (timed.state, timed.reason) == (
+        "bench_failed",
+        "the default, timed beside it, failed: bench of a: exit code 1",
+    )
 
 
 def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> None:
