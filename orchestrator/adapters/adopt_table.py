@@ -75,7 +75,7 @@ class AdoptTable:
         if self.adopt.write:
             return self._written(text, taken)
         try:
-            return adoption.table(text, taken.search, taken.rows)
+            return adoption.table(text, taken.search, taken.rows, taken.env)
         except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{self.adopt.file} is no table that rows can come into",

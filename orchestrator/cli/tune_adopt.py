@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -45,6 +46,8 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
         "doubts": [doubt for one in found for doubt in one.doubts],
     }  # fmt: skip
     _show(cli, found, diff, shown.record.run_id)
+    for fault in (fault for one in found for fault in _not_now(one, searches)):
+        cli.note(fault)
     if diff and not dry_run:
         cli.confirm(f"write {table.file}")
         table.write(after, instead_of=before)
@@ -64,15 +67,18 @@ def _difference(file: str, before: str, after: str) -> str:
 def _refuse_nothing(record: RunRecord, found: list[Adoption], searches: dict[str, Search]) -> None:
     """A search that was cancelled measured nothing again, as a rule: then there is nothing to insist on."""
     from orchestrator.errors import ConflictError
+    from orchestrator.workflows.go_on import CUT_OFF
 
     if any(one.rows for one in found):
         return
     first, *_ = found
-    again = clean(_name_of(first, searches), 40)
+    again = f"search again: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
+    if record.status in CUT_OFF:
+        again = f"go on with it: fcctl run --resume {record.run_id}"
     raise ConflictError(
         f"run {record.run_id} has nothing to adopt, with or without --force",
         cause="; ".join(dict.fromkeys(clean(doubt, 300) for one in found for doubt in one.doubts)),
-        hint=f"search again: fcctl tune {again} --on {record.target}; what was tried: fcctl logs {record.run_id}",
+        hint=f"{again}; what was tried: fcctl logs {record.run_id}",
     )
 
 
@@ -112,6 +118,15 @@ def _table_of(found: list[Adoption], searches: dict[str, Search]) -> Adopt:
             f"{searches[first].file} names no table for its winners", hint="add to it, say:  adopt: tuned.json"
         )
     return adopt
+
+
+def _not_now(found: Adoption, searches: dict[str, Search]) -> Iterator[str]:
+    """Winners that the search's file, as it is now, does not have: it changed, or --space gave another space."""
+    search = searches.get(found.search)
+    space = search.spec.space if search is not None else None
+    for params in [row.params for row in found.rows if space is not None and row.params not in space]:
+        shown = " ".join(f"{key}={value}" for key, value in params.items())
+        yield f"{search.file if search else ''} as it is now has no such configuration: {clean(shown, 300)}"
 
 
 def _show(cli: Cli, found: list[Adoption], diff: str, run_id: str) -> None:

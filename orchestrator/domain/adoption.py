@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain.timings import Ratio
@@ -148,8 +149,8 @@ def fault(row: Row, space: Space | None) -> str:
     return ""
 
 
-def table(text: str, search: str, rows: Iterable[Row]) -> str:
-    """Our own table with ``rows`` in it: one for the same search, GPU and case takes the place of the older.
+def table(text: str, search: str, rows: Iterable[Row], env: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Our own table with ``rows`` in it: one for the same search, ``env``, GPU and case takes the place of the older.
 
     Raises:
         ValueError: ``text`` is no such table.
@@ -162,7 +163,7 @@ def table(text: str, search: str, rows: Iterable[Row]) -> str:
         raise ValueError("it has no list of rows")
     kept = {_key(entry): entry for entry in entries}
     for row in rows:
-        entry = {"search": search, **row.as_dict()}
+        entry = {"search": search, **({"env": dict(env)} if env else {}), **row.as_dict()}
         kept[_key(entry)] = entry
     body = ",\n".join("  " + json.dumps(kept[key]) for key in sorted(kept))
     more = {key: value for key, value in known.items() if key not in ("schema_version", "rows")}
@@ -170,8 +171,9 @@ def table(text: str, search: str, rows: Iterable[Row]) -> str:
     return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]{others}\n}}\n'
 
 
-def _key(entry: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (str(entry.get("search")), str(entry.get("gpu")), str(entry.get("case")))
+def _key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    env = json.dumps(entry["env"], sort_keys=True) if entry.get("env") else ""
+    return (str(entry.get("search")), str(entry.get("gpu")), str(entry.get("case")), env)
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:

@@ -71,6 +71,29 @@ def finished(
     (folder / "run.json").write_text(record.model_dump_json())
 
 
+SAXPY = """\
+tune: saxpy
+env: {OPT: -O2}
+parameters: {TILE_M: [32, 64], TILE_N: [32, 64], STAGES: [1], WARPS_KV: [2], WARP_ROWS: [32]}
+check: ./saxpy
+bench: ./saxpy
+metric: {reader: times, file: "@log", value: "benchmark.benchmarks[0].stats.p50"}
+adopt: tuned.json
+"""
+
+
+def test_a_winner_that_the_file_does_not_have_any_more_is_named(workspace: Workspace) -> None:
+    finished(workspace, {**tuning(0.85), "tune": "saxpy"})
+    path = workspace.root / "tune" / "saxpy.yaml"
+    path.write_text(SAXPY)
+    assert "as it is now" not in workspace.fcctl("tune", "--adopt", RUN, "--dry-run").stderr
+    path.write_text(SAXPY + "constraints: [TILE_M < 64]\n")
+    done = workspace.fcctl("tune", "--adopt", RUN, "--yes")
+    assert "tune/saxpy.yaml as it is now has no such configuration: TILE_M=64 TILE_N=64 STAGES=1" in done.stderr
+    [row] = json.loads((workspace.root / "tuned.json").read_text())["rows"]
+    assert (row["params"]["TILE_M"], row.get("env")) == (64, None), "the run says nothing of OPT"
+
+
 def test_a_proven_winner_becomes_a_row_of_the_table(workspace: Workspace) -> None:
     finished(workspace, tuning(0.85))
     table = workspace.root / "kernels/flashcore/tilings.json"
@@ -170,7 +193,7 @@ def test_a_search_that_was_cancelled_is_named_as_that_with_what_it_had_tried(
     refused = workspace.fcctl("tune", "--adopt", RUN, *force, "--yes", check=8).stderr
     assert f"run {RUN} has nothing to adopt, with or without --force" in refused
     assert "ended as cancelled, with 17 of 128 trials told: 12 complete, 5 pruned" in refused
-    assert f"search again: fcctl tune fused --on local; what was tried: fcctl logs {RUN}" in refused
+    assert f"go on with it: fcctl run --resume {RUN}; what was tried: fcctl logs {RUN}" in refused
 
 
 def test_what_a_cancelled_search_had_measured_again_is_taken_by_force(workspace: Workspace) -> None:

@@ -130,6 +130,11 @@ def test_our_own_table_keeps_what_it_had() -> None:
     rows = json.loads(after)["rows"]
     assert [(row["case"], row["params"]["TILE"]) for row in rows] == [("a", 128), ("b", 32)]
     assert adoption.table(after, "saxpy", newer.rows) == after
+    other = adoption.table(after, "saxpy", newer.rows, {"OPT": "-O0"})
+    assert [(row["case"], row.get("env")) for row in json.loads(other)["rows"]] == [
+        ("a", None), ("a", {"OPT": "-O0"}), ("b", None),
+    ]  # fmt: skip
+    assert adoption.table(other, "saxpy", newer.rows, {"OPT": "-O0"}) == other
     more = after.replace('"schema_version": 1', '"schema_version": 1, "for": ["us"]')
     assert json.loads(adoption.table(more, "saxpy", newer.rows)) == {**json.loads(after), "for": ["us"]}
     for broken in ("[]", '{"schema_version": 2}', '{"schema_version": 1, "rows": 5}', "x"):
