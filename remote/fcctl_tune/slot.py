@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_remote import gates
+from fcctl_remote import files, gates
 from fcctl_remote.text import one_line
 from fcctl_tune import process, serve, tasks
 from fcctl_tune.process import Limits
@@ -245,8 +245,10 @@ class Slot:
                 self._check(candidate, self.recipe.check, case, seed, timeout)
 
     def _check(self, candidate: Candidate, stage: Stage, case: str, seed: int, timeout_s: float) -> None:
+        shared = not all(tasks.is_own(spec.file) for spec in stage.collect)
         try:
-            tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, TUNE_CASE=case, TUNE_SEED=seed)
+            with files.locked(os.path.join(self.recipe.folder, "check.lock")) if shared else contextlib.nullcontext():
+                tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, TUNE_CASE=case, TUNE_SEED=seed)
         except Failed as failed:
             where = "%s: " % case if len(self.recipe.cases) > 1 else ""
             raise Failed(failed.state, where + failed.reason) from None
@@ -320,8 +322,12 @@ class Slot:
         return {"per": per_candidate}
 
     def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        # Two GPUs may time the default at the same time, and then each must read what its own bench wrote.
+        own = tasks.is_own(self.recipe.metric.file)
+        folder = self.recipe.out(candidate.params) if own else self.recipe.folder
         try:
-            return self._benched(candidate, case, seed, repeats)
+            with files.locked(os.path.join(folder, "bench.lock")):
+                return self._benched(candidate, case, seed, repeats)
         except Failed as failed:
             where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None

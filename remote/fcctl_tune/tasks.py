@@ -73,8 +73,7 @@ class Recipe:
     @property
     def checks_apart(self) -> bool:
         """Whether a check is a process, and nothing is read of it but its log and what is in a folder of its own."""
-        own = ("@log", *("$%s/" % n for n in OUT), *("${%s}/" % n for n in OUT))
-        return self.check is not None and not self.serve and all(c.file.startswith(own) for c in self.check.collect)
+        return self.check is not None and not self.serve and all(is_own(c.file) for c in self.check.collect)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""
@@ -93,6 +92,11 @@ class Recipe:
 
     def log(self, candidate: Candidate, phase: str) -> str:
         return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
+
+
+def is_own(pattern: str) -> bool:
+    """Whether a file that a spec names is a trial's own: the log of its command, or in its folder."""
+    return pattern.startswith(("@log", *("$%s/" % name for name in OUT), *("${%s}/" % name for name in OUT)))
 
 
 @dataclass(frozen=True)

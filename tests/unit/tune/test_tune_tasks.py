@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -394,3 +395,32 @@ def test_builds_are_of_a_source_until_one_of_its_files_is_changed(tmp_path: Path
     assert seen() == second
     (source / "a.cu").unlink()
     assert seen() not in (first, second)
+
+
+ALONE = '[ ! -e {0}busy ] || exit 9; touch {0}busy; sleep 0.2; rm {0}busy; echo "{{\\"us\\": $US}}" > {0}b.json'
+
+
+@pytest.mark.parametrize("place", ["$TUNE_OUT/", ""], ids=["the default's folder", "everybody's"])
+def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, place: str) -> None:
+    metric = {"reader": "metrics", "file": f"{place}b.json", "value": "metrics.us"}
+    made = recipe(tmp_path, bench=ALONE.format(place), metric=metric)
+    several = [candidate(made), candidate(made) if place else candidate(made, us=7, number=4)]
+    for each in several:
+        tasks.build(made, each)
+    with ThreadPoolExecutor(2) as gpus:
+        found = list(gpus.map(lambda one: slot.Slot(made).samples(one, "a", 1, 3), several))
+    assert found == [[5.0], [5.0 if place else 7.0]]
+
+
+def test_two_gpus_whose_checks_leave_one_file_wait_for_one_another(tmp_path: Path) -> None:
+    check = {
+        "run": ALONE.format(""),
+        "collect": [{"reader": "metrics", "file": "b.json"}],
+        "gates": ["metrics.metrics.us > 0"],
+    }
+    made = recipe(tmp_path, check=check)
+    several = [candidate(made), candidate(made, us=7, number=4)]
+    for each in several:
+        tasks.build(made, each)
+    with ThreadPoolExecutor(2) as gpus:
+        list(gpus.map(lambda one: slot.Slot(made).check(one, 1), several))
