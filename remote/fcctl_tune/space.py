@@ -154,6 +154,16 @@ class Constraint:
         except gates.NoValue:
             return False
 
+    def fault(self, params: Mapping[str, Value]) -> str:
+        """Why it is no condition at all; empty if it is one."""
+        try:
+            found = gates.value(self.node, params)
+        except gates.NoValue as error:
+            return f"{self.expr}: {error}"
+        return (
+            "" if isinstance(found, bool) else f"{self.expr} is {shown(found)} for the default, neither true nor false"
+        )
+
 
 @dataclass(frozen=True)
 class Space:
@@ -339,8 +349,10 @@ def _check_default(space: Space) -> None:
         return
     if space.listed is not None:
         raise SpecError("default", f"{space.key(default)} is not among the configurations listed")
-    broken = next(c for c in space.constraints if not c.holds(default))
-    raise SpecError("constraints", f"the default configuration {space.key(default)} breaks {broken.expr}")
+    at, broken = next((i, c) for i, c in enumerate(space.constraints) if not c.holds(default))
+    raise SpecError(
+        f"constraints[{at}]", broken.fault(default) or f"the default, {space.key(default)}, breaks {broken.expr}"
+    )
 
 
 def render(value: Value) -> str:
