@@ -163,7 +163,7 @@ def table(text: str, search: str, rows: Iterable[Row], env: Mapping[str, str] = 
         raise ValueError("it has no list of rows")
     kept = {_key(entry): entry for entry in entries}
     for row in rows:
-        entry = {"search": search, **({"env": dict(env)} if env else {}), **row.as_dict()}
+        entry = {"search": search, **row.as_dict(), **({"env": dict(env)} if env else {})}
         kept[_key(entry)] = entry
     body = ",\n".join("  " + json.dumps(kept[key]) for key in sorted(kept))
     more = {key: value for key, value in known.items() if key not in ("schema_version", "rows")}
