@@ -146,13 +146,15 @@ def parse(sheet: Sheet, name: str | None = None, space: Sheet | None = None) -> 
 
 
 def _in_space(entry: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``space`` does not say stays as it is, constraints above all; but for what cannot be beside it: a command or
-    a list of configurations is all of a space, but for a list's parameters."""
-    gone = {*space, "space", "configurations", "default"}
+    """What ``space`` does not say stays as it is, constraints above all; but for what it takes the place of. What then
+    cannot be beside one another, such as a list and constraints, is an error and not left out."""
+    gone = {*space, "space"}
     if "space" in space:
         gone = set(SPACE_KEYS)
     elif "configurations" in space:
-        gone.add("constraints")
+        gone |= {"constraints", "default"}
+    elif "parameters" in space:
+        gone |= {"configurations", "default"}
     return {key: value for key, value in entry.items() if key not in gone} | dict(space)
 
 

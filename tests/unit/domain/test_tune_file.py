@@ -105,6 +105,13 @@ def test_a_command_or_a_list_is_another_space_as_a_whole() -> None:
     assert parse(GOOD, "space: ./list\n").spec.space is None
     listed = GOOD.replace("parameters:", "space: ./list\nunused:").split("unused:")[0] + GOOD[GOOD.index("build:") :]
     assert parse(listed, "parameters: {BLOCK: [1, 2]}\n").spec.known_space.size == 2
+    assert "needs 1 to 64 names" in problem(listed, "constraints: [BLOCK == 1]\n"), "the command is not asked instead"
+    every = GOOD.replace("constraints:", "configurations: [{BLOCK: 64, UNROLL: 2}]\nunused:").replace(
+        "unused: [BLOCK * UNROLL <= 128]\n", ""
+    )
+    assert parse(every).spec.known_space.size == 1
+    assert parse(every, "parameters: {BLOCK: [64, 128], UNROLL: [1]}\n").spec.known_space.size == 2
+    assert "configurations are listed already" in problem(every, "constraints: [BLOCK == 128]\n"), "it grows by none"
     said = problem(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
     assert said.startswith("tune/saxpy.yaml:8: constraints[0]")
     assert "write `constraints:` there, too" in said
