@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fcctl_remote.text import one_line
+
 
 class TuneError(Exception):
     """A search cannot begin or go on; ``hint`` is what to do about it."""
@@ -40,3 +42,11 @@ class StudyLocked(TuneError):
 
 class StudyMismatch(TuneError):
     """The study on disk is of another search."""
+
+
+class Failed(Exception):
+    """A trial's fault, with the state it comes to."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state, self.reason = state, one_line(reason)

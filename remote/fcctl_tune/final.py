@@ -17,9 +17,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune import interval, process, tasks
 from fcctl_tune.cluster import Cluster, Undone
-from fcctl_tune.errors import TuneError
+from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.slot import FEWEST_TURNS, Slot
-from fcctl_tune.tasks import Built, Candidate, Failed, Recipe
+from fcctl_tune.tasks import Built, Candidate, Recipe
 
 #: Turns of each case where one process serves them all; flashcore makes 14 places of them.
 SERVED_TURNS = 28

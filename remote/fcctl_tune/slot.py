@@ -15,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_remote import files, gates
+from fcctl_remote import gates
 from fcctl_remote.text import one_line
-from fcctl_tune import process, serve, tasks
+from fcctl_tune import left, process, serve, tasks
+from fcctl_tune.errors import Failed
 from fcctl_tune.process import Limits
 from fcctl_tune.spec import Stage
-from fcctl_tune.tasks import Candidate, Failed, Recipe
+from fcctl_tune.tasks import Candidate, Recipe
 
 #: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
 SERVING = "FCCTL_TUNE_SERVING"
@@ -245,10 +246,8 @@ class Slot:
                 self._check(candidate, self.recipe.check, case, seed, timeout)
 
     def _check(self, candidate: Candidate, stage: Stage, case: str, seed: int, timeout_s: float) -> None:
-        shared = not all(tasks.is_own(spec.file) for spec in stage.collect)
         try:
-            with files.locked(os.path.join(self.recipe.folder, "check.lock")) if shared else contextlib.nullcontext():
-                tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, TUNE_CASE=case, TUNE_SEED=seed)
+            tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, TUNE_CASE=case, TUNE_SEED=seed)
         except Failed as failed:
             where = "%s: " % case if len(self.recipe.cases) > 1 else ""
             raise Failed(failed.state, where + failed.reason) from None
@@ -322,27 +321,24 @@ class Slot:
         return {"per": per_candidate}
 
     def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
-        # Two GPUs may time the default at the same time, and then each must read what its own bench wrote.
-        own = tasks.is_own(self.recipe.metric.file)
-        folder = self.recipe.out(candidate.params) if own else self.recipe.folder
+        more = {"TUNE_CASE": case, "TUNE_SEED": seed, "TUNE_REPEATS": repeats}
         try:
-            with files.locked(os.path.join(folder, "bench.lock")):
-                return self._benched(candidate, case, seed, repeats)
+            with self.recipe.room(candidate, "bench", [self.recipe.metric.file]) as room:
+                return self._benched(candidate, self.recipe.environment(candidate, **more), room.path)
         except Failed as failed:
             where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
             raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
 
-    def _benched(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+    def _benched(self, candidate: Candidate, env: Mapping[str, str], room: str) -> List[float]:
         metric = self.recipe.metric
-        env = self.recipe.environment(candidate, TUNE_CASE=case, TUNE_SEED=seed, TUNE_REPEATS=repeats)
         log = self.recipe.log(candidate, "bench")
-        for path in tasks.present(metric.file, env, self.recipe.cwd):
+        for path in left.present(metric.file, env, room):
             os.unlink(path)  # an older figure must not pass for this one's
-        outcome = process.run(self.recipe.bench, env, self.recipe.cwd, log, Limits(self.recipe.timeouts.bench))
+        outcome = process.run(self.recipe.bench, env, room, log, Limits(self.recipe.timeouts.bench))
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
-        (path, *_) = tasks.matching(metric.file, env, self.recipe.cwd, log)
-        document = tasks.read_document(metric.reader, path, env)
+        (path, *_) = left.matching(metric.file, env, room, log)
+        document = left.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us
             document = {**_lists(document["metrics"]), **document["metrics"], **document}
         context = {document["kind"]: document, "params": dict(candidate.values), "env": env}

@@ -6,7 +6,7 @@ worker outlives its trials, and any fault of a trial is a result.
 
 from __future__ import annotations
 
-import glob
+import contextlib
 import hashlib
 import json
 import os
@@ -18,24 +18,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_remote import documents, files, gates, readers
-from fcctl_remote.text import last_lines, one_line, tail
-from fcctl_tune import process
-from fcctl_tune.errors import SpecError
+from fcctl_remote import files, gates
+from fcctl_remote.text import last_lines, tail
+from fcctl_tune import left, process
+from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.records import Trial
+from fcctl_tune.room import Room, beside
 from fcctl_tune.space import Space
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
-#: What names a configuration's folder to its commands, and in it: what came of its build.
-OUT = "TUNE_OUT", "FCCTL_OUT"
-BUILT = "built.json"
-MAX_DOCUMENTS = 64
+#: What checks write that the source has, too.
+OUTPUTS = "outputs.json"
 #: A line in which a compiler, an assembler or a linker says what is wrong.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SPACE_TIMEOUT_S = 300.0
 #: What a configuration comes to whose command worked and left what cannot be read.
-NOT_AS_ASKED = {"build": "build_failed", "check": "wrong"}
+NOT_AS_ASKED = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
 #: Files looked at for whether a source was changed.
 MAX_SOURCES = 20_000
 #: A line of a worker's stdin that begins so goes on with what to :func:`begin`: base64 of a pickle of the arguments.
@@ -72,8 +71,8 @@ class Recipe:
 
     @property
     def checks_apart(self) -> bool:
-        """Whether a check is a process, and nothing is read of it but its log and what is in a folder of its own."""
-        return self.check is not None and not self.serve and all(is_own(c.file) for c in self.check.collect)
+        """Whether a check is a process, and nothing is read of it but what is its own."""
+        return self.check is not None and not self.serve and all(left.is_own(c.file) for c in self.check.collect)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""
@@ -90,13 +89,35 @@ class Recipe:
         env.update({name: str(value) for name, value in more.items()})
         return env
 
+    @contextlib.contextmanager
+    def room(self, candidate: Candidate, phase: str, patterns: Sequence[str]) -> Iterator[Room]:
+        """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place.
+
+        Raises:
+            Failed: it cannot be made.
+        """
+        outputs = self._outputs() if phase == "check" else []
+        hidden = {self.folder, *(os.path.join(self.cwd, name) for name in outputs)}
+        with contextlib.ExitStack() as ending:
+            if not all(map(left.is_own, patterns)):
+                ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
+            try:
+                room = ending.enter_context(Room(self.out(candidate.params), self.cwd, hidden))
+            except OSError as error:
+                raise Failed(NOT_AS_ASKED[phase], "its folder cannot be made: %s" % error) from None
+            yield room
+
+    def learn(self, outputs: Sequence[str]) -> None:
+        """The default's check made these files of the source anew: no other is to be judged by what is there."""
+        known = files.to_json({"source": self.source, "files": sorted({*self._outputs(), *outputs})})
+        files.write_atomic(os.path.join(self.folder, OUTPUTS), known, durable=False)
+
+    def _outputs(self) -> List[str]:
+        known = files.read_json(os.path.join(self.folder, OUTPUTS))
+        return list(known["files"]) if isinstance(known, dict) and known.get("source") == self.source else []
+
     def log(self, candidate: Candidate, phase: str) -> str:
         return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
-
-
-def is_own(pattern: str) -> bool:
-    """Whether a file that a spec names is a trial's own: the log of its command, or in its folder."""
-    return pattern.startswith(("@log", *("$%s/" % name for name in OUT), *("${%s}/" % name for name in OUT)))
 
 
 @dataclass(frozen=True)
@@ -118,14 +139,6 @@ class Built:
     reason: str = ""
     seconds: float = 0.0
     cached: bool = False
-
-
-class Failed(Exception):
-    """A trial's fault, with the state it comes to."""
-
-    def __init__(self, state: str, reason: str) -> None:
-        super().__init__(reason)
-        self.state, self.reason = state, one_line(reason)
 
 
 # ------------------------------------------------------------------------------------------------ space
@@ -168,10 +181,11 @@ def begin(recipe: Recipe, candidate: Candidate) -> None:
 def _build(recipe: Recipe, candidate: Candidate) -> Built:
     started = time.monotonic()
     out = recipe.out(candidate.params)
-    known = files.read_json(os.path.join(out, BUILT))
+    known = files.read_json(os.path.join(out, left.BUILT))
     if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
-    shutil.rmtree(out, ignore_errors=True)
+    for folder in (out, beside(out).made):
+        shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(out)
     try:
         if recipe.build is not None:
@@ -181,7 +195,7 @@ def _build(recipe: Recipe, candidate: Candidate) -> Built:
         state, reason = failed.state, failed.reason
     if state in ("", "gate_failed"):
         entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
-        files.write_atomic(os.path.join(out, BUILT), entry, durable=False)
+        files.write_atomic(os.path.join(out, left.BUILT), entry, durable=False)
     return Built(state, reason, time.monotonic() - started)
 
 
@@ -189,38 +203,37 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     """One command with the documents it left and the gates over them. Raises: Failed."""
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
-    if phase == "check":
-        _forget(stage, env, recipe.cwd)
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
-    outcome = process.run(stage.run, env, recipe.cwd, log, Limits(timeout_s), yields)
-    if outcome.reason is not None:
-        raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], compiles=phase == "build"))
-    if stage.gates or stage.collect:
+    with recipe.room(candidate, phase, [spec.file for spec in stage.collect]) as room:
+        if phase == "check":
+            left.forget([spec.file for spec in stage.collect], env, room.path)
+        outcome = process.run(stage.run, env, room.path, log, Limits(timeout_s), yields)
+        if outcome.reason is not None:
+            raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
         try:
-            context = gathered(stage.collect, env, recipe.cwd, log)
-        except Failed as failed:
-            raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
-        for spec in stage.gates:
-            verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
-            if verdict.verdict in ("fail", "unavailable"):
-                shown = verdict.hint if verdict.verdict == "unavailable" else verdict.value
-                raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
+            _judge(stage, phase, candidate, env, room.path, log)
+        finally:
+            if phase == "build":
+                room.keep()
+        if phase == "check" and candidate.number == 0:
+            recipe.learn(room.rewritten())
     if phase != "build":
         process.drop_log(log)
 
 
-def _forget(stage: Stage, env: Mapping[str, str], cwd: str) -> None:
-    """Remove what checks before have left of that which is read of this one: it might not write it again."""
-    out = env["TUNE_OUT"]
-    paths = [path for spec in stage.collect for path in present(spec.file, env, cwd)]
-    paths = [path for path in paths if path.startswith(out + os.sep)] + _json_files(out)
+def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], room: str, log: str) -> None:
+    """By its gates, over what it left. Raises: Failed."""
+    if not (stage.gates or stage.collect):
+        return
     try:
-        built_ns = os.stat(os.path.join(out, BUILT)).st_mtime_ns
-        for path in set(paths):
-            if os.stat(path).st_mtime_ns > built_ns:
-                os.unlink(path)
-    except OSError as error:
-        raise Failed("wrong", "what was left in its folder cannot be looked at: %s" % error) from None
+        context = left.gathered(stage, env, room, log)
+    except Failed as failed:
+        raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
+    for spec in stage.gates:
+        verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
+        if verdict.verdict in ("fail", "unavailable"):
+            shown = verdict.hint if verdict.verdict == "unavailable" else verdict.value
+            raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
 
 
 #: ``bash: line 1:  7911 Aborted``.
@@ -243,63 +256,10 @@ def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False)
     end = tail(log, (256 if compiles else 16) * 1024)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
     said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
-    said = PROCESS.sub(r"\1 ", said.replace(out, "$TUNE_OUT") if out else said)
+    if out:
+        said = said.replace(beside(out).room + os.sep, "").replace(out, "$TUNE_OUT")
+    said = PROCESS.sub(r"\1 ", said)
     return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
-
-
-def gathered(collect: Sequence[Any], env: Mapping[str, str], cwd: str, log: str) -> Dict[str, Any]:
-    """Documents by kind: those that readers make of the files named, and those the command wrote into its folder.
-
-    Raises:
-        Failed: a file is missing, or not what its reader reads.
-    """
-    found: List[Dict[str, Any]] = []
-    for path in _json_files(env["TUNE_OUT"])[:MAX_DOCUMENTS]:
-        try:
-            document = documents.load(path, os.path.basename(path))
-        except documents.Malformed:
-            continue  # some tool's own file
-        found += [document] if document is not None else []
-    for spec in collect:
-        paths = matching(spec.file, env, cwd, log)[:MAX_DOCUMENTS]
-        found += [read_document(spec.reader, path, env) for path in paths]
-    by_kind: Dict[str, Any] = {}
-    for document in found:
-        kind = document["kind"]
-        by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
-    return by_kind
-
-
-def _json_files(folder: str) -> List[str]:
-    return sorted(glob.glob(os.path.join(glob.escape(folder), "*.json")))
-
-
-def matching(pattern: str, env: Mapping[str, str], cwd: str, log: str) -> List[str]:
-    """Raises: Failed, if there is none."""
-    paths = [log] if pattern == "@log" else present(pattern, env, cwd)
-    if not paths:
-        raise Failed("bench_failed", "no file matches %s" % pattern)
-    return paths
-
-
-def present(pattern: str, env: Mapping[str, str], cwd: str) -> List[str]:
-    """The files that a pattern of a spec means; none for a log."""
-    if pattern == "@log":
-        return []
-    for name in OUT:
-        pattern = pattern.replace("${%s}" % name, glob.escape(env[name])).replace("$" + name, glob.escape(env[name]))
-    return [p for p in sorted(glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True)) if os.path.isfile(p)]
-
-
-def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, Any]:
-    try:
-        document = readers.read(reader, path, env)
-        documents.check(document, os.path.basename(path))
-    except (readers.ReaderError, documents.Malformed) as error:
-        name = os.path.basename(path)  # its folder is the trial's own: what failed alike is told in the same words
-        said = str(error).replace(path, name)
-        raise Failed("bench_failed", said if said.startswith(name) else "%s: %s" % (name, said)) from None
-    return document
 
 
 def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:

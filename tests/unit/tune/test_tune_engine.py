@@ -484,7 +484,7 @@ def test_checks_are_at_once_where_nothing_is_timed_and_the_default_is_checked_al
             assert ("", "check", p, True) in cluster.on[:place], "checked before"
 
 
-WRITES = Stage("true", (CollectSpec("metrics", "c.json"),))
+WRITES = Stage("true", (CollectSpec("metrics", "/tmp/c.json"),))
 
 
 @pytest.mark.parametrize("change", [{"serve": "x", "check": None}, {"check": WRITES}])

@@ -15,10 +15,10 @@ from fcctl_tune import process, slot, tasks
 from fcctl_tune.cluster import Host
 from fcctl_tune.crew import Crew
 from fcctl_tune.devices import Device
-from fcctl_tune.errors import SpecError
+from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.slot import Checking, Slot, Timing
 from fcctl_tune.spec import Spec
-from fcctl_tune.tasks import Candidate, Failed, Recipe
+from fcctl_tune.tasks import Candidate, Recipe
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
@@ -287,7 +287,9 @@ def test_what_takes_longer_than_others_do_keeps_nobody_waiting(tmp_path: Path) -
         ({"run": "true", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/c.json"}]}, True),
         ({"run": "true", "collect": [{"reader": "metrics", "file": "${TUNE_OUT}/c.json"}]}, True),
         ({"run": "true", "collect": [{"reader": "metrics", "file": "@log"}]}, True),
-        ({"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}, False),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}, True),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "/tmp/c.json"}]}, False),
+        ({"run": "true", "collect": [{"reader": "metrics", "file": "../c.json"}]}, False),
     ],
 )
 def test_a_check_whose_file_lies_where_all_may_write_goes_alone(tmp_path: Path, check: Any, apart: bool) -> None:
@@ -313,7 +315,8 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
 
 
 def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> None:
-    made = recipe(tmp_path, check="rm -r ../*/logs", bench="rm -r ../*/logs; " + BENCH)
+    sweep = "rm -r $TUNE_OUT/../../logs"
+    made = recipe(tmp_path, check=sweep, bench=f"{sweep}; {BENCH}")
     tasks.build(made, candidate(made))
     timed = slot.measure(made, timing(made, candidate(made)))
     assert (timed.state, timed.per_case) == ("", {"a": 5.0, "b": 5.0})
@@ -327,13 +330,13 @@ def test_an_older_figure_does_not_pass_for_this_ones(tmp_path: Path) -> None:
 
 
 def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
-    made = recipe(tmp_path, bench='echo "$P" >> order; ' + BENCH)
+    made = recipe(tmp_path, bench=f'echo "$P" >> {tmp_path}/order; {BENCH}')
     many = [candidate(made, p) for p in (1, 2, 3)]
     for one in many:
         tasks.build(made, one)
     reply = Slot.here(made).turns(many, "a", 3, 6)
     assert reply["per"] == [[5.0] * 6] * 3
-    taken = (tmp_path / "source" / "order").read_text().split()
+    taken = (tmp_path / "order").read_text().split()
     assert taken == ["1", "2", "3", "3", "2", "1", "2", "3", "1", "1", "3", "2", "3", "1", "2", "2", "1", "3"]
 
 
@@ -400,22 +403,23 @@ def test_builds_are_of_a_source_until_one_of_its_files_is_changed(tmp_path: Path
 ALONE = '[ ! -e {0}busy ] || exit 9; touch {0}busy; sleep 0.2; rm {0}busy; echo "{{\\"us\\": $US}}" > {0}b.json'
 
 
-@pytest.mark.parametrize("place", ["$TUNE_OUT/", ""], ids=["the default's folder", "everybody's"])
-def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("is_own", [True, False], ids=["the default's folder", "everybody's"])
+def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, is_own: bool) -> None:
+    place = "$TUNE_OUT/" if is_own else f"{tmp_path}/"
     metric = {"reader": "metrics", "file": f"{place}b.json", "value": "metrics.us"}
     made = recipe(tmp_path, bench=ALONE.format(place), metric=metric)
-    several = [candidate(made), candidate(made) if place else candidate(made, us=7, number=4)]
+    several = [candidate(made), candidate(made) if is_own else candidate(made, us=7, number=4)]
     for each in several:
         tasks.build(made, each)
     with ThreadPoolExecutor(2) as gpus:
         found = list(gpus.map(lambda one: slot.Slot(made).samples(one, "a", 1, 3), several))
-    assert found == [[5.0], [5.0 if place else 7.0]]
+    assert found == [[5.0], [5.0 if is_own else 7.0]]
 
 
 def test_two_gpus_whose_checks_leave_one_file_wait_for_one_another(tmp_path: Path) -> None:
     check = {
-        "run": ALONE.format(""),
-        "collect": [{"reader": "metrics", "file": "b.json"}],
+        "run": ALONE.format(f"{tmp_path}/"),
+        "collect": [{"reader": "metrics", "file": f"{tmp_path}/b.json"}],
         "gates": ["metrics.metrics.us > 0"],
     }
     made = recipe(tmp_path, check=check)

@@ -1,0 +1,195 @@
+"""The folder that each command of a trial has for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_tune import room, slot, tasks
+from fcctl_tune.room import Room
+from fcctl_tune.tasks import Recipe
+from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe, timing
+
+MAKEFILE = """prog: prog.c config.h
+\tsed "s/BLOCK/$(BLOCK)/" prog.c > prog
+\techo built for $(BLOCK) > config.h
+\tchmod +x prog
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Of a stranger: made in its own folder, checked by files of fixed names."""
+    made = tmp_path / "source"
+    made.mkdir()
+    (made / "Makefile").write_text(MAKEFILE)
+    (made / "prog.c").write_text("#!/bin/sh\necho BLOCK\n")
+    (made / "config.h").write_text("none\n")
+    return made
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def measured(made: Recipe, *some: tasks.Candidate) -> list[slot.Timed]:
+    for one in some:
+        assert tasks.build(made, one).state == ""
+    return [slot.measure(made, timing(made, one)) for one in some]
+
+
+def test_a_repository_that_builds_within_itself_is_tuned_and_stays_as_it_is(tmp_path: Path, source: Path) -> None:
+    before = tree(source)
+    bench = 'test "$(cat config.h)" = "built for $P"; echo "{\\"us\\": $(./prog)}" > bench.json'
+    metric = {"reader": "metrics", "file": "bench.json", "value": "metrics.us"}
+    check = 'test "$(./prog)" = "$P"; echo changed > config.h; rm prog.c'
+    made = recipe(tmp_path, build="sleep 0.1; make BLOCK=$P", check=check, bench=bench, metric=metric)
+    some = [candidate(made, p, number=p) for p in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as builders:
+        assert [built.state for built in builders.map(lambda one: tasks.build(made, one), some)] == ["", "", ""]
+    assert [timed.per_case for timed in measured(made, *some)] == [{"a": p, "b": p} for p in (1.0, 2.0, 3.0)]
+    assert tree(source) == before
+    assert not list(Path(made.folder).rglob("*.room"))
+
+
+def test_a_program_that_writes_nothing_is_not_judged_by_what_another_wrote(tmp_path: Path) -> None:
+    write = "[ $P = 2 ] || echo right > out.bin"
+    made = recipe(tmp_path, check=f"{write}; grep -q right out.bin", bench=f"{write}; {BENCH}")
+    states = [timed.state for timed in measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))]
+    assert states == ["", "wrong", ""]
+
+
+def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -> None:
+    """Of a step before, or from where the source comes."""
+    (source / "data").mkdir()
+    for name in ("out.bin", "data/golden.bin"):
+        (source / name).write_text("right\n")
+    check = "[ $P = 2 ] || echo right > out.bin; cmp out.bin data/golden.bin"
+    made = recipe(tmp_path, check=check)
+    default, other = candidate(made), candidate(made, 2, number=1)
+    assert [timed.state for timed in measured(made, default, other)] == ["", "wrong"]
+    assert (source / "out.bin").read_text() == "right\n"
+    assert slot.measure(made, timing(made, default)).state == ""
+    # Another source may have another check.
+    changed = recipe(tmp_path, check="grep right out.bin")
+    changed = dataclasses.replace(changed, source="another")
+    assert tasks.build(changed, candidate(changed)).state == ""
+    assert [timed.state for timed in measured(changed, other)] == [""]
+
+
+def test_a_build_finds_its_own_place_again(tmp_path: Path) -> None:
+    """As an RPATH or CMake's cache name it."""
+    build = "mkdir -p lib; pwd > lib/place; echo 'found' > lib/it"
+    made = recipe(tmp_path, build=build, check='test "$(pwd)" = "$(cat lib/place)"; cat "$(cat lib/place)/lib/it"')
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+
+
+def test_a_build_begun_anew_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
+    made = recipe(tmp_path, build="[ ! -e mine ]; touch mine; [ -e $TUNE_OUT/../../go ]")
+    one = candidate(made)
+    assert tasks.build(made, one).state == "build_failed"
+    (Path(made.folder) / "go").touch()
+    assert tasks.build(made, one).state == ""
+
+
+@pytest.mark.parametrize("build", ["mv prog.c other.c", "rm prog.c; mkdir prog.c; touch prog.c/x", "true"])
+def test_what_a_build_did_is_there_for_the_check(tmp_path: Path, source: Path, build: str) -> None:
+    expected = {"mv": "-f other.c", "rm": "-f prog.c/x", "tr": "-f prog.c"}[build[:2]]
+    made = recipe(tmp_path, build=build, check=f"test {expected}")
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+
+
+def test_a_folder_that_gave_way_to_a_file(tmp_path: Path, source: Path) -> None:
+    (source / "gen").mkdir()
+    (source / "gen" / "a").touch()
+    made = recipe(tmp_path, build="rm -r gen; echo x > gen", check="test -f gen")
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+
+
+def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(tmp_path: Path, source: Path) -> None:
+    (source / "large").write_bytes(bytes(room.COPIED_BYTES + 1))
+    (source / "run.sh").touch(mode=0o755)
+    (source / ".venv").mkdir()
+    (source / "sub").mkdir()
+    (source / "sub" / "a.h").touch()
+    os.utime(source / "sub" / "a.h", ns=(10**18, 10**18))
+    (source / "sub" / "up").symlink_to("../prog.c")
+    (source / "sub" / "nowhere").symlink_to("nothing")
+    work = source / ".work"
+    work.mkdir()
+    with Room(str(work / "out"), str(source), {str(work)}) as made:
+        here = Path(made.path)
+        linked = sorted(str(p.relative_to(here)) for p in here.rglob("*") if p.is_symlink())
+        assert linked == [".venv", "large", "run.sh", "sub/nowhere", "sub/up"]
+        assert (here / "sub" / "up").read_text() == (source / "prog.c").read_text()
+        assert (here / "sub" / "a.h").stat().st_mtime_ns == 10**18
+        assert not (here / ".work").exists()
+        assert made.rewritten() == []
+        (here / "sub" / "a.h").write_text("x")
+        (here / "large").unlink()
+        assert sorted(made.rewritten()) == ["large", "sub/a.h"]
+    assert not here.exists()
+
+
+def test_of_a_large_tree_the_depths_are_linked_as_they_are(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_ENTRIES", 12)
+    for deep in ("lib/vendor/inc", "csrc"):
+        (source / deep).mkdir(parents=True)
+        for number in range(4):
+            (source / deep / f"{number}.h").touch()
+    with Room(str(tmp_path / "out"), str(source)) as made:
+        here = Path(made.path)
+        assert (here / "lib" / "vendor" / "inc").is_symlink()
+        assert (here / "lib" / "vendor" / "inc" / "3.h").is_file()
+        assert not (here / "csrc").is_symlink()
+
+
+def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copyfile
+
+    def refuses(path: str, place: str) -> Any:
+        if path.endswith("prog.c"):
+            raise PermissionError(path)
+        if path.endswith("config.h"):
+            os.unlink(path)
+        return copy(path, place)
+
+    monkeypatch.setattr(shutil, "copyfile", refuses)
+    with Room(str(tmp_path / "out"), str(source)) as made:
+        assert (Path(made.path) / "prog.c").is_symlink()
+        assert sorted(os.listdir(made.path)) == ["Makefile", "prog.c"]
+
+
+def test_folders_that_a_command_closed_do_not_stay(tmp_path: Path) -> None:
+    made = recipe(tmp_path, check="mkdir -p a/b; touch a/b/c; chmod 0 a/b a")
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+    assert not list(Path(made.folder).rglob("*.room"))
+
+
+def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe(tmp_path)
+    one = candidate(made)
+    tasks.build(made, one)
+    kept = Path(room.beside(made.out(one.params)).room)
+    kept.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    timed = slot.measure(made, timing(made, one))
+    assert timed.state == "wrong"
+    assert "its folder cannot be made: " in timed.reason
+    assert "what a command left there cannot be removed" in timed.reason
+
+
+def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:
+    made = recipe(tmp_path, check='echo "$PWD/a.cu(3): wrong" >&2; exit 1')
+    reasons = {timed.reason for timed in measured(made, *(candidate(made, p) for p in (1, 2)))}
+    assert reasons == {"a: exit code 1: a.cu(3): wrong"}
