@@ -46,8 +46,8 @@ def run(
     machine keeps to that by itself, and so does the cloud, should this computer sleep.
 
     With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
-    spent, or it was cancelled) is the first one, on the same machine, with the same source: what was built there is
-    there, and gates see the finished steps' documents.
+    spent, it was cancelled, or the step killed or out of time) is the first one, on the same machine, with the same
+    source: what was built there is there, and gates see the finished steps' documents.
     """
     if cut_off is not None:
         if job or steps or against or fail_on or how != Launching(detach=how.detach):

@@ -67,13 +67,12 @@ def _difference(file: str, before: str, after: str) -> str:
 def _refuse_nothing(record: RunRecord, found: list[Adoption], searches: dict[str, Search]) -> None:
     """A search that was cancelled measured nothing again, as a rule: then there is nothing to insist on."""
     from orchestrator.errors import ConflictError
-    from orchestrator.workflows.go_on import CUT_OFF
 
     if any(one.rows for one in found):
         return
     first, *_ = found
     again = f"search again: fcctl tune {clean(_name_of(first, searches), 40)} --on {record.target}"
-    if record.status in CUT_OFF:
+    if record.was_cut_off:
         again = f"go on with it: fcctl run --resume {record.run_id}"
     raise ConflictError(
         f"run {record.run_id} has nothing to adopt, with or without --force",

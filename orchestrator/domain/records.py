@@ -20,6 +20,9 @@ EXIT_CODES: dict[str, int] = {
     "passed": 0, "failed": 100, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100, "error": 100,
 }  # fmt: skip
 
+#: How a run ends that did not end by itself.
+CUT_OFF = ("preempted", "over_budget", "lost", "cancelled")
+
 ShortText = Annotated[str, Field(max_length=20_000)]
 
 
@@ -60,6 +63,11 @@ class StepRecord(_Record):
     log: str | None = None
     gates: list[GateRecord] = []
     documents: list[DocumentRecord] = []
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it may come further another time: it took longer than it may, or somebody ended it."""
+        return self.status == "timed_out" or (self.status == "failed" and self.exit_code in wire.ENDED_BY_OTHERS)
 
 
 class CostLine(_Record):
@@ -129,6 +137,11 @@ class RunRecord(_Record):
     omitted: list[OmittedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
     machine: MachineRecord | None = None
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether ``fcctl run --resume`` goes on with it: it did not end by itself, or a step of it did not."""
+        return self.status in CUT_OFF or (self.status == "failed" and any(step.was_cut_off for step in self.steps))
 
 
 class RunRow(_Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.domain import run_id as ids
 from orchestrator.domain.lifecycle import Move, decide, fold
 from orchestrator.domain.saved_plan import SavedPlan
 from orchestrator.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
@@ -60,7 +61,7 @@ def check_moved(services: Services, run_id: str, job: str) -> None:
     for row in store.rows(job=job):
         if (
             row.status in ("passed", "failed")
-            and row.run_id > run_id
+            and ids.began(row.run_id) >= ids.began(run_id)
             and _is_before(run_id, plan_at_home(store, row.run_id))
         ):
             raise ConflictError(

@@ -1,14 +1,15 @@
 """``fcctl run --resume``: a run that was cut off goes on at its first unfinished step.
 
-The run that was cut off comes home first, as what it is (preempted, lost, over budget, cancelled). A new run then
-carries out the rest, in the same working folder, with the finished steps' documents. A machine that is turned on for it
-is held by one of the two from then on, in the journal, so that whoever finds them can stop it.
+The run that was cut off comes home first, as what it is: preempted, lost, over budget, cancelled, or failed if a step
+was ended by its time or by somebody. A new run then carries out the rest, in the same working folder, with the finished
+steps' documents. A machine that is turned on for it is held by one of the two from then on, in the journal, so that
+whoever finds them can stop it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +25,13 @@ from orchestrator.errors import ConflictError, FcctlError, MachineStopped, Usage
 from orchestrator.ports import ActiveRun, Services
 from orchestrator.workflows import prewake
 from orchestrator.workflows.drive import Driver
+from orchestrator.workflows.fleet_plan import plan_at_home
 from orchestrator.workflows.link import Link
 from orchestrator.workflows.moves import Moves
 from orchestrator.workflows.resume import new_link, resumed
 from orchestrator.workflows.run import Finished, see_home
 
 _OUTCOME = TypeAdapter(wire.Outcome)
-#: How a run ends that did not end by itself.
-CUT_OFF = ("preempted", "over_budget", "lost", "cancelled")
 
 
 def go_on(
@@ -49,11 +49,14 @@ def go_on(
         doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
 
     Raises:
-        ConflictError: the run is not cut off: it goes on, or is complete; or it is of no use by itself.
+        ConflictError: the run is not cut off: it goes on, or is complete; another went on with it already; or it is of
+            no use by itself.
         UsageError: nothing of it is left to be done.
         FcctlError: as ``fcctl run``.
     """
-    _check_alone(services, run_id)
+    plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
+    _check_alone(services, run_id, plan)
+    _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
     if services.store.is_complete(run_id):
         return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
     with resumed(services, run_id, doubt=doubt) as earlier:
@@ -106,10 +109,9 @@ def _go_on_from_home(
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
     saved = SavedPlan.model_validate(read("plan.json"))
-    if record.status not in CUT_OFF or (saved.target.kind == "gcp" and saved.fence_s is None):
+    if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
         raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
-    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    journal = [JournalEntry.model_validate_json(line) for line in lines]
+    journal = _journal(folder)
     if not any(entry.kind == "submit" for entry in journal):
         raise ConflictError(
             f"run {run_id} never came to its machine: there is nothing to go on with", hint="start it anew"
@@ -161,12 +163,10 @@ def _nothing_left(run_id: str) -> UsageError:
     )
 
 
-def _check_alone(services: Services, run_id: str) -> None:
+def _check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> None:
     """Raises ConflictError if nobody would have anything of it: it helped a search, or was one that moved."""
-    from orchestrator.workflows.fleet_plan import plan_at_home
     from orchestrator.workflows.fleet_resume import check_moved
 
-    plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     if helped := plan.get("fleet_of"):
         raise ConflictError(
             f"run {run_id} does nothing but help the search {helped}",
@@ -174,6 +174,37 @@ def _check_alone(services: Services, run_id: str) -> None:
         )
     if plan.get("fleet"):
         check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
+
+
+def _check_last(services: Services, run_id: str, job: str) -> None:
+    """Raises ConflictError if a later run went on with it: what there is to go on with is that one's."""
+    store = services.store
+    for later in reversed(store.active()):
+        if _follows(run_id, store.plan_of(later)):
+            raise ConflictError(f"run {later} goes on with {run_id} already", hint=f"fcctl attach {later}")
+    for row in store.rows(job=job):
+        if ids.began(row.run_id) < ids.began(run_id) or not _follows(run_id, plan_at_home(store, row.run_id)):
+            continue
+        if _was_sent(store.folder(row.run_id)):
+            again = "run --resume" if store.get(row.run_id).was_cut_off else "results show"
+            raise ConflictError(
+                f"run {row.run_id} went on with {run_id}, and had ended: {row.status}",
+                hint=f"fcctl {again} {row.run_id}",
+            )
+
+
+def _follows(run_id: str, plan: Mapping[str, Any] | None) -> bool:
+    return ((plan or {}).get("plan") or {}).get("resume_from") == run_id
+
+
+def _was_sent(folder: Path) -> bool:
+    """Whether a complete run came to its machine."""
+    return any(entry.kind == "submit" for entry in _journal(folder))
+
+
+def _journal(folder: Path) -> list[JournalEntry]:
+    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    return [JournalEntry.model_validate_json(line) for line in lines]
 
 
 def _waits(driver: Driver) -> bool:

@@ -58,6 +58,7 @@ class StepRun:
         result.duration_s = round(time.monotonic() - started, 6)
         if result.attempts and self.supervisor.ending is None:
             self._judge()
+            self._tell_how_to_go_on()
         self._report(result.attempts)
         state.session = None
         return result
@@ -205,6 +206,14 @@ class StepRun:
         lines = last_lines(ending)
         result.message = "exit code %d%s%s" % (code, named, "\n" + lines if lines else "")
         result.hint = _hint(ending.decode("utf-8", "replace"), code)
+
+    def _tell_how_to_go_on(self) -> None:
+        """Of a search that was ended: what it found is kept."""
+        result = self.result
+        ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
+        if self.spec.tune is not None and ended:
+            again = "what was found is kept: fcctl run --resume %s" % self.run.run_id
+            result.hint = "%s; %s" % (result.hint, again) if result.hint else again
 
     def _warn_of_leftovers(self, ended: Ended) -> None:
         if ended.leftovers:

@@ -48,6 +48,8 @@ MAX_BLOB_BYTES = 4 * 1024 * 1024
 
 #: How a run can end. ``queued`` and ``running`` are the states before that.
 RUN_ENDINGS = ("passed", "failed", "cancelled", "lost", "over_budget", "preempted", "error")
+#: Exit codes of a step that a person ended, or a system without memory: SIGHUP, SIGINT, SIGKILL, SIGTERM.
+ENDED_BY_OTHERS = (129, 130, 137, 143)
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
 GATE_VERDICTS = ("pass", "fail", "not_applicable", "unavailable")
 DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile", "tuning", "metrics")

@@ -80,6 +80,9 @@ def test_its_first_unfinished_step_is_the_first_one(
     refused = workspace.fcctl("run", "--resume", new["run_id"], check=None)
     assert refused.returncode != 0
     assert "had ended: passed" in refused.stderr
+    refused = workspace.fcctl("run", "--resume", old, check=8)
+    assert f"run {new['run_id']} went on with {old}, and had ended: passed" in refused.stderr
+    assert f"fcctl results show {new['run_id']}" in refused.stderr
 
 
 def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Workspace, tmp_path: Path) -> None:
@@ -132,3 +135,70 @@ def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Pat
     tried = count.read_text().split()
     assert tried[:2] == ["1", "2"]
     assert tried.count("2") <= 2, "once as a trial, once as an elite"
+
+
+def killed(workspace: Workspace, home: Path) -> None:
+    """As a system without memory does it."""
+    (search,) = [p for p in processes("fcctl_tune run", home) if "bash" not in Path(f"/proc/{p}/cmdline").read_text()]
+    os.kill(search, signal.SIGKILL)
+
+
+def its_time_is_over(workspace: Workspace, home: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("end", "status"), [(killed, "failed"), (its_time_is_over, "timed_out")])
+def test_a_search_that_somebody_ended_goes_on_and_says_so(
+    workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, end: Callable[..., None], status: str
+) -> None:
+    count = tmp_path / "count"
+    workspace.write_search("small", SEARCH % count)
+    running = workspace.start("tune", "small", "--on", "box", "--timeout", "15s" if status == "timed_out" else "10m")
+    wait_for(lambda: count.exists() and "3" in count.read_text().split(), 60)
+    end(workspace, sshd.home)
+    said = "".join(running.communicate(timeout=120))
+    (old,) = workspace.runs()
+    assert [(s["status"], s["exit_code"]) for s in workspace.only_run()["steps"]] in (
+        [("failed", 137)],
+        [("timed_out", 143)],
+    )
+    assert f"what was found is kept: fcctl run --resume {old}" in " ".join(said.split())
+    Path(f"{count}.go").touch()
+    workspace.fcctl("run", "--resume", old)
+    (new,) = set(workspace.runs()) - {old}
+    assert workspace.runs()[new]["status"] == "passed"
+    tried = count.read_text().split()
+    assert tried[:2] == ["1", "2"]
+    assert tried.count("2") <= 2, "once as a trial, once as an elite"
+
+
+def test_a_step_that_failed_by_itself_is_not_begun_again(workspace: Workspace) -> None:
+    workspace.job("wrong", "steps: [{id: one, run: exit 1}]")
+    workspace.fcctl("run", "wrong", "--on", "here", check=100)
+    assert "had ended: failed" in workspace.fcctl("run", "--resume", "last", check=8).stderr
+
+
+def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
+
+    def begun(times: int) -> None:
+        wait_for(lambda: count.exists() and count.read_text().split().count("two") == times, 60)
+
+    running = workspace.start("run", "slow", "--on", "here")
+    begun(1)
+    workspace.fcctl("cancel", "last")
+    running.communicate(timeout=120)
+    (old,) = workspace.runs()
+    going_on = workspace.start("run", "--resume", old)
+    begun(2)
+    (new,) = workspace.active()
+    assert f"run {new} goes on with {old} already" in workspace.fcctl("run", "--resume", old, check=8).stderr
+    workspace.fcctl("cancel", new)
+    going_on.communicate(timeout=120)
+    refused = workspace.fcctl("run", "--resume", old, check=8).stderr
+    assert f"run {new} went on with {old}, and had ended: cancelled" in refused
+    assert f"fcctl run --resume {new}" in refused
+    Path(f"{count}.go").touch()
+    workspace.fcctl("run", "--resume", new)
+    assert count.read_text().split() == ["one", "two", "two", "two", "three"]

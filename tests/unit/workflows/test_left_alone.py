@@ -186,7 +186,8 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
 
 
 def go(error: type[BaseException]) -> None:
-    store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: {"plan": {"run_id": RUN}})
+    plan = {"plan": {"run_id": RUN}}
+    store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
         go_on.go_on(services, RUN, lambda _: None)

@@ -67,7 +67,9 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(go_on.SavedPlan, "model_validate", lambda _: Ends.saved)
     (tmp_path / "journal.jsonl").write_text('{"seq": 1, "time": 1.0, "kind": "submit", "data": {}}\n')
     store = SimpleNamespace(
-        journal_of=lambda _: [], is_complete=lambda _: home, get=lambda _: SimpleNamespace(status="preempted"),
+        active=list,
+        rows=lambda **_: [],
+        journal_of=lambda _: [], is_complete=lambda _: home, get=lambda _: SimpleNamespace(was_cut_off=True),
         folder=lambda _: tmp_path, begin=lambda *_: Ends(), plan_of=lambda _: {"plan": {"run_id": RUN}},
     )  # fmt: skip
     services: Any = SimpleNamespace(store=store)
