@@ -53,7 +53,11 @@ ENDED_BY_OTHERS = (129, 130, 137, 143)
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
 GATE_VERDICTS = ("pass", "fail", "not_applicable", "unavailable")
 DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile", "tuning", "metrics")
-READERS = ("ptxas", "ncu", "junit", "google-benchmark", "nvbench", "pytest-benchmark", "metrics", "times", "rates")
+#: Each with the kind of document that it makes.
+READERS = {
+    "ptxas": "build", "ncu": "profile", "junit": "correctness", "google-benchmark": "benchmark", "nvbench": "benchmark",
+    "pytest-benchmark": "benchmark", "metrics": "metrics", "times": "benchmark", "rates": "metrics",
+}  # fmt: skip
 
 
 class Message:

@@ -320,12 +320,17 @@ class Run:
         """The same budget spent on random search; what was built already is not built again."""
         say("control: %s search at the same budget" % self.options.compare)
         path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
+        refuted = engine.study.summary().refuted(self.about.get("final", ()))
         with self._study(spec, self.options.compare, path) as study:
             control = self._made(study, engine.cluster, engine.recipe)
             kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), say, {})
             control.told = kept.told
-            control.run()
-            self.about["controls"] = [study.summary().control()]
+            try:
+                control.run()
+            finally:
+                log = os.path.join(self.out, "tune_log-%s.csv" % self.options.compare)
+                files.write_atomic(log, study.summary().log_csv().encode("utf-8"), durable=False)
+            self.about["controls"] = [study.summary().control(refuted)]
 
     def _describe(self, cluster: Cluster) -> None:
         host = cluster.hosts[0]

@@ -9,7 +9,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from fcctl_tune.space import Params, Space, Value
 from fcctl_tune.spec import Spec
@@ -200,6 +200,19 @@ class Summary:
         """As far as the search tells: the last measurement may replace some."""
         return eligible(self.records)[: self.spec.elites]
 
+    def refuted(self, final: Sequence[Mapping[str, Any]]) -> Set[str]:
+        """Keys of the configurations that the last measurement, ``final``, found wrong."""
+        numbers = {entry["trial"] for entry in final if entry.get("verdict") == "failed"}
+        return {self.spec.known_space.key(r.params) for r in self.records if r.number in numbers}
+
+    def _sound(self, refuted: Collection[str]) -> Sequence[TrialRecord]:
+        """The records, as if the search had known that."""
+        if not refuted:
+            return self.records  # files are written again and again, and keys take time
+        key = self.spec.known_space.key
+        return [dataclasses.replace(r, state="wrong", value=None) if key(r.params) in refuted else r
+                for r in self.records]  # fmt: skip
+
     def document(self, **more: Any) -> Dict[str, Any]:
         """The ``tuning`` document.
 
@@ -209,6 +222,7 @@ class Summary:
         """
         space, metric = self.spec.known_space, self.spec.metric
         default = next((r for r in self.records if r.number == 0), None)
+        sound = self._sound(self.refuted(more.get("final", ())))
         return {
             "kind": "tuning", "schema_version": SCHEMA_VERSION,
             "tune": self.spec.tune, "title": self.spec.title,
@@ -221,23 +235,25 @@ class Summary:
                 "held_out": list(self.spec.held_out),
             },
             "summary": {
-                "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+                "trials": len(self.records), "states": self._states(), "best": best_of(sound),
                 "seconds": {k: math.fsum(r.seconds.get(k, 0.0) for r in self.records) for k in PHASES},
             },
             "default": default.to_dict() if default else {"number": 0, "params": space.default},
             "elites": [self._elite(rank, record) for rank, record in enumerate(self.elites, 1)],
-            "curve": best_so_far(self.records),
+            "curve": best_so_far(sound),
             "trials": [r.to_dict() for r in self.records[:MOST_TRIALS]],
             "complete": self.ended != "running", "final": [], "controls": [],
             **more,
         }  # fmt: skip
 
-    def control(self) -> Dict[str, Any]:
-        """What another search of the same space is compared by: its terms, its count of trials, its curve."""
+    def control(self, refuted: Collection[str] = ()) -> Dict[str, Any]:
+        """What another search of the same space is compared by: its terms, its count of trials, its curve. What that
+        one found wrong in the end, of the keys ``refuted``, is no good here either."""
+        sound = self._sound(refuted)
         return {
             "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
-            "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
-            "curve": best_so_far(self.records),
+            "trials": len(self.records), "states": self._states(), "best": best_of(sound),
+            "curve": best_so_far(sound),
         }  # fmt: skip
 
     def log_csv(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import gates
-from fcctl_remote.wire import READERS, CollectSpec, GateSpec
+from fcctl_remote.wire import DOCUMENT_KINDS, READERS, CollectSpec, GateSpec
 from fcctl_tune.errors import SpecError
 from fcctl_tune.space import Space, render, shown
 
@@ -280,16 +280,20 @@ def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:
             raise SpecError(f"{where}[{i}]", "is an expression, or {expr: .., when: .., hint: ..}")
         for part in ("expr", "when"):
             if spec.get(part) is not None:
-                _expression(spec[part], f"{where}[{i}]")
+                _expression(spec[part], f"{where}[{i}]", DOCUMENT_KINDS)
         found.append(GateSpec(spec["expr"], spec.get("when"), spec.get("hint")))
     return tuple(found)
 
 
-def _expression(value: Any, where: str) -> str:
+def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
+    """What reads documents of these ``kinds``, the parameters and the environment."""
     try:
-        gates.parse(value)
+        names = gates.names(value)
     except gates.GateError as error:
         raise SpecError(where, f"{shown(value)}: {error}") from None
+    for name in names:
+        if name not in (*kinds, "params", "env"):
+            raise SpecError(where, f"{shown(value)}: there is no {name}, but {', '.join(kinds)}, params and env")
     return str(value)
 
 
@@ -313,9 +317,10 @@ def _metric(value: Any, served: bool) -> Metric:
     unit = _plain(value, "unit") or "us"
     if served:
         return Metric(unit=unit, direction=direction)
+    reader = _reader(value.get("reader"), "metric.reader")
     return Metric(
-        _expression(value.get("value"), "metric.value"),
-        _reader(value.get("reader"), "metric.reader"),
+        _expression(value.get("value"), "metric.value", (READERS[reader],)),
+        reader,
         _file(value.get("file"), "metric.file"),
         unit,
         direction,

@@ -15,7 +15,7 @@ from orchestrator.workflows.results import Shown
 
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES = 12, 4
-CONTROL_HEADER = ("search", "trials", "best of the default's time", "as good as the control after")
+CONTROL_HEADER = ("search", "trials", "best timed in full, of the default's time", "as good as the control after")
 ELITE_HEADER = ("trial", "parameters", "searched on", "held out", "verdict", "times")
 REASON_HEADER = ("state", "trials", "reason")
 

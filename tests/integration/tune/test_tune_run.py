@@ -59,14 +59,25 @@ class Search:
         self.env = {**os.environ, "PYTHONPATH": path, "MARKS": str(self.marks), "CUDA_VISIBLE_DEVICES": ""}
         self.env.pop("FCCTL_OUT", None)
 
-    def start(self) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "fcctl_tune", "run", "spec.json", "--out", "out", "--strategy", "exhaustive"]
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        argv = [
+            sys.executable,
+            "-m",
+            "fcctl_tune",
+            "run",
+            "spec.json",
+            "--out",
+            "out",
+            "--strategy",
+            "exhaustive",
+            *more,
+        ]
         return subprocess.Popen(
             argv, cwd=self.folder, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
-    def log(self) -> list[dict[str, str]]:
-        with (self.out / "tune_log.csv").open(encoding="utf-8") as stream:
+    def log(self, name: str = "tune_log.csv") -> list[dict[str, str]]:
+        with (self.out / name).open(encoding="utf-8") as stream:
             return list(csv.DictReader(stream))
 
     def told(self) -> list[int]:
@@ -157,13 +168,18 @@ def changed(folder: Path, **change: Any) -> Search:
 
 def test_elites_that_are_wrong_elsewhere_give_way_to_the_next_best(tmp_path: Path) -> None:
     search = changed(tmp_path, check='[ "$TUNE_CASE" = a -o "$P" -lt 6 ]', elites=2)
-    with search.start() as process:
+    with search.start("--compare", "random") as process:
         said = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode == 0, said
     document = json.loads((search.out / "tuning.json").read_text())
     assert [e["params"]["P"] for e in document["elites"]] == [8, 7]
     found = {e["params"]["P"]: e["verdict"] for e in document["final"]}
     assert found == {5: "faster", 4: "faster", 8: "failed", 7: "failed", 6: "failed"}
+    best = pytest.approx(5.5 / 9.5, abs=1e-4)  # the others are no good
+    assert (document["summary"]["best"], document["curve"][-1]) == (best, best)
+    (control,) = document["controls"]
+    assert control["best"] >= document["summary"]["best"]
+    assert sorted(row["P"] for row in search.log("tune_log-random.csv")) == sorted("12345678")
 
 
 def test_what_kept_a_search_from_going_on_is_in_its_document(tmp_path: Path) -> None:

@@ -93,6 +93,17 @@ def test_the_documents() -> None:
     assert "trials" not in top
 
 
+def test_what_the_last_measurement_found_wrong_was_never_the_best() -> None:
+    summary = Summary(SPEC, "evolution", 4, "budget", RECORDS)
+    final = [{"trial": 2, "verdict": "failed"}, {"trial": 4, "verdict": "faster"}]
+    document = summary.document(final=final)
+    assert (document["summary"]["best"], document["summary"]["states"]["complete"]) == (0.9, 3)
+    assert document["curve"] == [1.0, 1.0, 1.0, 1.0, 0.9, 0.9]
+    assert [entry["state"] for entry in document["trials"]][2] == "complete", "as the search saw it"
+    control = Summary(SPEC, "random", 4, "budget", RECORDS[:4]).control(summary.refuted(final))
+    assert (control["best"], control["curve"]) == (1.0, [1.0] * 4)
+
+
 def test_elites_are_the_best_by_value_and_what_was_timed_briefly_must_be_clearly_better() -> None:
     early, late = [record(1, value=0.95), record(2, value=0.9)], [record(3, "pruned", 0.11), record(4, "pruned", 0.89)]
     assert [r.number for r in eligible([record(0, value=1.0), *early, *late])] == [3, 2, 4, 1]
