@@ -18,10 +18,11 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.halving import Halving
 from fcctl_tune.pace import Pace
 from fcctl_tune.records import Trial, TrialRecord, objective
-from fcctl_tune.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.slot import Checked, Timed, Timing
 from fcctl_tune.stations import DEFAULT, PROBE, WARM, Flight, Station, roomiest
 from fcctl_tune.study import Study
 from fcctl_tune.tasks import Built, Candidate, Recipe
+from fcctl_tune.together import Together
 
 #: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.
 TRIES, MOST_LOSSES = 3, 9
@@ -32,11 +33,6 @@ LAST_WORD_S = 3.0
 #: How often the loop looks after its workers, seconds.
 TICK_S = 0.25
 DEFAULT_FIRST, RISING, FRESH = 20, 10, 0
-#: What is checked beside others may take so many times as long as the longest check so far, and a second. What takes
-#: longer is ended, and has all of its time alone: one that hangs does not keep the others waiting.
-PATIENCE = 4.0
-#: Trials that passed alone and had failed beside others, after which all are checked alone.
-MOST_SPOILT = 4
 
 
 class Stopped(Exception):
@@ -73,12 +69,11 @@ class Engine:
         self._where: Dict[str, Station] = {}  # by the call that is under way
         self._waiting: List[Flight] = []  # for a host
         self._lost = 0
-        self._longest_s: Optional[float] = None  # of a check that passed, alone
-        self._spoilt = 0
+        self._together = Together(recipe, seed)
         self._stop: Optional[str] = None
         for record in study.records():  # what was seen before this process counts in its decisions
             if record.number == 0:
-                self._longest_s = record.seconds.get("check", 0.0)
+                self._together.passed(record.seconds.get("check", 0.0))
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
@@ -300,27 +295,16 @@ class Engine:
         )
 
     # -------------------------------------------------------------------------------------------- on a GPU
-    def _checks_beside(self, station: Station, flight: Flight) -> bool:
-        """Whether this one's check is a process that may run beside others'."""
-        if flight.is_checked or flight.is_alone or flight.trial.number <= 0:
-            return False
-        return self.recipe.checks_apart and station.together > 1 and self._spoilt < MOST_SPOILT
-
     def _check(self, station: Station) -> None:
         """Let its idle GPUs check what was built, several at once if it is known how long that takes."""
-        most = station.together if self._longest_s is not None else 1
-        some = station.next_to_check(most) if self._stop is None else []
-        while some:
+        while self._stop is None and (some := station.next_to_check(self._together.most(station))):
             flight, *flight.beside = some
-            if flight.beside and self._longest_s is not None:
-                timeout_s = min(self.recipe.timeouts.check, 1.0 + PATIENCE * self._longest_s)
-                checking = Checking(tuple(one.candidate for one in some), self.seed, timeout_s)
+            if flight.beside:
                 flight.is_timed = True
-                self._measure(station, flight, slot.check_together, checking, FRESH)
+                self._measure(station, flight, slot.check_together, self._together.asked(some), FRESH)
             else:
                 flight.is_alone = True
                 self._time(station, flight)
-            some = station.next_to_check(most)
 
     def _checked(self, station: Station, flight: Flight, checked: Checked) -> None:
         """What failed beside others is checked again alone."""
@@ -336,7 +320,7 @@ class Engine:
     def _time(self, station: Station, flight: Flight, priority: Optional[int] = None) -> None:
         if self._stop is not None:
             return  # left to the next search
-        if self._checks_beside(station, flight):
+        if self._together.takes(flight, station):
             flight.is_timed = False
             station.unchecked.append(flight)
             return
@@ -372,8 +356,7 @@ class Engine:
         flight.took("check", timed.check_s)
         flight.took("bench", timed.bench_s)
         if not flight.is_checked and not timed.state:
-            self._longest_s = max(self._longest_s or 0.0, timed.check_s)
-            self._spoilt += flight.is_doubted
+            self._together.passed(timed.check_s, flight.is_doubted)
         flight.worker, flight.is_checked = timed.worker, True
         if timed.state:
             self._failed(flight, timed)

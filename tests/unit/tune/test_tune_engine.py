@@ -143,8 +143,8 @@ def study(tmp_path: Path) -> Iterator[Study]:
         yield made
 
 
-def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None) -> Engine:
-    recipe = Recipe.of(SPEC, "/nowhere", "/nowhere")
+def engine(study: Study, cluster: Any, told: list[TrialRecord] | None = None, **change: Any) -> Engine:
+    recipe = replace(Recipe.of(SPEC, "/nowhere", "/nowhere"), **change)
     heard = (told if told is not None else []).append
     return Engine(study, cluster, recipe, Halving((3, 9), 3), seed=5, told=heard, gpu="card")
 
@@ -492,9 +492,7 @@ def test_what_serves_or_writes_where_others_do_is_checked_one_after_the_other(
     study: Study, change: dict[str, Any]
 ) -> None:
     cluster = Cluster(host(cpus=15))
-    searching = engine(study, cluster)
-    searching.recipe = replace(searching.recipe, **change)
-    searching.run()
+    engine(study, cluster, **change).run()
     assert not cluster.together
     assert sorted(p for _, phase, p, checked in cluster.on if phase == "time" and checked) == list(range(1, 13))
 
