@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import gates
 from fcctl_remote.text import one_line
-from fcctl_tune import left, process, serve, tasks
+from fcctl_tune import process, reading, serve, tasks
 from fcctl_tune.errors import Failed
 from fcctl_tune.process import Limits
 from fcctl_tune.spec import Stage
@@ -332,13 +332,13 @@ class Slot:
     def _benched(self, candidate: Candidate, env: Mapping[str, str], room: str) -> List[float]:
         metric = self.recipe.metric
         log = self.recipe.log(candidate, "bench")
-        for path in left.present(metric.file, env, room):
+        for path in reading.present(metric.file, env, room):
             os.unlink(path)  # an older figure must not pass for this one's
         outcome = process.run(self.recipe.bench, env, room, log, Limits(self.recipe.timeouts.bench))
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
-        (path, *_) = left.matching(metric.file, env, room, log)
-        document = left.read_document(metric.reader, path, env)
+        (path, *_) = reading.matching(metric.file, env, room, log)
+        document = reading.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us
             document = {**_lists(document["metrics"]), **document["metrics"], **document}
         context = {document["kind"]: document, "params": dict(candidate.values), "env": env}

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import files, gates
 from fcctl_remote.text import last_lines, tail
-from fcctl_tune import left, process
+from fcctl_tune import process, reading
 from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.records import Trial
@@ -72,7 +72,7 @@ class Recipe:
     @property
     def checks_apart(self) -> bool:
         """Whether a check is a process, and nothing is read of it but what is its own."""
-        return self.check is not None and not self.serve and all(left.is_own(c.file) for c in self.check.collect)
+        return self.check is not None and not self.serve and all(reading.is_own(c.file) for c in self.check.collect)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""
@@ -99,7 +99,7 @@ class Recipe:
         outputs = self._outputs() if phase == "check" else []
         hidden = {self.folder, *(os.path.join(self.cwd, name) for name in outputs)}
         with contextlib.ExitStack() as ending:
-            if not all(map(left.is_own, patterns)):
+            if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
                 room = ending.enter_context(Room(self.out(candidate.params), self.cwd, hidden))
@@ -181,7 +181,7 @@ def begin(recipe: Recipe, candidate: Candidate) -> None:
 def _build(recipe: Recipe, candidate: Candidate) -> Built:
     started = time.monotonic()
     out = recipe.out(candidate.params)
-    known = files.read_json(os.path.join(out, left.BUILT))
+    known = files.read_json(os.path.join(out, reading.BUILT))
     if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
     for folder in (out, beside(out).made):
@@ -195,7 +195,7 @@ def _build(recipe: Recipe, candidate: Candidate) -> Built:
         state, reason = failed.state, failed.reason
     if state in ("", "gate_failed"):
         entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
-        files.write_atomic(os.path.join(out, left.BUILT), entry, durable=False)
+        files.write_atomic(os.path.join(out, reading.BUILT), entry, durable=False)
     return Built(state, reason, time.monotonic() - started)
 
 
@@ -206,7 +206,7 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
     with recipe.room(candidate, phase, [spec.file for spec in stage.collect]) as room:
         if phase == "check":
-            left.forget([spec.file for spec in stage.collect], env, room.path)
+            reading.forget([spec.file for spec in stage.collect], env, room.path)
         outcome = process.run(stage.run, env, room.path, log, Limits(timeout_s), yields)
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
@@ -226,7 +226,7 @@ def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str
     if not (stage.gates or stage.collect):
         return
     try:
-        context = left.gathered(stage, env, room, log)
+        context = reading.gathered(stage, env, room, log)
     except Failed as failed:
         raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
     for spec in stage.gates:
