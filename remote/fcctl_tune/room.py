@@ -20,10 +20,23 @@ from fcctl_remote import files
 #: still holds open for writing could not be started.
 COPIED_BYTES = 1024 * 1024
 #: A folder whose entries would come to more is linked as a whole, and so are hidden ones: ``.venv``.
-MOST_ENTRIES = 4000
+MOST_ENTRIES = 1000
 
 #: Inode, size, and when content and entry were changed last, ns: other ones after anything was done to a file.
 Facts = Tuple[int, int, int, int]
+
+
+class Shared:
+    """Where the builds run of a search that serves: the source itself, as the process does that they are for."""
+
+    def __init__(self, source: str) -> None:
+        self.path = source
+
+    def keep(self) -> None:
+        pass
+
+    def rewritten(self) -> List[str]:
+        return []
 
 
 class Room:
@@ -64,7 +77,7 @@ class Room:
         for folder, folders, names in os.walk(self.path, topdown=False):
             for name in (*names, *folders):
                 path = os.path.join(folder, name)
-                if self._is_as_placed(os.path.relpath(path, self.path)):
+                if self._is_as_placed(path[len(self.path) + 1 :]):
                     _discard(path)
         remove(self._made)
         if os.listdir(self.path):

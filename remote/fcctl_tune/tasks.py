@@ -16,7 +16,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from fcctl_remote import files, gates
 from fcctl_remote.text import last_lines, tail
@@ -24,7 +24,7 @@ from fcctl_tune import process, reading
 from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.records import Trial
-from fcctl_tune.room import Room, beside
+from fcctl_tune.room import Room, Shared, beside
 from fcctl_tune.space import Space
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
@@ -90,12 +90,15 @@ class Recipe:
         return env
 
     @contextlib.contextmanager
-    def room(self, candidate: Candidate, phase: str, patterns: Sequence[str]) -> Iterator[Room]:
+    def room(self, candidate: Candidate, phase: str, patterns: Sequence[str]) -> Iterator[Union[Room, Shared]]:
         """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place.
 
         Raises:
             Failed: it cannot be made.
         """
+        if self.serve:
+            yield Shared(self.cwd)
+            return
         outputs = self._outputs() if phase == "check" else []
         hidden = {self.folder, *(os.path.join(self.cwd, name) for name in outputs)}
         with contextlib.ExitStack() as ending:

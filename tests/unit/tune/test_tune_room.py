@@ -176,6 +176,14 @@ def test_folders_that_a_command_closed_do_not_stay(tmp_path: Path) -> None:
     assert not list(Path(made.folder).rglob("*.room"))
 
 
+def test_what_serves_and_its_builds_are_in_the_source_itself(tmp_path: Path) -> None:
+    made = recipe(tmp_path, build="pwd > $TUNE_OUT/where", check=None, bench=None, metric=None, serve="true")
+    one = candidate(made)
+    assert tasks.build(made, one).state == ""
+    assert (Path(made.out(one.params)) / "where").read_text().strip() == made.cwd
+    assert [entry.name for entry in (Path(made.folder) / "builds").iterdir()] == [Path(made.out(one.params)).name]
+
+
 def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recipe(tmp_path)
     one = candidate(made)
