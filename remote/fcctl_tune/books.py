@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from fcctl_remote import files
 from fcctl_remote.text import one_line
-from fcctl_tune.records import TrialRecord, topk
+from fcctl_tune.records import TrialRecord, standing, topk
 from fcctl_tune.study import Study
 
 #: Files are written again no sooner than after so many seconds, and after so many times as long as that took: meanwhile
@@ -39,9 +39,7 @@ class Books:
             self.write()
 
     def _better(self, record: TrialRecord) -> bool:
-        better = record.state == "complete" and (
-            self._best is None or (record.value or 0.0) < (self._best.value or 0.0)
-        )
+        better = record.is_timed and (self._best is None or standing(record) < standing(self._best))
         if better:
             self._best = record
         return better
@@ -49,7 +47,7 @@ class Books:
     def line(self, record: TrialRecord) -> str:
         """``trial  12 of 128  complete  0.8734  best 0.8511 (trial 7)  BLOCK=128 UNROLL=2``."""
         value = "%8.4f" % record.value if record.value is not None else "%8s" % "-"
-        best = "best %.4f (trial %d)" % (self._best.value or 0.0, self._best.number) if self._best else "no best yet"
+        best = "best %.4f (trial %d)" % (standing(self._best), self._best.number) if self._best else "no best yet"
         shown = self.study.space.key(record.params)
         if record.reason:
             shown = "%s   %s" % (one_line(record.reason, SHOWN), shown)

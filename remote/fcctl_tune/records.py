@@ -127,27 +127,29 @@ def ranked(records: Sequence[TrialRecord]) -> List[TrialRecord]:
 BRIEFLY = 1.05
 
 
+def standing(record: TrialRecord) -> float:
+    """What a trial is compared with others by: its value, with a margin if it was timed briefly, since the luckiest of
+    many brief timings is not the fastest; infinite if it was not timed."""
+    margin = 1.0 if record.state == "complete" else BRIEFLY
+    return record.value * margin if record.is_timed and record.value is not None else math.inf
+
+
 def eligible(records: Sequence[TrialRecord]) -> List[TrialRecord]:
-    """What may be measured again: all that was timed but the default, the best first. By value, since what came early
-    was timed in full among few; with a margin, since the luckiest of many brief timings is not the fastest."""
-
-    def key(record: TrialRecord) -> Tuple[float, int]:
-        margin = 1.0 if record.state == "complete" else BRIEFLY
-        return (record.value or 0.0) * margin, record.number
-
-    return sorted((r for r in records if r.is_timed and r.number != 0), key=key)
+    """What may be measured again: all that was timed but the default, the best first. Not by how far it came, since
+    what came early was timed in full among few."""
+    return sorted((r for r in records if r.is_timed and r.number != 0), key=lambda r: (standing(r), r.number))
 
 
 def best_so_far(records: Sequence[TrialRecord], budget: Optional[int] = None) -> List[Optional[float]]:
-    """After each trial, in their order, the least value of a complete one yet; None before there is one.
+    """After each trial, in their order, the least :func:`standing` yet; None before there is one.
 
     A search that ended before ``budget`` keeps its last.
     """
     curve: List[Optional[float]] = []
     best: Optional[float] = None
     for record in records:
-        if record.state == "complete" and record.value is not None and (best is None or record.value < best):
-            best = record.value
+        if record.is_timed:
+            best = min(math.inf if best is None else best, standing(record))
         curve.append(best)
     return curve + [best] * max(0, (budget or 0) - len(curve))
 
@@ -275,8 +277,8 @@ def topk(document: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
-    """The least value of a complete trial; None without one."""
-    return min((r.value for r in records if r.state == "complete" and r.value is not None), default=None)
+    """The least :func:`standing`; None without a trial that was timed."""
+    return min((standing(r) for r in records if r.is_timed), default=None)
 
 
 def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> Dict[str, Any]:

@@ -15,7 +15,7 @@ from orchestrator.workflows.results import Shown
 
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES = 12, 4
-CONTROL_HEADER = ("search", "trials", "best timed in full, of the default's time", "as good as the control after")
+CONTROL_HEADER = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
 ELITE_HEADER = ("trial", "parameters", "searched on", "held out", "verdict", "times")
 REASON_HEADER = ("state", "trials", "reason")
 
@@ -83,7 +83,7 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
     busy, wall = result.effort.get("gpu_timed_share"), result.wall_s
     on = [clean(model, 60) for model in result.gpus]
     facts = (
-        ("trials", f"{result.trials} of {result.budget}: {states}" if result.budget else states),
+        ("trials", ": ".join(filter(None, [f"{result.trials} of {result.budget}" if result.budget else "", states]))),
         ("configurations", "countless" if result.size is None else str(result.size)),
         ("cases", clean(", ".join(result.cases), 200)),
         ("timed on", ", ".join(on) + (" (figures of different ones do not compare)" if len(on) > 1 else "")),
@@ -98,6 +98,8 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
 def _controls(result: TuneResult) -> Iterable[tuple[str, ...]]:
     for control in (result.search, *result.controls):
         best = control.best
+        if not control.curve:
+            continue
         yield (
             clean(control.strategy or "search", 20) + (" (control)" if control is not result.search else ""),
             str(len(control.curve)),

@@ -42,8 +42,8 @@ def best_so_far(tuned: Tuned) -> Chart | None:
     marks = [*(m for m in _MARKS if m < longest), longest]
     rows = tuple((name, *(_after(curve, mark) for mark in marks)) for name, curve in curves)
     caption = (
-        f"The best configuration of {tuned.label} after so many trials, of those timed in full and not found wrong in"
-        " the end, as a share of the default's time."
+        f"The best configuration of {tuned.label} found after so many trials, as a share of the default's time. What"
+        " was timed briefly counts 5 % worse, and what was found wrong in the end not at all."
     )
     if len(curves) > 1:
         caption += " The dashed line spent the same budget at random."
