@@ -336,7 +336,9 @@ class Engine:
         if station.is_behind:
             return 1
         hosts = [station.host for station in self._stations.values()]
-        return self.pace.factor(sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts))
+        factor = self.pace.factor(sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts))
+        # Of each count of repeats by commands the default is timed, too: so they are few.
+        return factor if self.recipe.serve else 1 << (factor.bit_length() - 1)
 
     def _measure(
         self, station: Station, flight: Flight, function: Callable[..., object], argument: object, priority: int

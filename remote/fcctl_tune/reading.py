@@ -6,7 +6,7 @@ import glob
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
-from fcctl_remote import documents, readers
+from fcctl_remote import documents, files, readers
 from fcctl_tune.errors import Failed
 from fcctl_tune.spec import Stage
 
@@ -71,6 +71,23 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
         said = str(error).replace(path, name)
         raise Failed("bench_failed", said if said.startswith(name) else "%s: %s" % (name, said)) from None
     return document
+
+
+def flags(path: str) -> List[str]:
+    """What is true or false in a file of metrics, by the names that the reader gives it: 1 and 0 to a gate, and no
+    figure of a bench."""
+    value = files.read_json(path)
+    if isinstance(value, dict) and isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
+        value = value["metrics"]
+    pending = list(value.items()) if isinstance(value, dict) else []
+    found = []
+    while pending:
+        name, item = pending.pop()
+        if isinstance(item, bool):
+            found.append(name)
+        inner = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
+        pending += [("%s.%s" % (name, key), one) for key, one in inner]
+    return found
 
 
 def forget(patterns: Sequence[str], env: Mapping[str, str], room: str) -> None:

@@ -62,6 +62,15 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The default's medians, of so many repeats, and when they were taken, of ``time.monotonic``."""
+
+    per_case: Mapping[str, float]
+    repeats: int
+    at: float
+
+
+@dataclass(frozen=True)
 class Checking:
     """What a GPU worker is asked: whether each of ``candidates`` is right by the check command; a case may take
     ``timeout_s``."""
@@ -170,8 +179,7 @@ class Slot:
     def __init__(self, recipe: Recipe, standbys: int = 1) -> None:
         self.recipe = recipe
         self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
-        self._base: Dict[str, float] = {}
-        self._base_repeats, self._base_at = 0, 0.0
+        self._bases: Dict[int, Base] = {}
         self._server: Optional[serve.Server] = None
         if recipe.serve:
             self._server = self._begun(Serving.of(recipe))
@@ -203,7 +211,7 @@ class Slot:
             cls.leave()
             mine = cls._mine = cls(recipe)
         elif mine.recipe.cases != recipe.cases:
-            mine.recipe, mine._base = recipe, {}
+            mine.recipe, mine._bases = recipe, {}
         return mine
 
     def warm(self, seed: int) -> None:
@@ -253,17 +261,19 @@ class Slot:
             raise Failed(failed.state, where + failed.reason) from None
 
     def base(self, timing: Timing) -> Dict[str, float]:
-        """Medians of the default, from not long ago and of no fewer repeats. Raises: Failed."""
-        fresh = time.monotonic() - self._base_at < BASE_AGE_S
-        if not (self._base and fresh and self._base_repeats >= timing.repeats):
+        """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
+        longer, and among fewer they weigh more. What serves has made its own before. Raises: Failed."""
+        key = timing.repeats if self._server is None else 0
+        known = self._bases.get(key)
+        if known is None or time.monotonic() - known.at >= BASE_AGE_S or known.repeats < timing.repeats:
             try:
-                self._base = self._medians(timing.default, timing)
+                known = Base(self._medians(timing.default, timing), timing.repeats, time.monotonic())
             except Failed as failed:
                 if timing.candidate.params == timing.default.params:
                     raise
                 raise Failed(failed.state, "the default, timed beside it, failed: %s" % failed.reason) from None
-            self._base_at, self._base_repeats = time.monotonic(), timing.repeats
-        return dict(self._base)
+            self._bases[key] = known
+        return dict(known.per_case)
 
     def times(self, timing: Timing) -> Dict[str, float]:
         """Medians of the candidate. Raises: Failed."""
@@ -340,7 +350,9 @@ class Slot:
         (path, *_) = reading.matching(metric.file, env, room, log)
         document = reading.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # by their own names, too: metrics.us
-            document = {**_lists(document["metrics"]), **document["metrics"], **document}
+            figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}
+            document = {**document, "metrics": figures}
+            document = {**_lists(figures), **figures, **document}
         context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
         try:
             found = gates.value(gates.parse(metric.value), context)
@@ -365,7 +377,7 @@ def _positive(samples: Any) -> List[float]:
     numbers = samples if isinstance(samples, list) else []
     good = [isinstance(n, (int, float)) and not isinstance(n, bool) and LEAST_FIGURE < n < MOST_FIGURE for n in numbers]
     if not good or not all(good):
-        raise Failed("bench_failed", "no time in %s" % one_line(json.dumps(samples, default=str), 120))
+        raise Failed("bench_failed", "no figure in %s" % one_line(json.dumps(samples, default=str), 120))
     return [float(n) for n in numbers]
 
 

@@ -197,6 +197,18 @@ def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) 
     assert timed.base == {"a": 5.0, "b": 5.0}
 
 
+def test_the_default_is_timed_with_as_many_repeats(tmp_path: Path) -> None:
+    """A program's first launch takes longer, and weighs more among fewer."""
+    cold = 'echo "{\\"us\\": $(( (US * 90 * (TUNE_REPEATS + 9)) / TUNE_REPEATS ))}" > $TUNE_OUT/b.json'
+    made = recipe(tmp_path, bench=cold, cases=["a"])
+    some = [candidate(made), candidate(made, us=7, number=1)]
+    for one in some:
+        tasks.build(made, one)
+    for repeats in (27, 3, 9):
+        timed = slot.measure(made, dataclasses.replace(timing(made, some[1]), repeats=repeats))
+        assert timed.per_case["a"] / timed.base["a"] == pytest.approx(7 / 5)
+
+
 def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     said = 'echo "$TUNE_CASE $TUNE_SEED $TUNE_REPEATS $TUNE_TRIAL $P" >> $TUNE_OUT/said; ' + BENCH
     made = recipe(tmp_path, bench=said, check='echo "$TUNE_CASE $TUNE_SEED" >> $TUNE_OUT/said')
@@ -223,10 +235,17 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
         ({"bench": "true"}, "bench_failed", "no file matches"),
         ({"bench": "echo '{' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: "),
         ({"bench": "echo '{}' > $TUNE_OUT/b.json"}, "bench_failed", "b.json: no metric in it"),
-        ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in"),
-        ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in [1e+308]"),
-        ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no time in"),
+        ({"bench": "echo '{\"us\": 0}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),
+        ({"bench": "echo '{\"us\": 1e308}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [1e+308]"),
+        ({"bench": "echo '{\"us\": 1e-320}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in"),
         ({"bench": "echo '{\"ns\": 5}' > $TUNE_OUT/b.json"}, "bench_failed", "metric metrics.us"),
+        ({"bench": "echo '{\"us\": true}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [true]"),
+        ({"bench": "echo '{\"us\": [3, true]}' > $TUNE_OUT/b.json"}, "bench_failed", "no figure in [3, true]"),
+        (
+            {"bench": """echo '{"kind": "metrics", "metrics": {"us": true}}' > $TUNE_OUT/b.json"""},
+            "bench_failed",
+            "no figure in [true]",
+        ),
     ],
 )
 def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str, reason: str) -> None:
@@ -375,7 +394,7 @@ def test_a_listing_that_nobody_can_read_is_told_as_such(tmp_path: Path) -> None:
     "samples", [None, [], "1", [1.0, None], [True], [float("nan")], [-1.0], [float("inf")], [10**400]]
 )
 def test_what_is_no_time_is_refused(samples: Any) -> None:
-    with pytest.raises(Failed, match="no time in"):
+    with pytest.raises(Failed, match="no figure in"):
         slot._positive(samples)
 
 
