@@ -16,14 +16,16 @@ from typing import Collection, Deque, Dict, List, NamedTuple, Optional, Tuple, T
 
 from fcctl_remote import files
 
-#: A larger file is linked and so shared; programs are, too, whatever their size: a copy that some child of this process
-#: still holds open for writing could not be started.
-COPIED_BYTES = 1024 * 1024
+#: A larger file is linked and so shared, and so is what is beyond so much in all; programs are, too, whatever their
+#: size: a copy that some child of this process still holds open for writing could not be started.
+COPIED_BYTES, COPIED_IN_ALL = 64 * 1024 * 1024, 256 * 1024 * 1024
 #: A folder whose entries would come to more is linked as a whole, and so are hidden ones: ``.venv``.
 MOST_ENTRIES = 1000
 
 #: Inode, size, and when content and entry were changed last, ns: other ones after anything was done to a file.
 Facts = Tuple[int, int, int, int]
+#: Inode, size, and when its content was changed last: a file's entry changes with each further name of it.
+Content = Tuple[int, int, int]
 
 
 class Shared:
@@ -38,6 +40,9 @@ class Shared:
     def rewritten(self) -> List[str]:
         return []
 
+    def spoilt(self) -> List[str]:
+        return []
+
 
 class Room:
     """While it is entered, :attr:`path` is there, for one command at a time."""
@@ -48,6 +53,8 @@ class Room:
         self.path, self._made = beside(out)
         self._source, self._hidden = source, hidden
         self._placed: Dict[str, Optional[Facts]] = {}  # by path within; no facts of a folder
+        self._shared: Dict[str, Tuple[str, Content]] = {}  # files that links lead to, by path within
+        self._copied = 0  # bytes
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> "Room":
@@ -86,6 +93,10 @@ class Room:
     def rewritten(self) -> List[str]:
         """Files that were there and that a command made anew, changed or removed."""
         return [name for name, facts in self._placed.items() if facts is not None and not self._is_as_placed(name)]
+
+    def spoilt(self) -> List[str]:
+        """Files that are not only this room's and whose content was changed since."""
+        return [name for name, (path, content) in self._shared.items() if _content(path) != content]
 
     def _is_as_placed(self, inner: str) -> bool:
         if inner not in self._placed:
@@ -132,9 +143,14 @@ class Room:
     def _place(self, inner: str, entry: "os.DirEntry[str]") -> None:
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
             known = entry.stat(follow_symlinks=False)
-            is_data = stat.S_ISREG(known.st_mode) and not known.st_mode & 0o111
-            if not is_data or known.st_size > COPIED_BYTES or not self._copy(inner, entry.path, known):
+            if not self._is_copied(known) or not self._copy(inner, entry.path, known):
                 self._link(inner, entry.path)
+                if stat.S_ISREG(known.st_mode):
+                    self._shared[inner] = entry.path, (known.st_ino, known.st_size, known.st_mtime_ns)
+
+    def _is_copied(self, known: os.stat_result) -> bool:
+        is_data = stat.S_ISREG(known.st_mode) and not known.st_mode & 0o111
+        return is_data and known.st_size <= min(COPIED_BYTES, COPIED_IN_ALL - self._copied)
 
     def _copy(self, inner: str, path: str, known: os.stat_result) -> bool:
         place = self._clear(inner)
@@ -143,6 +159,7 @@ class Room:
         except PermissionError:
             return False
         os.utime(place, ns=(known.st_atime_ns, known.st_mtime_ns))  # for make
+        self._copied += known.st_size
         self._placed[inner] = _facts(place)
         return True
 
@@ -154,6 +171,7 @@ class Room:
     def _clear(self, inner: str) -> str:
         """Its place, without what the source has there, if a build made it anew."""
         place = os.path.join(self.path, inner)
+        self._shared.pop(inner, None)
         if inner in self._placed:
             remove(place) if self._placed.pop(inner) is None else os.unlink(place)
         return place
@@ -172,6 +190,14 @@ def beside(out: str) -> Beside:
 def _facts(path: str) -> Facts:
     known = os.lstat(path)
     return known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
+
+
+def _content(path: str) -> Optional[Content]:
+    try:
+        known = os.lstat(path)
+    except OSError:
+        return None
+    return known.st_ino, known.st_size, known.st_mtime_ns
 
 
 def _discard(path: str) -> None:

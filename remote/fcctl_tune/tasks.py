@@ -32,6 +32,7 @@ from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 OUTPUTS = "outputs.json"
 #: A line in which a compiler, an assembler or a linker says what is wrong.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
+SPOILT = "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
 SPACE_TIMEOUT_S = 300.0
 #: What a configuration comes to whose command worked and left what cannot be read.
 NOT_AS_ASKED = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
@@ -94,7 +95,7 @@ class Recipe:
         """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place.
 
         Raises:
-            Failed: it cannot be made.
+            Failed: it cannot be made, or a file that all trials have was changed meanwhile.
         """
         if self.serve:
             yield Shared(self.cwd)
@@ -109,6 +110,8 @@ class Recipe:
             except OSError as error:
                 raise Failed(NOT_AS_ASKED[phase], "its folder cannot be made: %s" % error) from None
             yield room
+            for name in room.spoilt():
+                raise Failed(NOT_AS_ASKED[phase], SPOILT % name)
 
     def learn(self, outputs: Sequence[str]) -> None:
         """The default's check made these files of the source anew: no other is to be judged by what is there."""

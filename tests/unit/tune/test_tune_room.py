@@ -112,8 +112,11 @@ def test_a_folder_that_gave_way_to_a_file(tmp_path: Path, source: Path) -> None:
     assert [timed.state for timed in measured(made, candidate(made))] == [""]
 
 
-def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(tmp_path: Path, source: Path) -> None:
-    (source / "large").write_bytes(bytes(room.COPIED_BYTES + 1))
+def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "COPIED_BYTES", 1000)
+    (source / "large").write_bytes(bytes(1001))
     (source / "run.sh").touch(mode=0o755)
     (source / ".venv").mkdir()
     (source / "sub").mkdir()
@@ -135,6 +138,20 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(tm
         (here / "large").unlink()
         assert sorted(made.rewritten()) == ["large", "sub/a.h"]
     assert not here.exists()
+
+
+@pytest.mark.parametrize("name", ["large.bin", "run.sh"])
+def test_what_is_shared_is_not_to_be_changed(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Where it is, others would be judged by what one wrote."""
+    monkeypatch.setattr(room, "COPIED_IN_ALL", 5000)
+    (source / "large.bin").write_bytes(bytes(6000))
+    (source / "run.sh").touch(mode=0o755)
+    made = recipe(tmp_path, check=f"[ $P != 2 ] || echo >> {name}", bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
+    first, second, third = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
+    assert (first.state, second.state, third.state) == ("", "wrong", "")
+    assert second.reason.startswith(f"a: {name} was changed, which all trials share")
 
 
 def test_of_a_large_tree_the_depths_are_linked_as_they_are(
