@@ -19,6 +19,14 @@ SCHEMA_VERSION = 1
 MAX_NAME = 100
 
 
+#: Why an elite with such a verdict is not taken.
+WHY_NOT = {
+    "undecided": "the interval does not exclude 1",
+    "slower": "it is slower",
+    "mixed": "it is slower there, and faster only on the cases that were searched on",
+}
+
+
 @dataclass(frozen=True)
 class Row:
     """On this GPU, for this case, these parameters; by the evidence of that run."""
@@ -79,7 +87,7 @@ def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Se
     ``held_out`` is what was to be held out of the search, as far as it was not searched on after all.
     """
     must = [case for case in held_out if case not in result.cases]
-    proven = [elite for elite in result.elites if elite.proven and (elite.held_out or not must)]
+    proven = [elite for elite in result.elites if elite.proven_elsewhere and (elite.held_out or not must)]
     rows = list(_rows(result, proven, run, certain=True))
     doubts = []
     if not result.complete:
@@ -104,10 +112,10 @@ def _unproven(result: TuneResult, must: Sequence[str]) -> str:
     where = "what was held out" if best.held_out else "the cases themselves (nothing was held out)"
     if must and best.held_out is None:
         return "its elites were not measured on what was to be held out"
-    if not best.proven:
+    if not best.proven_elsewhere:
         said = f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
-        return f"{said}: the interval does not exclude 1"
-    return "no case has a configuration whose interval excludes 1"
+        return f"{said}: {WHY_NOT.get(best.verdict, best.verdict)}"
+    return "on no case is a configuration faster beyond doubt"
 
 
 def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: bool) -> Iterable[Row]:

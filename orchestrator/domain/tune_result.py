@@ -45,17 +45,27 @@ class Elite:
 
     @property
     def verdict(self) -> str:
-        """By the interval of what it was never searched on; by that of all, if nothing was held out."""
+        """By the interval of what it was never searched on, by that of all if nothing was held out; ``mixed`` if the
+        other one proves the contrary."""
         if self.state != "complete":
             return self.state.replace("_", " ")
-        ratio = self.held_out or self.searched
-        if ratio is None or ratio.low is None or ratio.high is None:
-            return "not measured"
-        return "faster" if ratio.high < 1 else "slower" if ratio.low > 1 else "undecided"
+        said = _compared(self.held_out or self.searched)
+        return "mixed" if {said, _compared(self.searched)} == {"faster", "slower"} else said
 
     @property
     def proven(self) -> bool:
         return self.verdict == "faster"
+
+    @property
+    def proven_elsewhere(self) -> bool:
+        """Whether it is faster on what it was not searched on, maybe on one of its cases alone."""
+        return self.state == "complete" and _compared(self.held_out or self.searched) == "faster"
+
+
+def _compared(ratio: Ratio | None) -> str:
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "not measured"
+    return "faster" if ratio.high < 1 else "slower" if ratio.low > 1 else "undecided"
 
 
 @dataclass(frozen=True)

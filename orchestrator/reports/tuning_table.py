@@ -57,7 +57,7 @@ def so_far(leader: Leader, result: TuneResult) -> str:
 def _tried(result: TuneResult) -> Text:
     states = ", ".join(f"{count} {_words(state)}" for state, count in result.states.items())
     said = [
-        f"{clean(result.name, 40)}: {result.trials} trials ({states})",
+        f"{clean(result.name, 40)}: {result.trials} trials" + (f" ({states})" if states else ""),
         clean(result.gpu, 60),
         duration(result.wall_s) if result.wall_s is not None else "",
         "" if result.complete else "ended before its end",

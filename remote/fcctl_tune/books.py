@@ -47,7 +47,7 @@ class Books:
     def line(self, record: TrialRecord) -> str:
         """``trial  12 of 128  complete  0.8734  best 0.8511 (trial 7)  BLOCK=128 UNROLL=2``."""
         value = "%8.4f" % record.value if record.value is not None else "%8s" % "-"
-        best = "best %.4f (trial %d)" % (standing(self._best), self._best.number) if self._best else "no best yet"
+        best = "best %.4f (trial %d)" % (self._best.value or 0.0, self._best.number) if self._best else "no best yet"
         shown = self.study.space.key(record.params)
         if record.reason:
             shown = "%s   %s" % (one_line(record.reason, SHOWN), shown)
@@ -65,6 +65,7 @@ class Books:
         """Raises: OSError."""
         began = time.monotonic()
         summary = self.study.summary()
+        summary = summary.knowing(summary.refuted(self.about.get("final", ())))
         document = summary.document(**self.about)
         self._file("tune_log.csv", summary.log_csv().encode("utf-8"))
         self._file("topk.json", files.to_json(topk(document)))

@@ -328,9 +328,10 @@ class Run:
             try:
                 control.run()
             finally:
+                summary = study.summary().knowing(refuted)
                 log = os.path.join(self.out, "tune_log-%s.csv" % self.options.compare)
-                files.write_atomic(log, study.summary().log_csv().encode("utf-8"), durable=False)
-            self.about["controls"] = [study.summary().control(refuted)]
+                files.write_atomic(log, summary.log_csv().encode("utf-8"), durable=False)
+            self.about["controls"] = [summary.control()]
 
     def _describe(self, cluster: Cluster) -> None:
         host = cluster.hosts[0]

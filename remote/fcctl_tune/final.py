@@ -124,8 +124,7 @@ class Final:
         self.turns = SERVED_TURNS if recipe.serve else max(FEWEST_TURNS, min(MOST_TURNS, affordable))
 
     def run(self) -> List[Dict[str, Any]]:
-        """An entry for each elite, the best first, those that failed last; its verdict is that of the held-out cases,
-        where there are any.
+        """An entry for each elite, the best first, those that failed last, each with its :func:`verdict`.
 
         Raises:
             TuneError: the default configuration itself fails.
@@ -282,7 +281,7 @@ class Final:
         searched = self._ratio(one.blocks, self.cases, self._floor(self.cases))
         held_out = self._ratio(one.blocks, self.held_out, self._floor(self.held_out)) if self.held_out else None
         assert searched is not None  # noqa: S101
-        return {**entry, **searched, "held_out": held_out, "verdict": verdict(held_out or searched)}
+        return {**entry, **searched, "held_out": held_out, "verdict": verdict(searched, held_out)}
 
     def _floor(self, cases: Sequence[str]) -> float:
         return interval.floor_of(interval.ratio([self.null[case] for case in cases]))
@@ -293,8 +292,14 @@ class Final:
         return interval.ratio(known, floor) if known and len(known) == len(cases) else None
 
 
-def verdict(found: Mapping[str, float]) -> str:
-    """``faster`` or ``slower`` than the default, where the interval leaves no doubt; else ``undecided``."""
+def verdict(searched: Mapping[str, float], held_out: Optional[Mapping[str, float]]) -> str:
+    """``faster`` or ``slower`` than the default, where the interval of what was held out leaves no doubt, of what was
+    searched on where nothing was; else ``undecided``. ``mixed`` where the other one proves the contrary."""
+    said = _compared(held_out or searched)
+    return "mixed" if {said, _compared(searched)} == {"faster", "slower"} else said
+
+
+def _compared(found: Mapping[str, float]) -> str:
     if found["ci_high"] < 1:
         return "faster"
     return "slower" if found["ci_low"] > 1 else "undecided"

@@ -9,7 +9,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_tune.space import Params, Space, Value
 from fcctl_tune.spec import Spec
@@ -202,18 +202,19 @@ class Summary:
         """As far as the search tells: the last measurement may replace some."""
         return eligible(self.records)[: self.spec.elites]
 
-    def refuted(self, final: Sequence[Mapping[str, Any]]) -> Set[str]:
-        """Keys of the configurations that the last measurement, ``final``, found wrong."""
-        numbers = {entry["trial"] for entry in final if entry.get("verdict") == "failed"}
-        return {self.spec.known_space.key(r.params) for r in self.records if r.number in numbers}
+    def refuted(self, final: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[str, str]]:
+        """State and reason of the configurations that the last measurement, ``final``, found wrong, by their keys."""
+        found = {entry["trial"]: entry for entry in final if entry.get("verdict") == "failed"}
+        return {
+            self.spec.known_space.key(r.params): (found[r.number]["state"], found[r.number]["reason"])
+            for r in self.records if r.number in found
+        }  # fmt: skip
 
-    def _sound(self, refuted: Collection[str]) -> Sequence[TrialRecord]:
-        """The records, as if the search had known that."""
-        if not refuted:
-            return self.records  # files are written again and again, and keys take time
+    def knowing(self, refuted: Mapping[str, Tuple[str, str]]) -> Summary:
+        """As if the search had known that; its journal keeps what it saw."""
         key = self.spec.known_space.key
-        return [dataclasses.replace(r, state="wrong", value=None) if key(r.params) in refuted else r
-                for r in self.records]  # fmt: skip
+        records = [_refuted(r, *refuted[key(r.params)]) if key(r.params) in refuted else r for r in self.records]
+        return dataclasses.replace(self, records=tuple(records)) if refuted else self
 
     def document(self, **more: Any) -> Dict[str, Any]:
         """The ``tuning`` document.
@@ -224,7 +225,6 @@ class Summary:
         """
         space, metric = self.spec.known_space, self.spec.metric
         default = next((r for r in self.records if r.number == 0), None)
-        sound = self._sound(self.refuted(more.get("final", ())))
         return {
             "kind": "tuning", "schema_version": SCHEMA_VERSION,
             "tune": self.spec.tune, "title": self.spec.title,
@@ -237,25 +237,23 @@ class Summary:
                 "held_out": list(self.spec.held_out),
             },
             "summary": {
-                "trials": len(self.records), "states": self._states(), "best": best_of(sound),
+                "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
                 "seconds": {k: math.fsum(r.seconds.get(k, 0.0) for r in self.records) for k in PHASES},
             },
             "default": default.to_dict() if default else {"number": 0, "params": space.default},
             "elites": [self._elite(rank, record) for rank, record in enumerate(self.elites, 1)],
-            "curve": best_so_far(sound),
+            "curve": best_so_far(self.records),
             "trials": [r.to_dict() for r in self.records[:MOST_TRIALS]],
             "complete": self.ended != "running", "final": [], "controls": [],
             **more,
         }  # fmt: skip
 
-    def control(self, refuted: Collection[str] = ()) -> Dict[str, Any]:
-        """What another search of the same space is compared by: its terms, its count of trials, its curve. What that
-        one found wrong in the end, of the keys ``refuted``, is no good here either."""
-        sound = self._sound(refuted)
+    def control(self) -> Dict[str, Any]:
+        """What another search of the same space is compared by: its terms, its count of trials, its curve."""
         return {
             "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
-            "trials": len(self.records), "states": self._states(), "best": best_of(sound),
-            "curve": best_so_far(sound),
+            "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+            "curve": best_so_far(self.records),
         }  # fmt: skip
 
     def log_csv(self) -> str:
@@ -268,6 +266,11 @@ class Summary:
     def _elite(self, rank: int, record: TrialRecord) -> Dict[str, Any]:
         return {"rank": rank, "trial": record.number, "key": self.spec.known_space.key(record.params),
                 **record.to_dict()}  # fmt: skip
+
+
+def _refuted(record: TrialRecord, state: str, reason: str) -> TrialRecord:
+    state = state if state in INVALID else "lost"
+    return dataclasses.replace(record, state=state, reason="the last measurement: " + reason, value=None)
 
 
 def topk(document: Mapping[str, Any]) -> Dict[str, Any]:

@@ -172,11 +172,13 @@ def test_elites_that_are_wrong_elsewhere_give_way_to_the_next_best(tmp_path: Pat
         said = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode == 0, said
     document = json.loads((search.out / "tuning.json").read_text())
-    assert [e["params"]["P"] for e in document["elites"]] == [8, 7]
+    assert [e["params"]["P"] for e in document["elites"]] == [5, 4]
     found = {e["params"]["P"]: e["verdict"] for e in document["final"]}
     assert found == {5: "faster", 4: "faster", 8: "failed", 7: "failed", 6: "failed"}
     best = pytest.approx(5.5 / 9.5, abs=1e-4)  # the others are no good
     assert (document["summary"]["best"], document["curve"][-1]) == (best, best)
+    states = {row["P"]: (row["state"], row["reason"]) for row in search.log()}
+    assert states["8"] == ("wrong", "the last measurement: b: exit code 1")
     (control,) = document["controls"]
     assert control["best"] >= document["summary"]["best"]
     assert sorted(row["P"] for row in search.log("tune_log-random.csv")) == sorted("12345678")

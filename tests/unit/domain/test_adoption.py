@@ -59,6 +59,9 @@ def test_one_that_is_not_faster_on_what_was_held_out_wins_nothing() -> None:
     assert "0.990 [0.980, 1.010] of the default's time on what was held out" in none.doubts[0]
     assert "does not exclude 1" in none.doubts[0]
     assert [row.case for row in none.rows] == ["a", "b"]  # for whoever insists
+    assert "it is slower there, and faster only on" in of(document(final(1, 1.2, 1.3, a=0.5, b=0.5))).doubts[0]
+    slow = final(1, 0.9, a=4.0, b=4.0)
+    assert "on no case is a configuration faster beyond doubt" in of(document(slow)).doubts[0]
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,20 @@ def test_the_documents() -> None:
 
 def test_what_the_last_measurement_found_wrong_was_never_the_best() -> None:
     summary = Summary(SPEC, "evolution", 4, "budget", RECORDS)
-    final = [*({"trial": n, "verdict": "failed"} for n in (2, 3)), {"trial": 4, "verdict": "faster"}]
-    document = summary.document(final=final)
-    assert (document["summary"]["best"], document["summary"]["states"]["complete"]) == (0.9, 3)
+    wrong = {"verdict": "failed", "state": "wrong", "reason": "n22: max err 3"}
+    final = [*({"trial": n, **wrong} for n in (2, 3)), {"trial": 4, "verdict": "faster"}]
+    refuted = summary.refuted(final)
+    document = summary.knowing(refuted).document(final=final)
+    assert (document["summary"]["best"], document["summary"]["states"]) == (
+        0.9, {"complete": 2, "build_failed": 2, "wrong": 2},
+    )  # fmt: skip
     assert document["curve"] == [1.0, 1.0, 1.0, 1.0, 0.9, 0.9]
-    assert [entry["state"] for entry in document["trials"]][2] == "complete", "as the search saw it"
-    control = Summary(SPEC, "random", 4, "budget", RECORDS[:4]).control(summary.refuted(final))
+    assert [elite["trial"] for elite in document["elites"]] == [4]
+    told = list(csv.DictReader(io.StringIO(summary.knowing(refuted).log_csv())))[2]
+    assert (told["state"], told["value"], told["reason"]) == ("wrong", "", "the last measurement: n22: max err 3")
+    control = Summary(SPEC, "random", 4, "budget", RECORDS[:4]).knowing(refuted).control()
     assert (control["best"], control["curve"]) == (1.0, [1.0] * 4)
+    assert summary.knowing({}) is summary
 
 
 def test_elites_are_the_best_by_value_and_what_was_timed_briefly_must_be_clearly_better() -> None:

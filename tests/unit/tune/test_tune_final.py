@@ -123,10 +123,17 @@ def test_each_elite_is_faster_slower_or_there_is_no_telling() -> None:
 
 def test_what_was_never_searched_on_decides() -> None:
     cluster = Cluster()
-    cluster.speed = {(2, "a"): 8.0, (2, "b"): 8.0, (2, "c"): 12.0}
+    cluster.speed = {(2, "a"): 8.0, (2, "b"): 12.5, (2, "c"): 12.0}
     entries, _ = measured(cluster, [2])
-    assert entries[0]["ratio"] < 1
     assert entries[0]["verdict"] == "slower"
+
+
+@pytest.mark.parametrize(("searched", "held_out"), [(8.0, 12.0), (12.0, 8.0)])
+def test_but_the_contrary_of_what_searching_proved_is_not_all_that_is_said(searched: float, held_out: float) -> None:
+    cluster = Cluster()
+    cluster.speed = {(2, "a"): searched, (2, "b"): searched, (2, "c"): held_out}
+    entries, _ = measured(cluster, [2])
+    assert entries[0]["verdict"] == "mixed"
 
 
 def test_one_that_fails_is_named_and_the_others_are_measured_all_the_same() -> None:
