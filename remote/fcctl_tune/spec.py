@@ -20,6 +20,7 @@ MAX_TRIALS, MAX_CASES = 100_000, 64
 
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_OF_FILE = re.compile(r"\$\{?(\w*)\}?")
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -267,9 +268,17 @@ def _reader(value: Any, where: str) -> str:
 
 
 def _file(value: Any, where: str) -> str:
-    if isinstance(value, str) and value and value.isprintable():
-        return value
-    raise SpecError(where, f"{shown(value)} is no file, such as $TUNE_OUT/build.log")
+    if not (isinstance(value, str) and value and value.isprintable()):
+        raise SpecError(where, f"{shown(value)} is no file, such as $TUNE_OUT/build.log")
+    unknown = [m.group() for m in _OF_FILE.finditer(value) if m.group(1) not in ("TUNE_OUT", "FCCTL_OUT")]
+    if unknown:
+        raise SpecError(where, f"{shown(value)}: of variables a file may name $TUNE_OUT, not {unknown[0]}")
+    if ".." in value.split("/") or value.startswith("~"):
+        raise SpecError(
+            where,
+            f"{shown(value)} leaves the folder where the command runs: name it from there, from $TUNE_OUT or from /",
+        )
+    return value
 
 
 def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:

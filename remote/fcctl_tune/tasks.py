@@ -238,8 +238,11 @@ def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str
     for spec in stage.gates:
         verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
         if verdict.verdict in ("fail", "unavailable"):
-            shown = verdict.hint if verdict.verdict == "unavailable" else verdict.value
-            raise Failed("gate_failed" if phase == "build" else "wrong", "%s: %s" % (spec.expr, shown))
+            told = verdict.verdict == "fail"  # else what it looks at is not there
+            shown = verdict.value if told else verdict.hint
+            raise Failed(
+                "gate_failed" if told and phase == "build" else NOT_AS_ASKED[phase], "%s: %s" % (spec.expr, shown)
+            )
 
 
 #: ``bash: line 1:  7911 Aborted``.

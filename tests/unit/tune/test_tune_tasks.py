@@ -176,7 +176,8 @@ def test_a_document_that_the_build_wrote_counts_and_a_missing_one_is_no_pass(tmp
     made = recipe(tmp_path, build=write, gates=["max(build.kernels[*].registers) <= 96"])
     assert tasks.build(made, candidate(made)).state == ""
     made = recipe(tmp_path, build="true", gates=["max(build.kernels[*].registers) <= 96"])
-    assert tasks.build(made, candidate(made)).state == "gate_failed"
+    built = tasks.build(made, candidate(made))  # no configuration can fulfil it: where it is the default, that is told
+    assert (built.state, "there is no 'build' here" in built.reason) == ("build_failed", True)
 
 
 def test_a_build_that_hangs_or_crashes_is_a_failed_build(tmp_path: Path) -> None:
@@ -308,7 +309,6 @@ def test_what_takes_longer_than_others_do_keeps_nobody_waiting(tmp_path: Path) -
         ({"run": "true", "collect": [{"reader": "metrics", "file": "@log"}]}, True),
         ({"run": "true", "collect": [{"reader": "metrics", "file": "c.json"}]}, True),
         ({"run": "true", "collect": [{"reader": "metrics", "file": "/tmp/c.json"}]}, False),
-        ({"run": "true", "collect": [{"reader": "metrics", "file": "../c.json"}]}, False),
     ],
 )
 def test_a_check_whose_file_lies_where_all_may_write_goes_alone(tmp_path: Path, check: Any, apart: bool) -> None:
