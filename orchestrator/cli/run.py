@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
 @click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
 @click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, which was cut off.")
+@click.option("--timeout", metavar="TIME", help="With --resume: so long may its first unfinished step take at least.")
 @click.pass_obj
 def run(
     cli: Cli,
@@ -33,6 +34,7 @@ def run(
     against: str | None,
     fail_on: tuple[str, ...],
     cut_off: str | None,
+    timeout: str | None,
 ) -> None:
     """Send the source to a target, run JOB's gated steps there, bring the results home.
 
@@ -47,15 +49,18 @@ def run(
 
     With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
     spent, it was cancelled, or the step killed or out of time) is the first one, on the same machine, with the same
-    source: what was built there is there, and gates see the finished steps' documents.
+    source: what was built there is there, and gates see the finished steps' documents. A step whose time was over
+    gets more with `--timeout`.
     """
     if cut_off is not None:
         if job or steps or against or fail_on or how != Launching(detach=how.detach):
             raise click.UsageError(
-                "--resume goes on with a run as it is: it takes neither JOB nor another option of it"
+                "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
             )
-        _resume(cli, cut_off, detach=how.detach)
+        _resume(cli, cut_off, timeout, detach=how.detach)
         return
+    if timeout is not None:
+        raise click.UsageError("--timeout is for --resume: else a step's time is in the job's file")
     if job is None:
         raise click.UsageError("Missing argument 'JOB'.")
     if how.detach and against:
@@ -83,11 +88,16 @@ def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | No
     return Wanted(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
 
-def _resume(cli: Cli, name: str, *, detach: bool) -> None:
+def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
     from orchestrator.app import opened
     from orchestrator.cli.launching import agree, see_home
+    from orchestrator.domain.duration import seconds
     from orchestrator.workflows.go_on import go_on
 
+    try:
+        limit = seconds(timeout) if timeout is not None else None
+    except ValueError as error:
+        raise click.UsageError(f"--timeout: {error}") from None
     budget = cli.workspace().config.budget
 
     def asked(saved: SavedPlan) -> None:
@@ -95,4 +105,5 @@ def _resume(cli: Cli, name: str, *, detach: bool) -> None:
             agree(cli, saved, capped=budget.per_run_usd is not None)
 
     with opened(cli) as services:
-        see_home(cli, services, lambda: go_on(services, services.store.resolve(name), asked, detach=detach))
+        run_id = services.store.resolve(name)
+        see_home(cli, services, lambda: go_on(services, run_id, asked, detach=detach, timeout_s=limit))

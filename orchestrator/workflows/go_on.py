@@ -40,12 +40,14 @@ def go_on(
     agree: Callable[[SavedPlan], None],
     *,
     detach: bool = False,
+    timeout_s: float | None = None,
     doubt: Callable[[], None] | None = None,
 ) -> Finished | None:
     """Have the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
 
     Args:
         agree: asked before anything costs; raises if the user does not agree.
+        timeout_s: what its first unfinished step may take at least.
         doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
 
     Raises:
@@ -57,12 +59,19 @@ def go_on(
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     _check_alone(services, run_id, plan)
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
+    from_home = partial(_go_on_from_home, services, run_id, agree, detach=detach, timeout_s=timeout_s, doubt=doubt)
     if services.store.is_complete(run_id):
-        return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
+        return from_home()
     with resumed(services, run_id, doubt=doubt) as earlier:
-        begun = _go_on_from_disk(services, earlier, agree, doubt) if _waits(earlier) else None
+        waits = _waits(earlier)
+        if waits and timeout_s is not None:  # which step that is, and so what it may cost, is on the disk, too
+            raise ConflictError(
+                f"what there is of run {run_id} is on the disk of a machine that is off",
+                hint="fcctl pull-results --wake, then the same command again",
+            )
+        begun = _go_on_from_disk(services, earlier, agree, doubt) if waits else None
     if begun is None:  # it has just come home
-        return _go_on_from_home(services, run_id, agree, detach=detach, doubt=doubt)
+        return from_home()
     later, link, active = begun
     return see_home(later, link, active, detach=detach)
 
@@ -103,6 +112,7 @@ def _go_on_from_home(
     agree: Callable[[SavedPlan], None],
     *,
     detach: bool,
+    timeout_s: float | None,
     doubt: Callable[[], None] | None,
 ) -> Finished | None:
     """For a run that is home: its machine is to be had for the rest alone."""
@@ -119,6 +129,10 @@ def _go_on_from_home(
     rest = _rest(services, saved, prewake.results(journal), read)
     if rest is None:
         raise _nothing_left(run_id)
+    if timeout_s is not None:
+        first, *others = rest.plan.steps
+        first = replace(first, timeout_s=max(first.timeout_s, timeout_s))
+        rest = rest.model_copy(update={"plan": replace(rest.plan, steps=[first, *others])})
     agree(rest)
     later, link, active = _begin(services, rest, doubt)
     services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")

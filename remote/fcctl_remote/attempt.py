@@ -213,6 +213,7 @@ class StepRun:
         ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
         if self.spec.tune is not None and ended:
             again = "what was found is kept: fcctl run --resume %s" % self.run.run_id
+            again += " --timeout TIME" if result.status == "timed_out" else ""
             result.hint = "%s; %s" % (result.hint, again) if result.hint else again
 
     def _warn_of_leftovers(self, ended: Ended) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -164,9 +165,11 @@ def test_a_search_that_somebody_ended_goes_on_and_says_so(
     )
     assert f"what was found is kept: fcctl run --resume {old}" in " ".join(said.split())
     Path(f"{count}.go").touch()
-    workspace.fcctl("run", "--resume", old)
+    workspace.fcctl("run", "--resume", old, "--timeout", "20m")
     (new,) = set(workspace.runs()) - {old}
     assert workspace.runs()[new]["status"] == "passed"
+    (step,) = json.loads((workspace.root / "results" / "runs" / new / "plan.json").read_text())["plan"]["steps"]
+    assert step["timeout_s"] == 1200
     tried = count.read_text().split()
     assert tried[:2] == ["1", "2"]
     assert tried.count("2") <= 2, "once as a trial, once as an elite"

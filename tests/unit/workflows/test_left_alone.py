@@ -14,7 +14,7 @@ from orchestrator.domain.cloud import Power
 from orchestrator.domain.guard import LEAST_S
 from orchestrator.domain.lifecycle import Move, Stage, State
 from orchestrator.domain.stopped import Stopped
-from orchestrator.errors import (
+from orchestrator.errors import (, ConflictError
     AuthError,
     CloudError,
     FcctlError,
@@ -185,12 +185,12 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     return made
 
 
-def go(error: type[BaseException]) -> None:
+def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     plan = {"plan": {"run_id": RUN}}
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
-        go_on.go_on(services, RUN, lambda _: None)
+        go_on.go_on(services, RUN, lambda _: None, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("error", [LinkLost("cut"), KeyboardInterrupt()], ids=["cut", "Ctrl-C"])
@@ -209,6 +209,12 @@ def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
     monkeypatch.setattr(go_on, "_begin", raising(error))
     go(type(error))
     assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
+
+
+def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier) -> None:
+    """And that is on the disk of a machine for whose start one would have to agree."""
+    go(ConflictError, timeout_s=600)
+    assert earlier.made == []
 
 
 @pytest.mark.parametrize(
