@@ -14,9 +14,10 @@ from orchestrator.domain.cloud import Power
 from orchestrator.domain.guard import LEAST_S
 from orchestrator.domain.lifecycle import Move, Stage, State
 from orchestrator.domain.stopped import Stopped
-from orchestrator.errors import (, ConflictError
+from orchestrator.errors import (
     AuthError,
     CloudError,
+    ConflictError,
     FcctlError,
     HostFault,
     HostUnreachable,
