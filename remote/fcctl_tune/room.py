@@ -117,14 +117,13 @@ class Room:
         while waiting:
             inner = waiting.popleft()
             folder = os.path.join(origin, inner) if inner else origin
-            with os.scandir(folder) as found:
-                entries = [entry for entry in found if entry.path not in self._hidden]
-            if inner and len(self._placed) + len(entries) > MOST_ENTRIES:
+            entries = self._entries(folder)
+            if inner and (entries is None or len(self._placed) + len(entries) > MOST_ENTRIES):
                 self._link(inner, folder)
                 continue
             if inner:
                 self._make(inner)
-            for entry in entries:
+            for entry in entries or ():
                 name = os.path.join(inner, entry.name)
                 if not entry.is_dir(follow_symlinks=False):
                     self._place(name, entry)
@@ -132,6 +131,14 @@ class Room:
                     self._link(name, entry.path)
                 else:
                     waiting.append(name)
+
+    def _entries(self, folder: str) -> Optional[List["os.DirEntry[str]"]]:
+        """None if only others may look into it, or nobody any more."""
+        try:
+            with os.scandir(folder) as found:
+                return [entry for entry in found if entry.path not in self._hidden]
+        except (PermissionError, FileNotFoundError):
+            return None
 
     def _make(self, inner: str) -> None:
         place = os.path.join(self.path, inner)

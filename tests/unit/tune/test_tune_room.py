@@ -172,7 +172,13 @@ def test_of_a_large_tree_the_depths_are_linked_as_they_are(
 def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = shutil.copyfile
+    copy, scan = shutil.copyfile, os.scandir
+    (source / "theirs").mkdir()
+
+    def closed(path: str) -> Any:
+        if path.endswith("theirs"):
+            raise PermissionError(path)
+        return scan(path)
 
     def refuses(path: str, place: str) -> Any:
         if path.endswith("prog.c"):
@@ -182,9 +188,12 @@ def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
         return copy(path, place)
 
     monkeypatch.setattr(shutil, "copyfile", refuses)
+    monkeypatch.setattr(os, "scandir", closed)
     with Room(str(tmp_path / "out"), str(source)) as made:
         assert (Path(made.path) / "prog.c").is_symlink()
-        assert sorted(os.listdir(made.path)) == ["Makefile", "prog.c"]
+        assert (Path(made.path) / "theirs").is_symlink()
+        assert sorted(os.listdir(made.path)) == ["Makefile", "prog.c", "theirs"]
+        monkeypatch.undo()
 
 
 def test_folders_that_a_command_closed_do_not_stay(tmp_path: Path) -> None:
