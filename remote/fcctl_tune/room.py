@@ -118,7 +118,8 @@ class Room:
             inner = waiting.popleft()
             folder = os.path.join(origin, inner) if inner else origin
             entries = self._entries(folder)
-            if inner and (entries is None or len(self._placed) + len(entries) > MOST_ENTRIES):
+            too_many = entries is None or len(self._placed) + len(entries) > MOST_ENTRIES
+            if inner and too_many and not (inner in self._placed and self._placed[inner] is None):
                 self._link(inner, folder)
                 continue
             if inner:

@@ -169,6 +169,17 @@ def test_of_a_large_tree_the_depths_are_linked_as_they_are(
         assert not (here / "csrc").is_symlink()
 
 
+def test_in_a_large_tree_what_a_build_left_is_beside_its_source(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_ENTRIES", 6)
+    (source / "src").mkdir()
+    (source / "src" / "a.c").touch()
+    build = "mkdir -p obj/deep; touch src/a.o obj/deep/b.o"
+    made = recipe(tmp_path, build=build, check="[ -e src/a.c -a -e src/a.o -a -e obj/deep/b.o ]")
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+
+
 def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
