@@ -172,7 +172,7 @@ def test_of_a_large_tree_the_depths_are_linked_as_they_are(
 def test_in_a_large_tree_what_a_build_left_is_beside_its_source(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MOST_ENTRIES", 6)
+    monkeypatch.setattr(room, "MOST_ENTRIES", 5)
     (source / "src").mkdir()
     (source / "src" / "a.c").touch()
     build = "mkdir -p obj/deep; touch src/a.o obj/deep/b.o"
