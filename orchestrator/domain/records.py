@@ -140,8 +140,9 @@ class RunRecord(_Record):
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether ``fcctl run --resume`` goes on with it: it did not end by itself, or a step of it did not."""
-        return self.status in CUT_OFF or (self.status == "failed" and any(step.was_cut_off for step in self.steps))
+        """Whether ``fcctl run --resume`` goes on with it: it did not end by itself, nor did the step that failed."""
+        ended = [step for step in self.steps if step.status in ("failed", "timed_out")]
+        return self.status in CUT_OFF or (self.status == "failed" and bool(ended) and ended[-1].was_cut_off)
 
 
 class RunRow(_Record):

@@ -17,8 +17,9 @@ MAX_DOCUMENTS = 64
 
 
 def is_own(pattern: str) -> bool:
-    """Whether files that a spec names are of one trial: the log of its command, in its folder, or where it runs."""
-    return not os.path.isabs(pattern)
+    """Whether files that a spec names are of one trial: the log of its command, in its folder, or where it runs, but
+    not in hidden folders there."""
+    return not os.path.isabs(pattern) and not any(part.startswith(".") for part in pattern.split("/")[:-1])
 
 
 def gathered(stage: Stage, env: Mapping[str, str], room: str, log: str) -> Dict[str, Any]:

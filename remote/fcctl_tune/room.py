@@ -19,13 +19,13 @@ from fcctl_remote import files
 #: A larger file is linked and so shared, and so is what is beyond so much in all; programs are, too, whatever their
 #: size: a copy that some child of this process still holds open for writing could not be started.
 COPIED_BYTES, COPIED_IN_ALL = 64 * 1024 * 1024, 256 * 1024 * 1024
+#: How a program begins that is no script.
+ELF = b"\x7fELF"
 #: A folder whose entries would come to more is linked as a whole, and so are hidden ones: ``.venv``.
 MOST_ENTRIES = 1000
 
-#: Inode, size, and when content and entry were changed last, ns: other ones after anything was done to a file.
-Facts = Tuple[int, int, int, int]
-#: Inode, size, and when its content was changed last: a file's entry changes with each further name of it.
-Content = Tuple[int, int, int]
+#: Inode, size, and when its content was changed last, ns; not when its entry was, which a further name changes.
+Facts = Tuple[int, int, int]
 
 
 class Shared:
@@ -52,8 +52,8 @@ class Room:
         left out."""
         self.path, self._made = beside(out)
         self._source, self._hidden = source, hidden
-        self._placed: Dict[str, Optional[Facts]] = {}  # by path within; no facts of a folder
-        self._shared: Dict[str, Tuple[str, Content]] = {}  # files that links lead to, by path within
+        self._placed: Dict[str, Optional[Facts]] = {}  # by path within; None of a folder
+        self._shared: Dict[str, Tuple[str, Facts]] = {}  # files that links lead to, by path within
         self._copied = 0  # bytes
         self._ending = contextlib.ExitStack()
 
@@ -96,7 +96,7 @@ class Room:
 
     def spoilt(self) -> List[str]:
         """Files that are not only this room's and whose content was changed since."""
-        return [name for name, (path, content) in self._shared.items() if _content(path) != content]
+        return [name for name, (path, content) in self._shared.items() if _facts(path) != content]
 
     def _is_as_placed(self, inner: str) -> bool:
         if inner not in self._placed:
@@ -104,10 +104,7 @@ class Room:
         path, facts = os.path.join(self.path, inner), self._placed[inner]
         if facts is None:
             return os.path.isdir(path) and not os.path.islink(path)
-        try:
-            return facts == _facts(path)
-        except OSError:
-            return False
+        return facts == _facts(path)
 
     # -------------------------------------------------------------------------------------------- filling
     def _fill(self, origin: str) -> None:
@@ -151,14 +148,15 @@ class Room:
     def _place(self, inner: str, entry: "os.DirEntry[str]") -> None:
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
             known = entry.stat(follow_symlinks=False)
-            if not self._is_copied(known) or not self._copy(inner, entry.path, known):
-                self._link(inner, entry.path)
-                if stat.S_ISREG(known.st_mode):
-                    self._shared[inner] = entry.path, (known.st_ino, known.st_size, known.st_mtime_ns)
+            if stat.S_ISLNK(known.st_mode):
+                self._link(inner, _followed(inner, entry.path))
+            elif not self._is_copied(entry.path, known) or not self._copy(inner, entry.path, known):
+                self._share(inner, entry.path, known)
 
-    def _is_copied(self, known: os.stat_result) -> bool:
-        is_data = stat.S_ISREG(known.st_mode) and not known.st_mode & 0o111
-        return is_data and known.st_size <= min(COPIED_BYTES, COPIED_IN_ALL - self._copied)
+    def _is_copied(self, path: str, known: os.stat_result) -> bool:
+        if not stat.S_ISREG(known.st_mode) or known.st_size > min(COPIED_BYTES, COPIED_IN_ALL - self._copied):
+            return False
+        return not known.st_mode & 0o111 or _is_script(path)
 
     def _copy(self, inner: str, path: str, known: os.stat_result) -> bool:
         place = self._clear(inner)
@@ -166,10 +164,22 @@ class Room:
             shutil.copyfile(path, place)
         except PermissionError:
             return False
+        os.chmod(place, stat.S_IMODE(known.st_mode) | stat.S_IWUSR)
         os.utime(place, ns=(known.st_atime_ns, known.st_mtime_ns))  # for make
         self._copied += known.st_size
         self._placed[inner] = _facts(place)
         return True
+
+    def _share(self, inner: str, path: str, known: os.stat_result) -> None:
+        """By a further name, if the file system lets us: a program that looks beside itself then finds this room."""
+        place = self._clear(inner)
+        try:
+            os.link(path, place, follow_symlinks=False)
+            self._placed[inner] = _facts(place)
+        except OSError:
+            self._link(inner, path)
+        if stat.S_ISREG(known.st_mode):
+            self._shared[inner] = path, (known.st_ino, known.st_size, known.st_mtime_ns)
 
     def _link(self, inner: str, path: str) -> None:
         place = self._clear(inner)
@@ -195,17 +205,29 @@ def beside(out: str) -> Beside:
     return Beside(out + ".room", out + ".made")
 
 
-def _facts(path: str) -> Facts:
-    known = os.lstat(path)
-    return known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
-
-
-def _content(path: str) -> Optional[Content]:
+def _facts(path: str) -> Optional[Facts]:
+    """None if there is none."""
     try:
         known = os.lstat(path)
     except OSError:
         return None
     return known.st_ino, known.st_size, known.st_mtime_ns
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(len(ELF)) != ELF
+    except OSError:
+        return False
+
+
+def _followed(inner: str, path: str) -> str:
+    """Where a link is to lead: one that stays in its tree leads within the room; any other, to what it led to."""
+    target = os.readlink(path)
+    within = os.path.normpath(os.path.join(os.path.dirname(inner), target))
+    stays = not os.path.isabs(target) and within != ".." and not within.startswith(".." + os.sep)
+    return target if stays else path
 
 
 def _discard(path: str) -> None:

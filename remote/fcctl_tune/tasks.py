@@ -24,7 +24,7 @@ from fcctl_tune import process, reading
 from fcctl_tune.errors import Failed, SpecError
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.records import Trial
-from fcctl_tune.room import Room, Shared, beside
+from fcctl_tune.room import Room, Shared, beside, remove
 from fcctl_tune.space import Space
 from fcctl_tune.spec import Metric, Spec, Stage, Timeouts
 
@@ -190,8 +190,8 @@ def _build(recipe: Recipe, candidate: Candidate) -> Built:
     known = files.read_json(os.path.join(out, reading.BUILT))
     if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
-    for folder in (out, beside(out).made):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    remove(beside(out).made)
     os.makedirs(out)
     try:
         if recipe.build is not None:
@@ -220,11 +220,18 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
             _judge(stage, phase, candidate, env, room.path, log)
         finally:
             if phase == "build":
-                room.keep()
+                _keep(room)
         if phase == "check" and candidate.number == 0:
             recipe.learn(room.rewritten())
     if phase != "build":
         process.drop_log(log)
+
+
+def _keep(room: Union[Room, Shared]) -> None:
+    try:
+        room.keep()
+    except OSError as error:
+        raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
 
 
 def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], room: str, log: str) -> None:

@@ -38,6 +38,11 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def program(path: Path) -> None:
+    path.write_bytes(room.ELF)
+    path.chmod(0o755)
+
+
 def measured(made: Recipe, *some: tasks.Candidate) -> list[slot.Timed]:
     for one in some:
         assert tasks.build(made, one).state == ""
@@ -83,6 +88,34 @@ def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -
     assert [timed.state for timed in measured(changed, other)] == [""]
 
 
+def test_links_of_the_source_lead_within_the_room(tmp_path: Path, source: Path) -> None:
+    (source / "_out").mkdir()
+    (source / "out").symlink_to("_out")
+    (source / "inc").mkdir()
+    (source / "inc" / "config.h").symlink_to("../config.h")
+    build = "echo $P > config.h; ln -s ../prog.c inc/p.c"
+    check = "[ $P = 2 ] || echo right > out/o; grep -q right out/o; [ $(cat inc/config.h) = $P ]; cat inc/p.c"
+    made = recipe(tmp_path, build=build, check=check)
+    found = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
+    assert [timed.state for timed in found] == ["", "wrong", ""]
+
+
+def test_a_script_that_looks_beside_itself_finds_what_its_trial_built(tmp_path: Path, source: Path) -> None:
+    (source / "kern.sh").write_text("echo 100")
+    (source / "bench.sh").write_text('#!/bin/sh\n. "$(dirname "$(realpath "$0")")/kern.sh"\n')
+    (source / "bench.sh").chmod(0o755)
+    bench = 'echo "{\\"us\\": $(./bench.sh)}" > $TUNE_OUT/b.json'
+    made = recipe(tmp_path, build="echo echo $P > kern.sh", bench=bench, cases=["a"])
+    found = measured(made, *(candidate(made, p, number=p) for p in (1, 2, 3)))
+    assert [timed.per_case["a"] for timed in found] == [1, 2, 3]
+
+
+def test_what_a_build_left_and_cannot_be_kept_is_its_fault(tmp_path: Path) -> None:
+    made = recipe(tmp_path, build='rm -r "$PWD"')
+    built = tasks.build(made, candidate(made))
+    assert (built.state, "cannot be kept" in built.reason) == ("build_failed", True)
+
+
 def test_a_build_finds_its_own_place_again(tmp_path: Path) -> None:
     """As an RPATH or CMake's cache name it."""
     build = "mkdir -p lib; pwd > lib/place; echo 'found' > lib/it"
@@ -117,7 +150,7 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
 ) -> None:
     monkeypatch.setattr(room, "COPIED_BYTES", 1000)
     (source / "large").write_bytes(bytes(1001))
-    (source / "run.sh").touch(mode=0o755)
+    program(source / "prog")
     (source / ".venv").mkdir()
     (source / "sub").mkdir()
     (source / "sub" / "a.h").touch()
@@ -129,7 +162,9 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
     with Room(str(work / "out"), str(source), {str(work)}) as made:
         here = Path(made.path)
         linked = sorted(str(p.relative_to(here)) for p in here.rglob("*") if p.is_symlink())
-        assert linked == [".venv", "large", "run.sh", "sub/nowhere", "sub/up"]
+        assert linked == [".venv", "sub/nowhere", "sub/up"]
+        shared = sorted(str(p.relative_to(here)) for p in here.rglob("*") if p.is_file() and p.stat().st_nlink > 1)
+        assert shared == ["large", "prog"]
         assert (here / "sub" / "up").read_text() == (source / "prog.c").read_text()
         assert (here / "sub" / "a.h").stat().st_mtime_ns == 10**18
         assert not (here / ".work").exists()
@@ -140,14 +175,14 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
     assert not here.exists()
 
 
-@pytest.mark.parametrize("name", ["large.bin", "run.sh"])
+@pytest.mark.parametrize("name", ["large.bin", "prog"])
 def test_what_is_shared_is_not_to_be_changed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Where it is, others would be judged by what one wrote."""
     monkeypatch.setattr(room, "COPIED_IN_ALL", 5000)
     (source / "large.bin").write_bytes(bytes(6000))
-    (source / "run.sh").touch(mode=0o755)
+    program(source / "prog")
     made = recipe(tmp_path, check=f"[ $P != 2 ] || echo >> {name}", bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
     first, second, third = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
     assert (first.state, second.state, third.state) == ("", "wrong", "")
@@ -186,8 +221,8 @@ def test_what_cannot_be_read_is_linked_and_what_goes_meanwhile_is_left_out(
     copy, scan = shutil.copyfile, os.scandir
     (source / "theirs").mkdir()
 
-    def closed(path: str) -> Any:
-        if path.endswith("theirs"):
+    def closed(path: Any) -> Any:
+        if str(path).endswith("theirs"):
             raise PermissionError(path)
         return scan(path)
 
