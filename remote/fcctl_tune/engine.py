@@ -333,10 +333,9 @@ class Engine:
 
     def _factor(self, station: Station) -> int:
         """Reckoned of all hosts together, so that times of one are as good as another's."""
-        if station.is_behind:
-            return 1
         hosts = [station.host for station in self._stations.values()]
-        factor = self.pace.factor(sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts))
+        gpus, builders = sum(len(host.devices) for host in hosts), sum(host.cpus for host in hosts)
+        factor = self.pace.factor(gpus, builders, is_behind=station.is_behind)
         # Of each count of repeats by commands the default is timed, too: so they are few.
         return factor if self.recipe.serve else 1 << (factor.bit_length() - 1)
 

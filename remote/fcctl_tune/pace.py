@@ -17,7 +17,10 @@ from fcctl_tune.halving import Halving
 #: Times as many repeats as asked for; few values, since the default is timed as often as what is compared with it. More
 #: say no more about a kernel.
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 34, 40, 48, 56, 64)
-#: The most a trial's timings may take because of it, seconds: what a search learns late it cannot act on.
+#: What a trial takes of a GPU at least, seconds: of less, most is not the timing, and a GPU's clock and the place of an
+#: input make as much of a difference as a configuration does.
+LEAST_S = 0.05
+#: The most its timings may take because of slow builders: what a search learns late it cannot act on.
 LONGEST_S = 1.0
 #: Built and not yet timed, for each GPU: as many as keep it busy, few enough that proposals know what was found.
 AHEAD = 3
@@ -90,21 +93,29 @@ class Pace:
         self._timings = _mean(self._timings, float(rung + 1), SLOWLY)
         self._repeats = _mean(self._repeats, float(sum(self.halving.repeats[: rung + 1])), SLOWLY)
 
-    def factor(self, gpus: int, builders: int) -> int:
-        """How many times as many repeats are worth taking now, of :data:`FACTORS`."""
+    def factor(self, gpus: int, builders: int, *, is_behind: bool = False) -> int:
+        """How many times as many repeats are worth taking now, of :data:`FACTORS`. One that ``is_behind`` its builders
+        takes no more because of them."""
         if not (self._build and self._timing):
             return 1
         besides, repeats = self._timing
         for_each = gpus * self._build / (builders * self._usable)  # seconds of a GPU, if no builder ever waits
-        fits = (min(for_each, LONGEST_S) - besides) / repeats
-        return max((n for n in FACTORS if n <= fits), default=1)
+        fits = 0.0 if is_behind else (min(for_each, LONGEST_S) - besides) / repeats
+        return max(1, self._fewest if for_each < LEAST_S else 1, *(n for n in FACTORS if n <= fits))
 
     def under_way(self, gpus: int, builders: int) -> int:
         """How many trials keep so many GPUs and builders busy, and no more than that."""
         ahead = AHEAD * gpus
         if not (self._build and self._timing):
             return builders + ahead
-        return ahead + min(builders, math.ceil(gpus * self._build / (self._usable * sum(self._timing))))
+        besides, repeats = self._timing
+        return ahead + min(builders, math.ceil(gpus * self._build / (self._usable * max(LEAST_S, besides + repeats))))
+
+    @property
+    def _fewest(self) -> int:
+        """Of :data:`FACTORS`, with which a trial takes :data:`LEAST_S`."""
+        besides, repeats = self._timing or (0.0, math.inf)
+        return next((n for n in FACTORS if besides + n * repeats >= LEAST_S), FACTORS[-1])
 
     @property
     def _timing(self) -> Optional[Tuple[float, float]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fcctl_tune.halving import Halving
-from fcctl_tune.pace import AHEAD, FACTORS, LONGEST_S, Cost, Pace
+from fcctl_tune.pace import AHEAD, FACTORS, LEAST_S, LONGEST_S, Cost, Pace
 
 
 def pace_of(build_s: float, repeat_s: float, check_s: float, *, usable: int = 10, rising: int = 3) -> Pace:
@@ -37,6 +37,20 @@ def test_where_timing_is_slower_than_building_nothing_is_added() -> None:
     pace = pace_of(0.75, 0.02, 0.2)
     assert pace.factor(1, 15) == 1
     assert pace.under_way(1, 15) < 15 + AHEAD
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_quick_kernel_is_timed_for_as_long_as_what_leads_to_that_is_worth(is_behind: bool) -> None:
+    pace = pace_of(0.3, 0.0009, 0.01)  # as FlashCore's flagship: builders could bring in more in that time
+    takes = trial_s(pace, pace.factor(1, 15, is_behind=is_behind), 0.0009, 0.01, 3)
+    assert LEAST_S <= takes < 1.25 * LEAST_S
+    assert pace.under_way(1, 15) <= AHEAD + 1 + 0.3 / LEAST_S
+
+
+def test_one_that_is_behind_waits_for_no_builder() -> None:
+    pace = pace_of(10.0, 0.0009, 0.01)
+    assert pace.factor(1, 15, is_behind=True) == 1
+    assert pace.factor(1, 15) > 4
 
 
 def test_nothing_is_known_at_the_beginning() -> None:
