@@ -8,6 +8,7 @@ end. One that was under way when this process died is asked for again by the nex
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Callable, Dict, List, Mapping, Optional
 
@@ -71,9 +72,9 @@ class Engine:
         self._lost = 0
         self._together = Together(recipe, seed)
         self._stop: Optional[str] = None
+        self._is_told = False  # what came of the default
         for record in study.records():  # what was seen before this process counts in its decisions
-            if record.number == 0:
-                self._together.passed(record.seconds.get("check", 0.0))
+            self._is_told = self._is_told or record.number == 0
             if record.value is not None:
                 for rung in range(min(record.rung, halving.top) + 1):
                     halving.rises(record.number, rung, record.value)
@@ -261,32 +262,47 @@ class Engine:
 
     def _default_built(self, station: Station, built: Built) -> None:
         works = built.state in ("", "gate_failed")  # one that breaks a gate still is what others are compared with
-        if station.host.key != self.lead:
-            if works:
-                self._time(station, Flight(Trial(-1, self.study.space.default), self.default, PROBE), DEFAULT_FIRST)
-            else:
-                self._leave_out(station, f"the default configuration does not build: {built.state}: {built.reason}")
-            return
-        if not works:
+        is_lead = station.host.key == self.lead
+        if not works and is_lead:
             self._give_up(built.state, built.reason)
+        elif not works:
+            self._leave_out(station, f"the default configuration does not build: {built.state}: {built.reason}")
+        else:
+            station.default = built
+            if is_lead:
+                self.effort.build_ended()
+            is_seen = is_lead and not self._is_told and not built.state  # as trial 0, which is still to come
+            if is_seen or (is_lead and not self.recipe.checks_by_command):
+                self._release(station)
+            else:
+                probe = Flight(Trial(-1, self.study.space.default), self.default, PROBE)
+                self._time(station, probe, DEFAULT_FIRST)
+
+    def _probed(self, station: Station, timed: Timed) -> None:
+        """The default on a host that came after the first: what fails there may be the host's fault."""
+        if not timed.state:
+            self._proved(station, timed.check_s)
+            self._release(station)
+        elif station.host.key == self.lead:
+            self._give_up(timed.state, timed.reason)
+        else:
+            self._leave_out(station, f"the default configuration fails: {timed.state}: {timed.reason}")
+
+    def _release(self, station: Station) -> None:
+        """What was built before."""
         held, station.held, station.is_ready = station.held, [], True
-        self.effort.build_ended()
         for flight in held:
             if flight.trial.number == 0:
-                self._built(station, flight, Built(built.state, built.reason, built.seconds, cached=True))
-                self.effort.build_s -= built.seconds
+                self._built(station, flight, dataclasses.replace(station.default, cached=True))
+                self.effort.build_s -= station.default.seconds
                 self.effort.cached -= 1
             else:
                 self._time(station, flight)
 
-    def _probed(self, station: Station, timed: Timed) -> None:
-        """The default on a host that came after the first: what fails there may be the host's fault."""
-        if timed.state:
-            self._leave_out(station, f"the default configuration fails: {timed.state}: {timed.reason}")
-            return
-        held, station.held, station.is_ready = station.held, [], True
-        for flight in held:
-            self._time(station, flight)
+    def _proved(self, station: Station, seconds: float) -> None:
+        """The default is right there, and what its check writes is known: others are checked from now on."""
+        station.is_proved = True
+        self._together.passed(seconds)
 
     def _give_up(self, state: str, reason: str) -> None:
         raise TuneError(
@@ -357,7 +373,10 @@ class Engine:
         flight.took("check", timed.check_s)
         flight.took("bench", timed.bench_s)
         if not flight.is_checked and not timed.state:
-            self._together.passed(timed.check_s, flight.is_doubted)
+            if flight.trial.number == 0:
+                self._proved(station, timed.check_s)
+            else:
+                self._together.passed(timed.check_s, flight.is_doubted)
         flight.worker, flight.is_checked = timed.worker, True
         if timed.state:
             self._failed(flight, timed)
@@ -403,6 +422,7 @@ class Engine:
             flight.worker,
             trial.source,
         )
+        self._is_told = self._is_told or trial.number == 0
         self.study.tell(record)
         self.effort.trials += 1
         self.told(record)

@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 from fcctl_tune.cluster import Host
 from fcctl_tune.pace import AHEAD, Pace
 from fcctl_tune.records import Trial
-from fcctl_tune.tasks import Candidate
+from fcctl_tune.tasks import Built, Candidate
 
 #: What a flight is for: a trial, the default's build on a host, whether the default works on one that came later, or
 #: that a GPU is met before there is something to time.
@@ -49,9 +49,11 @@ class Station:
     """A host at work."""
 
     host: Host
+    default: Built = Built("")
     is_ready: bool = False  # the default is built and, unless it is the first host, works there
+    is_proved: bool = False  # it was found right there
     held: List[Flight] = field(default_factory=list)  # built before that
-    unchecked: List[Flight] = field(default_factory=list)  # built, and checked together when a GPU is idle
+    unchecked: List[Flight] = field(default_factory=list)  # built, and checked when the default was and a GPU is idle
     flights: Dict[str, Flight] = field(default_factory=dict)  # by their calls
     faults: int = 0  # calls in a row that gave nothing
 
@@ -97,7 +99,7 @@ class Station:
 
     def next_to_check(self, most: int) -> List[Flight]:
         """Those that an idle GPU is to check now."""
-        if len(self.in_timing) >= len(self.host.devices):
+        if not self.is_proved or len(self.in_timing) >= len(self.host.devices):
             return []
         some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
         return some

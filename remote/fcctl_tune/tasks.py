@@ -71,9 +71,14 @@ class Recipe:
         )  # fmt: skip
 
     @property
+    def checks_by_command(self) -> bool:
+        """Whether a check is a process."""
+        return self.check is not None and not self.serve
+
+    @property
     def checks_apart(self) -> bool:
-        """Whether a check is a process, and nothing is read of it but what is its own."""
-        return self.check is not None and not self.serve and all(reading.is_own(c.file) for c in self.check.collect)
+        """Whether it is, and nothing is read of it but what is its own."""
+        return self.checks_by_command and all(reading.is_own(one.file) for one in (self.check or Stage("")).collect)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""

@@ -29,14 +29,17 @@ class Together:
         self._spoilt += is_doubted
 
     def takes(self, flight: Flight, station: Station) -> bool:
-        """Whether this one may be checked beside others there."""
+        """Whether this one waits there, to be checked by a command."""
         if flight.is_checked or flight.is_alone or flight.trial.number <= 0:
             return False
-        return self.recipe.checks_apart and station.together > 1 and self._spoilt < MOST_SPOILT
+        return self.recipe.checks_by_command and (self._most(station) > 1 or not station.is_proved)
 
     def most(self, station: Station) -> int:
         """How many at once: one, as long as it is not known how long that takes."""
-        return station.together if self._longest_s is not None else 1
+        return self._most(station) if self._longest_s is not None else 1
+
+    def _most(self, station: Station) -> int:
+        return station.together if self.recipe.checks_apart and self._spoilt < MOST_SPOILT else 1
 
     def asked(self, some: Sequence[Flight]) -> Checking:
         """For several of them."""

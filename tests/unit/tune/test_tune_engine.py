@@ -315,7 +315,8 @@ def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_p
         engine(study, again).run()
         assert [r.number for r in study.records()] == list(range(12))
         timed_again = {p for phase, p, _ in again.asked if phase == "time"}
-        assert not timed_again & {r.params["P"] for r in study.records() if r.number in told}
+        known = {r.params["P"] for r in study.records() if r.number in told}
+        assert timed_again & known == {6}, "whether the default still works there is seen anew"
 
 
 def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
@@ -484,6 +485,43 @@ def test_checks_are_at_once_where_nothing_is_timed_and_the_default_is_checked_al
             assert ("", "check", p, True) in cluster.on[:place], "checked before"
 
 
+def test_nothing_is_checked_beside_the_default_which_shows_what_a_check_writes(study: Study) -> None:
+    cluster = Cluster(host("a", cpus=7, gpus=2), host("b", cpus=7, gpus=2))
+    slow = iter(range(4))
+
+    def heard(seconds: float) -> list[tuple[str, Any]]:
+        """The default's check takes longer than builds do."""
+        found = []
+        for (where, slot), queue in cluster.waiting.items():
+            while queue and (slot == "cpu" or next(slow, None) is None):
+                call, argument = queue.popleft()
+                found.append((call, cluster.outcome(where, argument)))
+        return found
+
+    cluster.heard = heard  # type: ignore[method-assign]
+    engine(study, cluster).run()
+    for name in "ab":
+        there = [(phase, p) for where, phase, p, checked in cluster.on if where == name and checked]
+        assert there[0] == ("time", 6)
+        assert len(there) > 1
+    assert {record.state for record in study.records()} <= {"complete", "pruned"}
+
+
+@pytest.mark.parametrize("outcome", [Timed(), Timed("wrong", "max err 3")])
+def test_a_default_that_breaks_a_gate_is_checked_all_the_same(study: Study, outcome: Timed) -> None:
+    cluster = Cluster()
+    cluster.outcomes = {("build", 6): Built("gate_failed", "registers: 250", 1)}
+    if outcome.state:
+        cluster.outcomes["time", 6] = outcome
+        with pytest.raises(TuneError, match="the default configuration does not work: wrong: max err 3"):
+            engine(study, cluster).run()
+        return
+    engine(study, cluster).run()
+    assert ("", "time", 6, True) in cluster.on
+    assert by_p(study)[6].state == "gate_failed"
+    assert by_p(study)[1].state == "complete"
+
+
 WRITES = Stage("true", (CollectSpec("metrics", "/tmp/c.json"),))
 
 
@@ -553,9 +591,9 @@ def test_a_check_beside_others_has_the_time_that_they_take_and_what_was_known_co
     with Study(str(tmp_path / "journal"), SPEC, "exhaustive") as again:
         cluster = Noting(host(cpus=15))
         engine(again, cluster).run()
-        assert ("time", 6) not in [(phase, p) for _, phase, p, _ in cluster.on], "it was told"
+        assert [(p, checked) for _, phase, p, checked in cluster.on if phase == "time"].count((6, True)) == 1
+        assert next((p, checked) for _, phase, p, checked in cluster.on if phase in ("time", "check")) == (6, True)
         assert cluster.together
-        assert next(checked for _, phase, _, checked in cluster.on if phase == "time") is False
     assert asked == [pytest.approx(1.4)] * len(asked)
 
 

@@ -202,5 +202,5 @@ def test_more_gpus_with_their_builders_end_it_sooner_in_proportion(search: Searc
 def test_checks_that_are_processes_are_so_at_once(search: Search, gpus: int) -> None:
     one_by_one, _ = search(PROCESSES, gpus)
     at_once, _ = search(PROCESSES, gpus, serve="", check=Stage("true"))
-    assert one_by_one["wall_s"] / at_once["wall_s"] > 1.3
+    assert one_by_one["wall_s"] / at_once["wall_s"] > 1.25  # of four GPUs three wait for the default's check
     assert at_once["gpu_timed_share"] > 0.9
