@@ -141,7 +141,8 @@ class Run:
             source = self._source()
             with _loading():
                 spec = self._with_space(spec, cluster)
-                recipe, space = Recipe.of(spec, self.cwd, self.work, source), spec.known_space
+                own = self.out, os.environ.get("FCCTL_OUT", "")
+                recipe, space = Recipe.of(spec, self.cwd, self.work, source, own), spec.known_space
                 cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
                 self._describe(cluster)
             study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))

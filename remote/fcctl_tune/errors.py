@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 from fcctl_remote.text import one_line
+
+OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class TuneError(Exception):
@@ -25,6 +29,11 @@ def of_system(error: OSError, folder: str) -> TuneError:
     """For a disk that is full, and whatever else the system refuses; ``folder`` is where, unless it says so itself."""
     where = error.filename or "a file below %s" % folder
     return TuneError(f"{where}: {error.strerror or error}", "once that is mended, the same command goes on from there")
+
+
+def is_of_machine(error: OSError) -> bool:
+    """Whether a disk is full or broken, or something else has run out, for whatever is tried."""
+    return error.errno in OF_MACHINE
 
 
 class SpecError(TuneError):

@@ -49,7 +49,7 @@ class Station:
     """A host at work."""
 
     host: Host
-    default: Built = Built("")
+    default: Built = field(default_factory=lambda: Built(""))
     is_ready: bool = False  # the default is built and, unless it is the first host, works there
     is_proved: bool = False  # it was found right there
     held: List[Flight] = field(default_factory=list)  # built before that

@@ -16,12 +16,12 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from fcctl_remote import files, gates
 from fcctl_remote.text import last_lines, tail
 from fcctl_tune import process, reading
-from fcctl_tune.errors import Failed, SpecError
+from fcctl_tune.errors import Failed, SpecError, is_of_machine
 from fcctl_tune.process import Limits, Outcome
 from fcctl_tune.records import Trial
 from fcctl_tune.room import Room, Shared, beside, remove
@@ -48,7 +48,8 @@ _begun: Dict[str, "Future[Built]"] = {}
 class Recipe:
     """How this search builds, checks and times, without its space: what travels with each task.
 
-    ``folder`` is for builds and logs; ``source`` names the content that is built from.
+    ``folder`` is for builds and logs; ``source`` names the content that is built from; folders that are ``hidden`` are
+    the search's own, wherever they lie.
     """
 
     build: Optional[Stage]
@@ -62,12 +63,13 @@ class Recipe:
     cwd: str
     folder: str
     source: str = ""
+    hidden: Tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "") -> Recipe:
+    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = ()) -> Recipe:
         return cls(
             spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
-            folder, source,
+            folder, source, hidden,
         )  # fmt: skip
 
     @property
@@ -78,7 +80,8 @@ class Recipe:
     @property
     def checks_apart(self) -> bool:
         """Whether it is, and nothing is read of it but what is its own."""
-        return self.checks_by_command and all(reading.is_own(one.file) for one in (self.check or Stage("")).collect)
+        collected = self.check.collect if self.check is not None else ()
+        return self.checks_by_command and all(reading.is_own(one.file) for one in collected)
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration: another where anything that its build depends on is another."""
@@ -96,36 +99,52 @@ class Recipe:
         return env
 
     @contextlib.contextmanager
-    def room(self, candidate: Candidate, phase: str, patterns: Sequence[str]) -> Iterator[Union[Room, Shared]]:
-        """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place.
+    def room(
+        self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
+    ) -> Iterator[Union[Room, Shared]]:
+        """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place. Of
+        the source all is there but the files ``without``.
 
         Raises:
             Failed: it cannot be made, or a file that all trials have was changed meanwhile.
+            OSError: it cannot be made, which is not its fault.
         """
         if self.serve:
             yield Shared(self.cwd)
             return
-        outputs = self._outputs() if phase == "check" else []
-        hidden = {self.folder, *(os.path.join(self.cwd, name) for name in outputs)}
+        hidden = {self.folder, *self.hidden, *(os.path.join(self.cwd, name) for name in without)}
         with contextlib.ExitStack() as ending:
             if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
                 room = ending.enter_context(Room(self.out(candidate.params), self.cwd, hidden))
             except OSError as error:
+                if is_of_machine(error):
+                    raise
                 raise Failed(NOT_AS_ASKED[phase], "its folder cannot be made: %s" % error) from None
-            yield room
+            try:
+                yield room
+            except Failed as failed:
+                for name in room.spoilt():
+                    raise Failed(failed.state, "%s; %s" % (SPOILT % name, failed.reason)) from None
+                raise
             for name in room.spoilt():
                 raise Failed(NOT_AS_ASKED[phase], SPOILT % name)
 
-    def learn(self, outputs: Sequence[str]) -> None:
-        """The default's check made these files of the source anew: no other is to be judged by what is there."""
-        known = files.to_json({"source": self.source, "files": sorted({*self._outputs(), *outputs})})
-        files.write_atomic(os.path.join(self.folder, OUTPUTS), known, durable=False)
+    def learn(self, case: str, made: Sequence[str]) -> None:
+        """The check of this case makes these files of the source anew: no other is to be judged by what is there."""
+        entry = {"of": self._of, "files": {**self.outputs, case: list(made)}}
+        files.write_atomic(os.path.join(self.folder, OUTPUTS), files.to_json(entry), durable=False)
 
-    def _outputs(self) -> List[str]:
+    @property
+    def outputs(self) -> Dict[str, List[str]]:
+        """What was learnt of this source and this check, by case."""
         known = files.read_json(os.path.join(self.folder, OUTPUTS))
-        return list(known["files"]) if isinstance(known, dict) and known.get("source") == self.source else []
+        return dict(known["files"]) if isinstance(known, dict) and known.get("of") == self._of else {}
+
+    @property
+    def _of(self) -> List[str]:
+        return [self.source, self.check.run if self.check else ""]
 
     def log(self, candidate: Candidate, phase: str) -> str:
         return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
@@ -210,12 +229,26 @@ def _build(recipe: Recipe, candidate: Candidate) -> Built:
     return Built(state, reason, time.monotonic() - started)
 
 
-def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, timeout_s: float, **more: object) -> None:
-    """One command with the documents it left and the gates over them. Raises: Failed."""
+def carry_out(
+    recipe: Recipe,
+    candidate: Candidate,
+    phase: str,
+    stage: Stage,
+    timeout_s: float,
+    without: Collection[str] = (),
+    **more: object,
+) -> List[str]:
+    """One command with the documents it left and the gates over them, where the files ``without`` of the source are not
+    there; those of the source that it made anew.
+
+    Raises:
+        Failed: by the trial's fault.
+        OSError: by the machine's.
+    """
     env = recipe.environment(candidate, **more)
     log = recipe.log(candidate, phase)
     yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
-    with recipe.room(candidate, phase, [spec.file for spec in stage.collect]) as room:
+    with recipe.room(candidate, phase, [spec.file for spec in stage.collect], without) as room:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, room.path)
         outcome = process.run(stage.run, env, room.path, log, Limits(timeout_s), yields)
@@ -226,16 +259,18 @@ def carry_out(recipe: Recipe, candidate: Candidate, phase: str, stage: Stage, ti
         finally:
             if phase == "build":
                 _keep(room)
-        if phase == "check" and candidate.number == 0:
-            recipe.learn(room.rewritten())
+        rewritten = sorted(room.rewritten()) if phase == "check" else []
     if phase != "build":
         process.drop_log(log)
+    return rewritten
 
 
 def _keep(room: Union[Room, Shared]) -> None:
     try:
         room.keep()
     except OSError as error:
+        if is_of_machine(error):
+            raise
         raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
 
 
@@ -278,7 +313,9 @@ def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False)
     errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
     said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
     if out:
-        said = said.replace(beside(out).room + os.sep, "").replace(out, "$TUNE_OUT")
+        for place in beside(out):
+            said = said.replace(place + os.sep, "")
+        said = said.replace(out, "$TUNE_OUT")
     said = PROCESS.sub(r"\1 ", said)
     return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 
 from fcctl_remote import files
+from fcctl_tune import room
 from fcctl_tune.errors import Lacking, TuneError
 
 NAME = ".fcctl-tune"
@@ -28,4 +31,7 @@ def claim(work: str) -> int:
         raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --work") from None
     if lock is None:
         raise TuneError("another search is at work in %s" % work, "wait for it, or give this one its own --work")
+    for left in glob.glob(os.path.join(glob.escape(work), "builds", "*.room")):  # by a worker that was killed
+        with contextlib.suppress(OSError):  # who enters it next is told
+            room.remove(left)
     return lock

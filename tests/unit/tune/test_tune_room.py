@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import room, slot, tasks
+from fcctl_tune import room, slot, tasks, workplace
 from fcctl_tune.room import Room
 from fcctl_tune.tasks import Recipe
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe, timing
@@ -81,11 +82,74 @@ def test_nor_by_what_was_there_before_the_search(tmp_path: Path, source: Path) -
     assert [timed.state for timed in measured(made, default, other)] == ["", "wrong"]
     assert (source / "out.bin").read_text() == "right\n"
     assert slot.measure(made, timing(made, default)).state == ""
-    # Another source may have another check.
-    changed = recipe(tmp_path, check="grep right out.bin")
-    changed = dataclasses.replace(changed, source="another")
-    assert tasks.build(changed, candidate(changed)).state == ""
-    assert [timed.state for timed in measured(changed, other)] == [""]
+    for change in ({"check": "grep right out.bin"}, {"check": check, "source": "another"}):  # nothing is known of it
+        changed = dataclasses.replace(recipe(tmp_path, check=change["check"]), source=change.get("source", ""))
+        assert changed.outputs == {}
+
+
+@pytest.mark.parametrize(
+    ("check", "outputs"),
+    [
+        ("sed -i s/none/$P/ config.h; grep -q $P config.h; echo $P > out.bin", ["out.bin"]),
+        ("sed -i s/none/$P/ config.h; grep -q $P config.h", []),
+        ("echo $P > out.bin; echo $P > prog.c; rm config.h", ["out.bin", "prog.c"]),  # which it wants to be there
+        ("cat prog.c >> config.h; echo $TUNE_CASE > out.bin; grep -q echo config.h", ["config.h", "out.bin"]),
+    ],
+)
+def test_what_a_check_edits_is_an_input_and_there_for_every_case(
+    tmp_path: Path, source: Path, check: str, outputs: list[str]
+) -> None:
+    (source / "out.bin").write_text("old\n")
+    made = recipe(tmp_path, check=check)
+    some = [candidate(made, p, number=p - 1) for p in (1, 2, 3)]
+    assert [timed.state for timed in measured(made, *some)] == ["", "", ""]
+    assert made.outputs == {"a": outputs, "b": outputs}
+    assert [timed.state for timed in measured(made, *some)] == ["", "", ""]
+
+
+def test_each_case_is_learnt_when_the_default_is_checked_on_it(tmp_path: Path, source: Path) -> None:
+    """One that is held out, too: at the end."""
+    for case in "abc":
+        (source / f"out-{case}").write_text("right\n")
+    made = recipe(tmp_path, check="[ $P = 2 ] || echo right > out-$TUNE_CASE; grep -q right out-$TUNE_CASE")
+    default, silent = candidate(made), candidate(made, 2, number=1)
+    measured(made, default)
+    last = dataclasses.replace(made, cases=("a", "b", "c"))
+    assert slot.measure(last, timing(last, default)).state == ""
+    assert last.outputs == {case: [f"out-{case}"] for case in "abc"}
+    only = dataclasses.replace(made, cases=("c",))
+    assert tasks.build(only, silent).state == ""
+    assert slot.measure(only, timing(only, silent)).state == "wrong"
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename"])
+def test_a_full_disk_is_no_fault_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    made, real = recipe(tmp_path, build="echo x > left"), getattr(os, call)
+
+    def full(path: str, *more: Any) -> None:
+        if path.endswith(".room"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        real(path, *more)
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        tasks.build(made, candidate(made))
+
+
+def test_the_folders_of_the_search_itself_are_in_no_room(tmp_path: Path, source: Path) -> None:
+    (source / "tuned").mkdir()
+    (source / "tuned" / "journal.log").write_text("much\n")
+    made = recipe(tmp_path, check="test ! -e tuned; test -e prog.c")
+    made = dataclasses.replace(made, hidden=(str(source / "tuned"), ""))
+    assert [timed.state for timed in measured(made, candidate(made))] == [""]
+
+
+def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Path) -> None:
+    left = tmp_path / "work" / "builds" / "ab.room"
+    left.mkdir(parents=True)
+    (left / "x").write_text("x")
+    os.close(workplace.claim(str(tmp_path / "work")))
+    assert not left.exists()
 
 
 def test_links_of_the_source_lead_within_the_room(tmp_path: Path, source: Path) -> None:
@@ -176,17 +240,20 @@ def test_small_data_is_copied_and_what_is_large_a_program_or_hidden_is_linked(
 
 
 @pytest.mark.parametrize("name", ["large.bin", "prog"])
+@pytest.mark.parametrize("code", [0, 7])
 def test_what_is_shared_is_not_to_be_changed(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     """Where it is, others would be judged by what one wrote."""
     monkeypatch.setattr(room, "COPIED_IN_ALL", 5000)
     (source / "large.bin").write_bytes(bytes(6000))
     program(source / "prog")
-    made = recipe(tmp_path, check=f"[ $P != 2 ] || echo >> {name}", bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
+    check = f"[ $P != 2 ] || {{ echo >> {name}; exit {code}; }}"
+    made = recipe(tmp_path, check=check, bench=f"[ $P != 3 ] || rm {name}; {BENCH}")
     first, second, third = measured(made, *(candidate(made, p, number=p - 1) for p in (1, 2, 3)))
     assert (first.state, second.state, third.state) == ("", "wrong", "")
     assert second.reason.startswith(f"a: {name} was changed, which all trials share")
+    assert second.reason.endswith("; exit code 7") is (code == 7)
 
 
 def test_of_a_large_tree_the_depths_are_linked_as_they_are(
