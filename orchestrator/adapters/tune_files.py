@@ -24,8 +24,8 @@ class TuneFiles:
 
     def names(self) -> list[str]:
         """Every name of a search, sorted, whether its file is valid or not."""
-        found = {path.stem for path in self._files()}
-        for path in self._files():
+        found = {path.stem for path in self.files()}
+        for path in self.files():
             try:
                 search = self.read(path)
             except (InvalidSearch, NotFoundError):
@@ -62,12 +62,25 @@ class TuneFiles:
         given = self._sheet(space) if space else None
         return tune_file.parse(self._sheet(path), name, given)
 
-    def _files(self) -> list[Path]:
+    def check(self, path: Path) -> list[Problem]:
+        """All that is wrong with a search's file."""
+        try:
+            self.read(path)
+        except InvalidSearch as error:
+            return list(error.problems)
+        return []
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file is to be a search."""
+        return path.resolve().parent == self.folder.resolve()
+
+    def files(self) -> list[Path]:
+        """Of all searches."""
         return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
 
     def readable(self) -> Iterator[Search]:
         """Those of the folder that are valid."""
-        for path in self._files():
+        for path in self.files():
             try:
                 yield self.read(path)
             except InvalidSearch:

@@ -63,22 +63,27 @@ def show(cli: Cli, job: str) -> None:
 @click.argument("names", nargs=-1, metavar="[JOB|FILE]...")
 @click.pass_obj
 def validate(cli: Cli, names: tuple[str, ...]) -> int:
-    """Check job files, by name or by path; all of them if none is named. Exit code 3 if one is wrong."""
+    """Check files of jobs and of searches, jobs by name, too; all if none is named. Exit code 3 if one is wrong."""
     from orchestrator.errors import ConfigError
 
     workspace = cli.workspace()
-    files = workspace.jobs
-    paths = [_path(workspace, name) for name in names] or [files.path(name) for name in files.names()]
-    found: dict[Path, list[Problem]] = {path: files.check(path) for path in paths}
-    problems = [problem for several in found.values() for problem in several]
+    files, searches = workspace.jobs, workspace.searches
+    paths = [_path(workspace, name) for name in names]
+    if not names:
+        paths = [*(files.path(name) for name in files.names()), *searches.files()]
+    found: dict[Path, list[Problem]] = {
+        path: searches.check(path) if searches.holds(path) else files.check(path) for path in paths
+    }
+    problems = list(dict.fromkeys(problem for several in found.values() for problem in several))
     if cli.json:
         listed = [{"where": p.where, "message": p.message, "hint": p.hint} for p in problems]
         cli.emit({"files": [str(path) for path in paths], "valid": not problems, "problems": listed})
         return ConfigError.exit_code if problems else 0
-    for problem in dict.fromkeys(problems):
+    for problem in problems:
         click.echo(problem.in_full())
     wrong = sum(bool(several) for several in found.values())
-    cli.note(f"{len(paths) - wrong} of {len(paths)} jobs are valid")
+    what = "jobs and searches" if any(map(searches.holds, paths)) else "jobs"
+    cli.note(f"{len(paths) - wrong} of {len(paths)} {what} are valid")
     return ConfigError.exit_code if problems else 0
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from orchestrator.domain import tune_result
 from orchestrator.domain.timings import number
+from orchestrator.domain.tune_result import TuneResult
 
 #: Of an environment document and a record's host: what changes from one minute to the next says nothing.
 _FLEETING = frozenset(
@@ -81,6 +84,31 @@ def metrics(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) 
     sides = [_metrics_of(side) for side in (old, new)]
     found = _changed(*sides)
     return sorted(found, key=lambda d: -abs(d.change or 0.0))
+
+
+def searches(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> list[Difference]:
+    """What the searches of one name came to, where that is not the same: of each the best, its ratios and its times.
+    Takes tuning documents."""
+    sides = [{found.name[:_MAX_TEXT]: _found(found) for found in map(tune_result.read, side)} for side in (old, new)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return [
+        replace(one, name=name, fact=one.name)
+        for name in names
+        for one in _changed(*(side.get(name, {}) for side in sides))
+    ]
+
+
+def _found(result: TuneResult) -> dict[str, Any]:
+    best = result.best
+    facts: dict[str, Any] = {"strategy": result.search.strategy, "trials": result.trials}
+    if best is None:
+        return facts
+    params = " ".join(f"{name}={value}" for name, value in best.params.items() if result.default.get(name) != value)
+    facts.update({"best": params[:_MAX_TEXT], "verdict": best.verdict})
+    ratios = {"on what was searched": best.searched, "held out": best.held_out}
+    facts.update({f"time over default, {what}": ratio.value for what, ratio in ratios.items() if ratio is not None})
+    times = {f"best on {one.case[:60]}, {result.unit}": one.time for one in best.cases if one.time is not None}
+    return {**facts, **dict(islice(times.items(), _MAX_FACTS))}
 
 
 # ------------------------------------------------------------------------------------------------ facts

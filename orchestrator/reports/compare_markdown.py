@@ -87,6 +87,7 @@ def _details(report: Report) -> Iterator[str]:
         ("Environment", report.environment),
         ("Compiled kernels", report.resources),
         ("Profile", report.profile),
+        ("Searches", report.searches),
         ("Metrics", report.metrics),
     )
     for title, facts in sections:

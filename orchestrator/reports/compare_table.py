@@ -174,6 +174,7 @@ def _around(report: Report) -> Iterator[RenderableType]:
     yield from _source(report)
     yield from _section(_KERNELS[0], report.resources, MAX_FACTS)
     yield from _section(_KERNELS[1], report.profile, MAX_MOVED)
+    yield from _section("Searches, the best of each", report.searches, MAX_FACTS, of="search")
     yield from _section("Metrics, what moved most first", report.metrics, MAX_MOVED)
 
 
@@ -192,7 +193,7 @@ def one_sided(facts: Sequence[Difference]) -> list[str]:
     return lines
 
 
-def _section(title: str, facts: Sequence[Difference], limit: int) -> Iterator[RenderableType]:
+def _section(title: str, facts: Sequence[Difference], limit: int, of: str = "kernel") -> Iterator[RenderableType]:
     if not facts:
         return
     yield text(f"\n{title}", "bold")
@@ -200,16 +201,16 @@ def _section(title: str, facts: Sequence[Difference], limit: int) -> Iterator[Re
     alone = one_sided(facts) if of_kernels or title in _KERNELS else []
     shown = of_kernels or ([] if alone else list(facts))
     if shown:
-        yield FirstThatFits([_facts(shown[:limit], width) for width in (64, 40, 24, 16)])
+        yield FirstThatFits([_facts(shown[:limit], width, of) for width in (64, 40, 24, 16)])
         yield from more(len(shown), limit)
     yield from (text(line, "dim") for line in alone)
 
 
-def _facts(facts: Sequence[Difference], width: int) -> Table:
-    """Names of kernels cut to ``width``."""
+def _facts(facts: Sequence[Difference], width: int, of: str) -> Table:
+    """Names of what has several facts cut to ``width``."""
     moved = any(d.change is not None for d in facts)
     several = any(d.fact for d in facts)
-    made = table("fact", *(("kernel",) if several else ()), right=("old", "new", *(("moved",) if moved else ())))
+    made = table("fact", *((of,) if several else ()), right=("old", "new", *(("moved",) if moved else ())))
     for d in facts:
         change = text("" if d.change is None else f"{100 * d.change:+.0f} %")
         whose = (text(clean(d.fact, 40)), text(clean(d.name, width))) if several else (text(clean(d.name, width + 16)),)

@@ -70,6 +70,7 @@ class Report:
     resources: tuple[Difference, ...]
     profile: tuple[Difference, ...]
     metrics: tuple[Difference, ...]
+    searches: tuple[Difference, ...] = ()
     conditions: tuple[FailOn, ...] = ()
 
     @property
@@ -93,6 +94,7 @@ class Report:
             "resources": [asdict(d) for d in self.resources],
             "profile": [{**asdict(d), "change": d.change} for d in self.profile],
             "metrics": [{**asdict(d), "change": d.change} for d in self.metrics],
+            "searches": [{**asdict(d), "change": d.change} for d in self.searches],
             "fail_on": [asdict(c) for c in self.conditions],
             "failures": [asdict(f) for f in self.failures],
             "regression": bool(self.failures),
@@ -134,6 +136,7 @@ def compare_runs(
         resources=tuple(compare_facts.resources(sides[0].of("build"), sides[1].of("build"))),
         profile=tuple(compare_facts.profile(sides[0].of("profile"), sides[1].of("profile"))),
         metrics=tuple(compare_facts.metrics(sides[0].of("metrics"), sides[1].of("metrics"))),
+        searches=tuple(compare_facts.searches(sides[0].of("tuning"), sides[1].of("tuning"))),
         conditions=fail_on,
     )
 

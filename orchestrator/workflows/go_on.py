@@ -9,6 +9,7 @@ whoever finds them can stop it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from orchestrator.domain import duration
 from orchestrator.domain import run_id as ids
 from orchestrator.domain.records import JournalEntry
 from orchestrator.domain.saved_plan import SavedPlan
@@ -130,6 +132,7 @@ def _go_on_from_home(
     if rest is None:
         raise _nothing_left(run_id)
     if timeout_s is not None:
+        _check_timeout(timeout_s, rest.plan)
         first, *others = rest.plan.steps
         first = replace(first, timeout_s=max(first.timeout_s, timeout_s))
         rest = rest.model_copy(update={"plan": replace(rest.plan, steps=[first, *others])})
@@ -137,6 +140,17 @@ def _go_on_from_home(
     later, link, active = _begin(services, rest, doubt)
     services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")
     return see_home(later, link, active, detach=detach)
+
+
+def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
+    """Raises UsageError if the run would be over before."""
+    most_s = math.inf if plan.max_minutes is None else plan.max_minutes * 60
+    if timeout_s > most_s:
+        raise UsageError(
+            f"--timeout {duration.text(timeout_s)}: a run of {plan.job} is ended after {duration.text(most_s)}, by its "
+            "budget.minutes",
+            hint=f"--timeout {duration.text(most_s)}; or raise that in the job's file, and start it anew",
+        )
 
 
 def _begin(services: Services, rest: SavedPlan, doubt: Callable[[], None] | None) -> tuple[Driver, Link, ActiveRun]:

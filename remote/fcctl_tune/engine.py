@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Optional
 
 from fcctl_tune import slot, tasks
 from fcctl_tune.cluster import Cluster, Host
@@ -390,7 +390,7 @@ class Engine:
             return
         self.pace.ended(flight.rung)
         state = "complete" if flight.rung == self.halving.top else "pruned"
-        self._tell(flight, state, value=value, per_case=timed.per_case)
+        self._tell(flight, state, value=value, timed=timed)
 
     def _failed(self, flight: Flight, timed: Timed) -> None:
         if flight.trial.number == 0 and self._stop is None:
@@ -404,7 +404,7 @@ class Engine:
         state: str,
         reason: str = "",
         value: Optional[float] = None,
-        per_case: Optional[Mapping[str, float]] = None,
+        timed: Optional[Timed] = None,
     ) -> None:
         if self._stop is not None and value is None:
             return  # the same signal may have ended its processes: the next search asks for it again
@@ -416,11 +416,12 @@ class Engine:
             reason,
             value,
             flight.rung,
-            dict(per_case or {}),
+            dict(timed.per_case if timed else {}),
             dict(flight.seconds),
             self.gpu if flight.worker else "",
             flight.worker,
             trial.source,
+            dict(timed.base if timed else {}),
         )
         self._is_told = self._is_told or trial.number == 0
         self.study.tell(record)

@@ -42,8 +42,9 @@ class TrialRecord:
     """A trial and its outcome.
 
     ``value`` is what the search minimises: the geometric mean over the cases of the time by the default
-    configuration's time, so the default has 1. ``per_case`` has the medians themselves, in the metric's unit;
-    ``seconds`` what build, check and bench took; ``rung`` how far it got in successive halving.
+    configuration's time, so the default has 1. ``per_case`` has the medians themselves, in the metric's unit, and
+    ``base`` those of the default on the same GPU not long before; ``seconds`` what build, check and bench took;
+    ``rung`` how far it got in successive halving.
     """
 
     number: int
@@ -57,6 +58,7 @@ class TrialRecord:
     gpu: str = ""
     worker: str = ""
     source: str = ""
+    base: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises: ValueError, for a state there is not, or a timed trial without a finite value above 0."""
@@ -75,8 +77,8 @@ class TrialRecord:
 
     def to_dict(self) -> Dict[str, Any]:
         """Each is written again and again while a search goes on: ``dataclasses.asdict`` takes 25 times as long."""
-        nested = {"params": dict(self.params), "per_case": dict(self.per_case), "seconds": dict(self.seconds)}
-        return {**vars(self), **nested}
+        nested = ("params", "per_case", "seconds", "base")
+        return {**vars(self), **{name: dict(getattr(self, name)) for name in nested}}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> TrialRecord:
@@ -88,8 +90,10 @@ class TrialRecord:
         names = [f.name for f in dataclasses.fields(cls)]
         found = cls(**{name: entry[name] for name in names if name in entry})
         texts = (found.state, found.reason, found.gpu, found.worker, found.source)
-        numbers = [*found.per_case.values(), *found.seconds.values(), *([] if found.value is None else [found.value])]
-        if not all(isinstance(text, str) for text in (*texts, *found.per_case, *found.seconds)):
+        figures: List[Mapping[str, float]] = [found.per_case, found.seconds, found.base]
+        numbers = [*(one for several in figures for one in several.values())]
+        numbers += [] if found.value is None else [found.value]
+        if not all(isinstance(text, str) for text in (*texts, *(name for several in figures for name in several))):
             raise TypeError("what is text of a trial is something else")
         if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
             raise TypeError("what is a number of a trial is something else")
@@ -160,17 +164,22 @@ _LAST = ("build_s", "check_s", "bench_s", "gpu", "worker")
 
 
 def log_csv(space: Space, records: Sequence[TrialRecord], cases: Sequence[str] = ()) -> str:
-    """``tune_log.csv``: a line per trial; a time per case in the metric's unit, empty where there is none."""
+    """``tune_log.csv``: a line per trial; per case its time and the default's, in the metric's unit, empty where there
+    is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIRST, *space.names, *(f"time:{case}" for case in cases), *_LAST])
+    writer.writerow([*_FIRST, *space.names, *_of("time", cases), *_of("default", cases), *_LAST])
     for r in sorted(records, key=lambda r: r.number):
         first = [str(r.number), r.state, _figure(r.value), str(r.rung), _line(r.reason), _line(r.source)]
         chosen = [_cell(r.params.get(name, "")) for name in space.names]
-        times = [_figure(r.per_case.get(case)) for case in cases]
+        times = [_figure(several.get(case)) for several in (r.per_case, r.base) for case in cases]
         took = [_figure(r.seconds.get(phase)) for phase in PHASES]
         writer.writerow([*first, *chosen, *times, *took, _line(r.gpu), _line(r.worker)])
     return text.getvalue()
+
+
+def _of(what: str, cases: Sequence[str]) -> List[str]:
+    return [f"{what}:{case}" for case in cases]
 
 
 def _figure(value: Optional[float]) -> str:

@@ -64,6 +64,24 @@ def test_jobs_validate(fcctl: Fcctl, workspace: Path) -> None:
     assert fcctl("jobs", "validate", "jobs/none.yaml", cwd=workspace).code == 7
 
 
+def test_searches_are_checked_as_jobs_are(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "tune").mkdir()
+    wrong = workspace / "tune" / "saxpy.yaml"
+    metric = "metric: {reader: metrics, file: m.json, value: metrics.us}"
+    wrong.write_text(f"tune: saxpy\nparameters: {{A: [1, 2]}}\ncheck: x\nbench: x\n{metric}\nbuidl: make\n")
+    job = workspace / "jobs" / "search.yaml"
+    job.write_text("job: search\nsteps: [{id: a, tune: saxpy, run: 'true'}]\n")
+    for named in ((), ("tune/saxpy.yaml",), ("search",)):
+        done = fcctl("jobs", "validate", *named, cwd=workspace)
+        assert done.code == 3
+        assert "tune/saxpy.yaml:6: buidl: there is no such key" in done.out
+        assert len(done.out.splitlines()) == len(set(done.out.splitlines()))
+    wrong.write_text(wrong.read_text().replace("buidl", "build"))
+    done = fcctl("jobs", "validate", cwd=workspace)
+    assert done.code == 0, done.out
+    assert "4 of 4 jobs and searches are valid" in done.err
+
+
 def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:
     (workspace / "jobs" / "bytes.yaml").write_bytes(b"job: bytes\n# \xff\n")
     (workspace / "jobs" / "folder.yaml").mkdir()

@@ -25,8 +25,9 @@ SPEC = Spec.from_dict(
 
 def record(number: int, state: str = "complete", value: float | None = None, reason: str = "") -> TrialRecord:
     params = SPEC.known_space.all[number]
-    times = {"n20": 4.0, "n24": 9.0} if value else {}
-    return TrialRecord(number, params, state, reason, value, 0, times, {"build": 1.5}, "NVIDIA L4", "gpu-0", "random")
+    times, base = ({"n20": 4.0, "n24": 9.0}, {"n20": 5.0, "n24": 10.0}) if value else ({}, {})
+    took = {"build": 1.5}
+    return TrialRecord(number, params, state, reason, value, 0, times, took, "NVIDIA L4", "gpu-0", "random", base)
 
 
 RECORDS = (
@@ -74,7 +75,8 @@ def test_the_log_has_a_line_for_each_trial_and_no_formulas() -> None:
     assert rows[0]["NAME"] == "'=cmd"
     assert rows[1]["reason"] == "error: x"
     assert (rows[2]["value"], rows[2]["time:n24"], rows[2]["build_s"], rows[2]["FAST"]) == ("0.7", "9", "1.5", "false")
-    assert rows[1]["time:n20"] == ""
+    assert (rows[2]["default:n20"], rows[2]["default:n24"]) == ("5", "10")
+    assert rows[1]["time:n20"] == rows[1]["default:n20"] == ""
 
 
 def test_the_documents() -> None:

@@ -161,7 +161,7 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[6].number == 0
     assert (found[6].state, found[6].value, found[6].rung) == ("complete", 1.0, 1)
     assert found[3].value == pytest.approx(0.5)
-    assert found[3].per_case == {"a": 3, "b": 6}
+    assert (found[3].per_case, found[3].base) == ({"a": 3, "b": 6}, {"a": 6, "b": 12})
     assert found[6].seconds == {"build": 1.0, "check": 0.1, "bench": 0.4}  # two rungs
     assert (found[3].gpu, found[3].worker) == ("card", "gpu-0")
     assert found[12].state == "pruned"
