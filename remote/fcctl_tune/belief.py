@@ -6,8 +6,8 @@ al., "Extremely randomized trees", 2006), which finds cliffs and what only matte
 the forest counts. To the forest a configuration that failed has no speed at all; the effects leave it out, so that one
 crash does not speak against each of its values.
 
-A proposal asks once, about all its candidates, so the forest is never kept: all its trees grow at once, a level at a
-time, and the candidates go down with them. On several GPUs a search proposes dozens of times a second.
+Whoever proposes asks once, about all candidates, so the forest is never kept: all its trees grow at once, a level at a
+time, and the candidates go down with them. On several GPUs a search proposes dozens of times a second, several at once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
 
 TREES = 20
+#: A tree grows from so many trials at most, drawn anew for each: a long search knows more, and must not propose slower.
+MOST_ROWS = 128
 #: Parameters at which a node tries a split, each at a random place; the best is kept.
 SPLITS = 3
 #: So many timed trials count as much for the forest as for the effects.
@@ -62,15 +64,15 @@ class Belief:
         targets = np.concatenate([speeds, np.zeros(len(failed))]) - speeds.mean()
         return cls(space, _levels(space, [r.params for r in (*timed, *failed)]), targets / scale, len(timed))
 
-    def promises(self, many: Sequence[Params], curiosity: float, rng: random.Random) -> List[float]:
-        """How promising each configuration is: higher is faster or, so much as ``curiosity`` counts it, less known."""
+    def promises(self, many: Sequence[Params], curiosity: Sequence[float], rng: random.Random) -> List[float]:
+        """How promising each configuration is: higher is faster or, as much as its ``curiosity`` has it, less known."""
         import numpy as np
 
         asked = _levels(self.space, many)
         found = forest(self.rows, self.targets, asked, np.random.RandomState(rng.getrandbits(32)))
         added = effects(self.rows[: self.timed], self.targets[: self.timed], asked)
         weight = self.timed / (self.timed + EVEN)
-        promise = weight * found.mean(axis=0) + (1 - weight) * added + curiosity * found.std(axis=0)
+        promise = weight * found.mean(axis=0) + (1 - weight) * added + np.array(curiosity) * found.std(axis=0)
         return [float(one) for one in promise]
 
 
@@ -115,10 +117,14 @@ def forest(rows: Ints, targets: Floats, asked: Ints, chance: np.random.RandomSta
     """
     import numpy as np
 
+    count = min(MOST_ROWS, len(rows))
+    drawn = np.tile(np.arange(count), TREES)
+    if count < len(rows):
+        drawn = chance.random_sample((TREES, len(rows))).argsort(axis=1)[:, :count].ravel()
     level = _Level.of(
-        rows=np.tile(rows, (TREES, 1)),
-        targets=np.tile(targets, TREES),
-        sizes=np.full(TREES, len(rows)),
+        rows=rows[drawn],
+        targets=targets[drawn],
+        sizes=np.full(TREES, count),
         asked=np.tile(asked, (TREES, 1)),
         places=np.repeat(np.arange(TREES), len(asked)),
     )

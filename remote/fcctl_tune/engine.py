@@ -167,10 +167,10 @@ class Engine:
     def _ask(self, *, fresh: bool) -> None:
         """Begin what there is room for: what a lost host left, and if ``fresh`` new trials."""
         while True:
-            station = roomiest(self._stations.values(), self.pace, learns=self.study.learns)
+            station, more = roomiest(self._stations.values(), self.pace, learns=self.study.learns)
             if station is None:
                 return
-            flight = self._next(fresh)
+            flight = self._next(fresh, more)
             if flight is None:
                 return
             if flight.trial.number == 0:
@@ -180,10 +180,10 @@ class Engine:
                     continue
             self._submit(station, flight)
 
-    def _next(self, fresh: bool) -> Optional[Flight]:
+    def _next(self, fresh: bool, more: int) -> Optional[Flight]:
         if self._waiting:
             return self._waiting.pop(0)
-        trial = self.study.ask() if fresh else None
+        trial = self.study.ask(more) if fresh else None
         return Flight(trial, self.candidate(trial)) if trial is not None else None
 
     def _submit(self, station: Station, flight: Flight, priority: int = FRESH) -> None:

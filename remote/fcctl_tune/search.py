@@ -6,10 +6,11 @@ and says None when there is none left.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import AbstractSet, ClassVar, Iterable, Optional, Protocol, Sequence, Tuple
+from typing import AbstractSet, ClassVar, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 from fcctl_tune.belief import Belief, curiosity
 from fcctl_tune.errors import TuneError
@@ -53,6 +54,13 @@ class History:
 
     def is_new(self, params: Params) -> bool:
         return self.space.key(params) not in self.tried
+
+    def knowing(self, proposal: Optional[Proposal]) -> History:
+        """When that one is under way, too."""
+        if proposal is None:
+            return self
+        tried = {*self.tried, self.space.key(proposal.params)}
+        return dataclasses.replace(self, pending=(*self.pending, proposal.params), tried=tried)
 
     def untried(self, rng: random.Random) -> Optional[Params]:
         """A configuration that was not tried, each equally likely; None if there is none."""
@@ -118,17 +126,44 @@ class Evolution:
     learns: ClassVar[bool] = True
 
     def propose(self, history: History, rng: random.Random) -> Optional[Proposal]:
-        parents = ranked(history.records)[: self.elites]
-        if not parents or history.number < spread(history.budget):
-            return self._spread(history, rng)
-        if rng.random() < CHANCE:
-            return Random().propose(history, rng)
-        litter = list({history.space.key(one.params): one for one in self._litter(history, parents, rng)}.values())
+        return next(iter(self.propose_many(history, (rng,))), None)
+
+    def propose_many(self, history: History, rngs: Sequence[random.Random]) -> List[Proposal]:
+        """As many, for the next numbers, none of which knows what came of the others: one belief tells of all."""
+        parents, found = ranked(history.records)[: self.elites], []
+        litters: List[List[Proposal]] = []
+        doubts: List[float] = []
+        for rng in rngs:
+            if not parents or history.number < spread(history.budget):
+                found.append(self._spread(history, rng))
+            elif rng.random() < CHANCE:
+                found.append(Random().propose(history, rng))
+            else:
+                litters.append(self._litter_of(history, parents, rng))
+                doubts += [curiosity(history.number + len(litters) - 1, history.budget)] * len(litters[-1])
+                continue
+            history = history.knowing(found[-1])
+        litter = [one for several in litters for one in several]
         if not litter:
-            return None
-        belief, doubts = Belief.of(history.space, history.records), curiosity(history.number, history.budget)
-        promises = belief.promises([one.params for one in litter], doubts, rng)
-        return litter[promises.index(max(promises))]
+            return [one for one in found if one is not None]
+        promises = Belief.of(history.space, history.records).promises([one.params for one in litter], doubts, rngs[-1])
+        return [*(one for one in found if one is not None), *self._best_of(history, litters, promises)]
+
+    def _litter_of(self, history: History, parents: Sequence[TrialRecord], rng: random.Random) -> List[Proposal]:
+        return list({history.space.key(one.params): one for one in self._litter(history, parents, rng)}.values())
+
+    @staticmethod
+    def _best_of(
+        history: History, litters: Sequence[Sequence[Proposal]], promises: Sequence[float]
+    ) -> Iterator[Proposal]:
+        """Of each litter the most promising that is new."""
+        left = iter(promises)
+        for litter in litters:
+            by_promise = sorted(zip(litter, left), key=lambda pair: -pair[1])  # noqa: B905 - the rest is the others'
+            best = next((one for one, _ in by_promise if history.is_new(one.params)), None)
+            if best is not None:
+                history = history.knowing(best)
+                yield best
 
     def _spread(self, history: History, rng: random.Random) -> Optional[Proposal]:
         """Of a few random ones, that whose values have been tried least."""
@@ -190,6 +225,14 @@ def _mutate(parameter: Parameter, child: Params, rng: random.Random) -> None:
         return
     other = rng.randrange(len(values) - 1)
     child[parameter.name] = values[other + (other >= place)]
+
+
+def proposals(strategy: Strategy, history: History, rngs: Sequence[random.Random]) -> List[Proposal]:
+    """For the next numbers, one or more; none if there is none left."""
+    if isinstance(strategy, Evolution):
+        return strategy.propose_many(history, rngs)
+    one = strategy.propose(history, rngs[0])
+    return [one] if one is not None else []
 
 
 def spread(budget: int) -> int:

@@ -104,17 +104,21 @@ class Station:
         some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
         return some
 
-    def room(self, pace: Pace, *, learns: bool) -> float:
-        """Which share of the trials that are to be under way here are not. As many again may be built early, and any
-        number for a search that ``learns`` nothing from what is timed; builders do not wait until these are."""
+    def room(self, pace: Pace, *, learns: bool) -> Tuple[float, int]:
+        """Which share of the trials that are to be under way here are not, and how many that is. As many again may be
+        built early, and any number for a search that ``learns`` nothing from what is timed; builders do not wait until
+        these are."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         under_way = self.under_way
         busy = sum(not flight.is_early for flight in under_way)
         early = len(self.held) + len(under_way) - busy
-        return (due - busy - (max(0, early - due) if learns else 0)) / due
+        free = due - busy - (max(0, early - due) if learns else 0)
+        return free / due, max(0, free)
 
 
-def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Optional[Station]:
-    """Where the next trial is begun: the emptiest, for its size; None if all have enough."""
-    station = max(stations, key=lambda s: s.room(pace, learns=learns), default=None)
-    return station if station is not None and station.room(pace, learns=learns) > 0 else None
+def roomiest(stations: Iterable[Station], pace: Pace, *, learns: bool) -> Tuple[Optional[Station], int]:
+    """Where the next trial is begun: the emptiest, for its size; None if all have enough. And how many more might be
+    begun in all."""
+    rooms = [(*station.room(pace, learns=learns), station) for station in stations]
+    share, _, station = max(rooms, key=lambda room: room[0], default=(0.0, 0, None))
+    return (station, sum(free for _, free, _ in rooms) - 1) if share > 0 else (None, 0)

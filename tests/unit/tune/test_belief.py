@@ -31,12 +31,21 @@ def record(number: int, a: int, b: str, c: bool, value: float | None) -> TrialRe
     return TrialRecord(number, params, "complete" if value else "crashed", value=value)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 40, 300])
+@pytest.mark.parametrize("count", [1, 2, 3, 40, belief.MOST_ROWS])
 def test_every_tree_knows_what_was_tried(count: int) -> None:
     rows, targets = drawn(count)
     found = forest(rows, targets, rows, chance())
     assert found.shape == (belief.TREES, count)
     assert np.allclose(found, targets)
+
+
+def test_of_many_trials_each_tree_knows_others() -> None:
+    rows, targets = drawn(4 * belief.MOST_ROWS)
+    found = forest(rows, targets, rows, chance())
+    knows = np.isclose(found, targets)
+    assert np.all(knows.sum(axis=1) >= belief.MOST_ROWS)
+    assert knows.any(axis=0).mean() > 0.9
+    assert np.corrcoef(found.mean(axis=0), targets)[0, 1] > 0.5
 
 
 def test_rows_that_nothing_tells_apart_count_alike() -> None:

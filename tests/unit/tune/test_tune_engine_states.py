@@ -51,7 +51,7 @@ class Study:
         self.asked: dict[int, Trial] = {}
         self.again: list[Trial] = []
 
-    def ask(self) -> Trial | None:
+    def ask(self, more: int = 0) -> Trial | None:
         if self.again:
             return self.again.pop(0)
         number = len(self.told) + len(self.asked)

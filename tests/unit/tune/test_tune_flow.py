@@ -152,7 +152,7 @@ class Unkept:
     def records(self) -> list[TrialRecord]:
         return []
 
-    def ask(self) -> Trial | None:
+    def ask(self, more: int = 0) -> Trial | None:
         return next((Trial(n, {"P": n}, "random") for n in self._numbers), None)
 
     def tell(self, record: TrialRecord) -> None:
