@@ -1,11 +1,11 @@
 """How much sooner a search ends on more GPUs, where neither compilers nor GPUs slow each other down.
 
-    python benchmarks/tune_asleep.py [--gpus 1,2,4] [--trials 384] [--slow 5] [--hosts]
+    python benchmarks/tune_asleep.py [--gpus 1,2,4] [--trials 384] [--slow 5] [--strategy random] [--hosts]
 
-The true search with its processes, Dask's among them, on any machine with two cores: what compiles and what times only
-sleeps, as long as FlashCore's flagship takes on an H200 with 16 processors (:data:`HERE`), ``--slow`` times over, since
-what the search itself does shares these cores. ``tune_scaling.py`` measures GPUs and processors as they are; this one
-says what of a ratio is the search's. Exit code 1 as there. About three minutes.
+The true search with its proposals and its processes, Dask's among them, on any machine with two cores: what compiles
+and what times only sleeps, as long as FlashCore's flagship takes on an H200 with 16 processors (:data:`HERE`),
+``--slow`` times over, since what the search itself does shares these cores. ``tune_scaling.py`` measures GPUs and
+processors as they are; this one says what of a ratio is the search's. Exit code 1 as there. About three minutes.
 
 With ``--hosts`` each GPU is on a host of its own, which is a folder here: one leads, the others join it.
 """
@@ -43,6 +43,8 @@ HERE = {
 }  # fmt: skip
 #: Of so many configurations one breaks a gate.
 WASTED = 6
+#: Parameters that change nothing, for the search to think about: FlashCore's flagship has ten.
+IDLE = {"A": [0, 1, 2, 3], "B": [0, 1, 2, 3], "C": [0, 1, 2], "D": [0, 1, 2], "E": [0, 1], "F": [0, 1]}
 
 SERVE = """
 import json, random, sys, time
@@ -85,7 +87,7 @@ def spec(trials: int, slow: float) -> dict[str, Any]:
         return "exec " + shlex.join([sys.executable, "-S", "-c", text, took])
 
     return {
-        "tune": "asleep", "parameters": {"HIGH": list(range(math.ceil(trials / 32))), "LOW": list(range(32))},
+        "tune": "asleep", "parameters": {"HIGH": list(range(math.ceil(trials / 32))), "LOW": list(range(32)), **IDLE},
         "build": command(BUILD), "serve": command(SERVE), "metric": {"unit": "us"}, "cases": ["a"], "trials": trials,
         "timeouts": {"build": 120, "check": 60, "bench": 60},
     }  # fmt: skip
@@ -104,11 +106,11 @@ def start(folder: Path, gpus: Sequence[int], *arguments: str) -> subprocess.Pope
     return subprocess.Popen([*python, *arguments], cwd=folder, env=env, stdout=sys.stderr)
 
 
-def search(folder: Path, gpus: int, hosts: bool) -> dict[str, Any]:
+def search(folder: Path, gpus: int, strategy: str, hosts: bool) -> dict[str, Any]:
     """The ``tuning`` document. Raises: SystemExit: it failed."""
     spec, out = str(folder / "spec.json"), folder / f"{gpus}-out"
     offer, told = folder / f"{gpus}-offer.json", folder / f"{gpus}-join.json"
-    run = ["run", spec, "--out", str(out), "--strategy", "random", "--no-final"]
+    run = ["run", spec, "--out", str(out), "--strategy", strategy, "--no-final"]
     if not hosts:
         lead, members = start(folder / str(gpus), range(gpus), *run), []
     else:
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--gpus", default="1,2,4", help="counts to compare; the first is what the others are times of")
     parser.add_argument("--trials", type=int, default=384)
     parser.add_argument("--slow", type=float, default=5.0, help="so many times as slow as compilers and GPUs are")
+    parser.add_argument("--strategy", choices=("evolution", "random"), default="evolution")
     parser.add_argument("--hosts", action="store_true", help="each GPU on a host of its own")
     options = parser.parse_args()
     counts = [int(count) for count in options.gpus.split(",")]
@@ -145,10 +148,11 @@ def main() -> int:
         smi.write_text(SMI)
         smi.chmod(0o755)
         (folder / "spec.json").write_text(json.dumps(spec(options.trials, options.slow)))
-        found = [search(folder, count, options.hosts) for count in counts]
+        found = [search(folder, count, options.strategy, options.hosts) for count in counts]
     rates = [document["effort"]["trials_per_minute"] for document in found]
     rows = [row(n, PROCESSORS * n, document, rates[0]) for n, document in zip(counts, found, strict=True)]
-    print(f"{machine()}; {options.trials} trials, asleep, {options.slow:g} times as slow\n{table(rows)}")
+    about = f"{options.trials} trials by {options.strategy}, asleep, {options.slow:g} times as slow"
+    print(f"{machine()}; {about}\n{table(rows)}")
     line, is_short = verdict("what the search leaves of it", counts, [rates])
     print(line)
     return int(is_short)
