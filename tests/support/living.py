@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,12 +21,13 @@ def is_running(pid: int) -> bool:
 
 def processes(mark: str, home: Path) -> list[int]:
     """Those with ``mark`` in their command line and that home folder: of one test, others run beside it."""
-    found = []
+    return [pid for pid, typed in started_with(f"HOME={home}") if mark in typed]
+
+
+def started_with(*variables: str) -> Iterator[tuple[int, str]]:
+    """Pids with all of these ``NAME=VALUE`` in their environment, and their command lines."""
+    marks = {variable.encode() for variable in variables}
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0")
-            if ours and mark in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is not ours
+            if marks <= set((entry / "environ").read_bytes().split(b"\0")):
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -19,6 +19,7 @@ from typing import Any
 
 from orchestrator.domain.target import SshTarget
 from tests.support.link import LinkProxy
+from tests.support.living import started_with
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 #: Far more than it takes on a busy computer.
@@ -222,26 +223,15 @@ def end_processes_of(home: Path) -> None:
     Again until none is left: some are started, by one that is killed next, while the list is read; and once more, since
     one that is just starting another program has no environment for an instant.
     """
-    mark = f"HOME={home}".encode()
     deadline = time.monotonic() + END_LIMIT_S
     none_found = 0
     while none_found < 2:
-        left = _started_with(mark) - {os.getpid()}
+        left = {pid for pid, _ in started_with(f"HOME={home}")} - {os.getpid()}
         assert time.monotonic() < deadline, f"{sorted(left)} outlive SIGKILL"
         none_found = 0 if left else none_found + 1
         for pid in left:
             _kill(pid)
         time.sleep(0.005)
-
-
-def _started_with(mark: bytes) -> set[int]:
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            # What has ended, and is not waited for yet, has no environment any more.
-            if mark in entry.read_bytes().split(b"\0"):
-                found.add(int(entry.parent.name))
-    return found
 
 
 def _descendants(root: int, command: str) -> list[int]:

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("optuna")
 pytest.importorskip("distributed")
 
-from tests.support.living import is_running
+from tests.support.living import is_running, started_with
 from tests.support.waiting import wait_for
 
 pytestmark = [
@@ -147,17 +147,8 @@ class Fleet:
 
     def living(self, host: str | None = None, *words: str) -> list[int]:
         """Processes of a host, or of all, with these words in their command lines."""
-        markers = {f"MARKS={self.marks}".encode()} | ({f"HOST_NAME={host}".encode()} if host else set())
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                mine = markers <= set(entry.read_bytes().split(b"\0"))
-                typed = entry.with_name("cmdline").read_text(errors="replace") if mine else ""
-            except OSError:
-                continue
-            if mine and all(word in typed for word in words) and is_running(int(entry.parent.name)):
-                found.append(int(entry.parent.name))
-        return found
+        theirs = started_with(f"MARKS={self.marks}", *([f"HOST_NAME={host}"] if host else []))
+        return [pid for pid, typed in theirs if all(word in typed for word in words) and is_running(pid)]
 
     def power_off(self, host: str | None = None) -> None:
         """As a machine that is switched off: whatever runs there, and nothing of it says a word."""

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("optuna")
 pytest.importorskip("distributed")
 
-from tests.support.living import is_running
+from tests.support.living import is_running, started_with
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,16 +90,7 @@ class Search:
 
     def ours(self) -> list[int]:
         """Living processes that a search started."""
-        marker = f"MARKS={self.marks}".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                mine = marker in entry.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if mine and is_running(int(entry.parent.name)):
-                found.append(int(entry.parent.name))
-        return found
+        return [pid for pid, _ in started_with(f"MARKS={self.marks}") if is_running(pid)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
