@@ -48,7 +48,7 @@ def pieces(report: Report) -> Iterator[RenderableType]:
         yield FirstThatFits([_table(rows, layout) for layout in _LAYOUTS])
         yield from more(len(found.benchmarks), MAX_ROWS)
         yield from _reasons(rows)
-    else:
+    elif not report.searches:
         yield text("no benchmark in common", "yellow")
     yield from _around(report)
     yield from _verdict(report)
@@ -57,7 +57,8 @@ def pieces(report: Report) -> Iterator[RenderableType]:
 def headline(report: Report) -> str:
     """``1 slower, 2 faster, 3 same`` in one line."""
     counts = report.comparison.counts()
-    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing to compare"
+    without = "no verdict: a search's ratios are to its own default" if report.searches else "nothing to compare"
+    return ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or without
 
 
 def percent(ratio: float) -> str:

@@ -44,6 +44,21 @@ def simple(p50: float, seed: int = 0, **changes: Any) -> dict[str, Any]:
     return document(ours, theirs, **changes)
 
 
+def _ratio(value: float) -> dict[str, float]:
+    return {"ratio": value, "ci_low": value - 0.01, "ci_high": value + 0.01}
+
+
+def searched(value: float = 0.8, us: float = 4.2, tile: int = 128, **more: Any) -> dict[str, Any]:
+    """A search whose best takes ``value`` of its default's time."""
+    elite = {"trial": 2, **_ratio(value), "held_out": _ratio(0.9), "per_case": {"mission": {"us": us, **_ratio(value)}}}
+    trials = [{"number": 2, "params": {"TILE": tile, "STAGES": 1}, "state": "complete", "gpu": "NVIDIA L4"}]
+    return {
+        "kind": "tuning", "tune": "saxpy", "metric": {"unit": "us", "cases": ["mission"]},
+        "search": {"strategy": "evolution"}, "summary": {"trials": 128, "states": {"complete": 128}},
+        "default": {"params": {"TILE": 64, "STAGES": 1}}, "trials": trials, "final": [elite], "complete": True, **more,
+    }  # fmt: skip
+
+
 def measured(
     store: FileStore,
     documents: Sequence[dict[str, Any]],

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
-from tests.support.measured_runs import document, entry, measured, samples, simple
+from tests.support.measured_runs import document, entry, measured, samples, searched, simple
 
 Captured = pytest.CaptureFixture[str]
 BUILD = {"kind": "build", "schema_version": 1, "label": "fused"}
@@ -104,6 +104,24 @@ def test_nothing_in_common_is_no_pass(store: FileStore, capsys: Captured) -> Non
     assert "no benchmark in common" in capsys.readouterr().out
     assert main(["results", "compare", old, "last", "--fail-on", "slower:3%"]) == 7
     assert "no benchmark in common" in capsys.readouterr().err
+
+
+def test_two_searches_are_compared_by_what_they_found(store: FileStore, capsys: Captured) -> None:
+    old = measured(store, [searched(0.8, us=4.2, tile=128)], at=0)
+    new = measured(store, [searched(0.7, us=3.6, tile=32)], at=60)
+    assert main(["results", "compare", old, new]) == 0
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "best saxpy TILE=128 TILE=32" in lines
+    assert "best on mission, us saxpy 4.2 3.6 -14 %" in lines
+    assert "no verdict: a search's ratios are to its own default" in lines
+    assert "no benchmark in common" not in out
+    assert main(["results", "compare", old, new, "--json"]) == 0
+    facts = {one["fact"]: (one["old"], one["new"]) for one in told(capsys)["searches"]}
+    assert facts["time over default, on what was searched"] == (0.8, 0.7)
+    assert main(["results", "compare", old, new, "--markdown"]) == 0
+    assert "| best on mission, us saxpy | 4.2 | 3.6 |" in capsys.readouterr().out
+    assert main(["results", "compare", old, new, "--fail-on", "slower"]) == 0
 
 
 def test_several_runs_make_one_side(store: FileStore, capsys: Captured) -> None:
