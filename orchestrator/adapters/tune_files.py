@@ -65,7 +65,7 @@ class TuneFiles:
     def check(self, path: Path) -> list[Problem]:
         """All that is wrong with a search's file."""
         try:
-            self.read(path)
+            self.read(path, path.stem)
         except InvalidSearch as error:
             return list(error.problems)
         return []

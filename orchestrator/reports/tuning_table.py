@@ -41,6 +41,8 @@ def tuning(content: dict[str, Any]) -> Iterator[RenderableType]:
         yield text(f"times over the default's ({changed(result.default, {})}); below 1 is faster", "dim")
     for state, reason, count in result.reasons[:MAX_REASONS]:
         yield text(f"{count} {_words(state)}: {clean(reason, 200) or 'without a reason'}", "yellow")
+    if rest := sum(count for _, _, count in result.reasons[MAX_REASONS:]):
+        yield text(f"... and {rest} more that failed, for other reasons: tune_log.csv", "dim")
 
 
 def proven(content: Mapping[str, Any]) -> bool:

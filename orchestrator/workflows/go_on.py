@@ -214,6 +214,7 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
         if ids.began(row.run_id) < ids.began(run_id) or not _follows(run_id, plan_at_home(store, row.run_id)):
             continue
         if _was_sent(store.folder(row.run_id)):
+            _check_last(services, row.run_id, job)  # and so on
             again = "run --resume" if store.get(row.run_id).was_cut_off else "results show"
             raise ConflictError(
                 f"run {row.run_id} went on with {run_id}, and had ended: {row.status}",

@@ -24,7 +24,8 @@ class Books:
     def __init__(
         self, study: Study, out: str, document: str, say: Callable[[str], None], about: Dict[str, Any]
     ) -> None:
-        """``about`` is added to the document, as it is then: the caller goes on filling it."""
+        """``about`` is added to the document, as it is then: the caller goes on filling it, by :attr:`account`, too."""
+        self.account: Callable[[], None] = lambda: None
         self.study, self.out, self.document, self.say, self.about = study, out, document, say, about
         self._best: Optional[TrialRecord] = None
         self._due = 0.0
@@ -64,6 +65,7 @@ class Books:
     def write(self) -> None:
         """Raises: OSError."""
         began = time.monotonic()
+        self.account()
         summary = self.study.summary()
         summary = summary.knowing(summary.refuted(self.about.get("final", ())))
         document = summary.document(**self.about)

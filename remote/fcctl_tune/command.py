@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -181,11 +182,10 @@ class Run:
         study = engine.study
         kept = books.Books(study, self.out, self.document, say, self.about)
         engine.told = kept.told
-        self._account(engine)
+        kept.account = functools.partial(self._account, engine)
         try:
             self._announce(study, engine.cluster)
             engine.run(self._until())
-            self._account(engine)
             kept.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
@@ -201,10 +201,8 @@ class Run:
             if isinstance(error, TuneError):
                 self.about["fault"] = error.message
             with contextlib.suppress(OSError):  # of two faults the first says more
-                self._account(engine)
                 kept.write()
             raise
-        self._account(engine)
         kept.write()
         return 0
 

@@ -293,7 +293,7 @@ def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str
 
 
 #: ``bash: line 1:  7911 Aborted``.
-PROCESS = re.compile(r"(bash: line \d+:)\s+\d+ ")
+PROCESS = re.compile(r"(: line \d+:)\s+\d+ ")
 
 
 def state_of(phase: str, outcome: Outcome) -> str:

@@ -80,6 +80,9 @@ def test_searches_are_checked_as_jobs_are(fcctl: Fcctl, workspace: Path) -> None
     done = fcctl("jobs", "validate", cwd=workspace)
     assert done.code == 0, done.out
     assert "4 of 4 jobs and searches are valid" in done.err
+    wrong.rename(wrong.with_name("other.yaml"))
+    done = fcctl("jobs", "validate", "tune/other.yaml", cwd=workspace)
+    assert (done.code, "the search calls itself 'saxpy'" in done.out) == (3, True)
 
 
 def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:

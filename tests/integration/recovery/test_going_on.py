@@ -207,3 +207,6 @@ def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path
     Path(f"{count}.go").touch()
     workspace.fcctl("run", "--resume", new)
     assert count.read_text().split() == ["one", "two", "two", "two", "three"]
+    (third,) = set(workspace.runs()) - {old, new}
+    refused = workspace.fcctl("run", "--resume", old, check=8).stderr
+    assert f"run {third} went on with {new}, and had ended: passed" in refused, "the last of them all"

@@ -104,6 +104,15 @@ def test_the_end_of_the_search_tells_what_it_found_and_how_to_take_it_over(tmp_p
         assert wanted in text, wanted
 
 
+def test_reasons_that_are_not_shown_are_counted(tmp_path: Path) -> None:
+    document = tuning()
+    for number in range(4, 10):
+        document["trials"].append({"number": number, "params": {}, "state": "hung", "reason": f"after {number // 2} s"})
+    text = summary(shown(tmp_path, document))
+    assert "2 crashed: SIGSEGV" in text
+    assert "... and 2 more that failed, for other reasons: tune_log.csv" in text
+
+
 def test_where_nothing_was_held_out_there_is_no_column_for_it(tmp_path: Path) -> None:
     text = summary(shown(tmp_path, {**tuning(), "final": [{"trial": 2, **ratio(0.8), "verdict": "faster"}]}))
     assert "held out" not in text

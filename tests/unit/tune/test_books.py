@@ -53,7 +53,9 @@ def test_writing_takes_a_small_share_of_the_time(
 
     monkeypatch.setattr(books.files, "write_atomic", slowly)
     study: Any = Known()
-    kept = Books(study, str(tmp_path), str(tmp_path / "tuning.json"), lambda _: None, {})
+    about: dict[str, Any] = {}
+    kept = Books(study, str(tmp_path), str(tmp_path / "tuning.json"), lambda _: None, about)
+    kept.account = lambda: about.update(wall_s=clock.now - 100.0)  # what a killed process leaves says so, too
     for number in range(50):  # in 12 s or 100
         study.found.append(TrialRecord(number, {"P": number}, "complete", value=1.0 + number))
         kept.told(study.found[-1])
@@ -63,3 +65,4 @@ def test_writing_takes_a_small_share_of_the_time(
     kept.write()  # at the end, whatever the time
     assert counts[-1] == 50
     assert json.loads((tmp_path / "topk.json").read_bytes())["elites"][0]["trial"] == 1
+    assert json.loads((tmp_path / "tuning.json").read_bytes())["wall_s"] > 50 * apart_s - 0.001

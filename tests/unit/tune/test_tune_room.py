@@ -336,6 +336,14 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert "what a command left there cannot be removed" in timed.reason
 
 
+def test_what_a_shell_calls_a_process_is_no_reason(tmp_path: Path) -> None:
+    made = recipe(tmp_path, check="bash ./check.sh")
+    (tmp_path / "source" / "check.sh").write_text("bash -c 'kill -SEGV $$'\nexit 139\n")
+    first, second = measured(made, candidate(made), candidate(made, 2, number=1))
+    assert first.reason == second.reason
+    assert "Segmentation fault" in first.reason
+
+
 def test_what_failed_alike_in_other_folders_is_told_in_the_same_words(tmp_path: Path) -> None:
     made = recipe(tmp_path, check='echo "$PWD/a.cu(3): wrong" >&2; exit 1')
     reasons = {timed.reason for timed in measured(made, *(candidate(made, p) for p in (1, 2)))}
