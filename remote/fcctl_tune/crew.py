@@ -27,8 +27,8 @@ from fcctl_tune.errors import TuneError
 from fcctl_tune.slot import SERVING, Serving
 from fcctl_tune.tasks import Candidate, Recipe
 
-#: A name's worker may die so often before the machine is given up.
-RESTARTS = 20
+#: A name's worker may die so often before the machine is given up: a trial that kills it does so six times.
+RESTARTS = 100
 #: How long keepers have at the end, seconds.
 CLOSE_S = 5.0
 #: Names a keeper and all that descends from it.

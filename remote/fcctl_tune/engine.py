@@ -100,6 +100,7 @@ class Engine:
                 self._look_round()
                 for station in self._stations.values():
                     self._check(station)
+                    self._try_alone(station)
                 self._ask(fresh=until is None or time.monotonic() < until)
                 if self._is_done():
                     return
@@ -158,6 +159,7 @@ class Engine:
         """Elsewhere, or on ``host`` when it is back. A link that breaks is no trial's fault, within limits."""
         flight.lost_under.append((host.name, host.process))
         flight.is_checked, flight.is_doubted, flight.beside = False, False, []
+        flight.is_suspect = flight.is_alone = False
         if len(set(flight.lost_under)) >= TRIES or len(flight.lost_under) >= MOST_LOSSES:
             self._tell(flight, "lost", reason)
         else:
@@ -219,7 +221,12 @@ class Engine:
         if flight.beside:  # one of them may have done it
             self._checked(station, flight, Checked([False] * (1 + len(flight.beside)), 0.0))
             return
-        by_trial = flight.is_trial and getattr(error, "killed", False)  # else it may be the machine
+        killed = getattr(error, "killed", False)
+        if killed and not flight.is_suspect:  # by it, or by any other that its workers had, too
+            flight.is_suspect = flight.is_alone = True
+            station.suspects.append(flight)
+            return
+        by_trial = flight.is_trial and killed  # else it may be the machine
         if station.host.key != self.lead and not by_trial:
             station.faults += 1
             if flight.is_trial:
@@ -235,7 +242,17 @@ class Engine:
                 f"trial {max(0, flight.trial.number)} could not be carried out: {error}",
                 "look at the machine: is its memory or disk full, does something kill processes there?",
             )
-        self._tell(flight, "lost", str(error))
+        self._tell(flight, "lost", f"{error}, with nothing beside it" if by_trial else str(error))
+
+    def _try_alone(self, station: Station) -> None:
+        """Carry out one of those that workers died over, beside which nothing is: one that they die over again is lost,
+        and costs no other."""
+        if self._stop is not None or (flight := station.next_suspect()) is None:
+            return
+        if flight.purpose == PROBE:
+            self._time(station, flight, DEFAULT_FIRST)
+        else:
+            self._submit(station, flight)
 
     def _leave_out(self, station: Station, reason: str) -> None:
         """Its trials go elsewhere with the next look round."""

@@ -31,6 +31,7 @@ class Flight:
     is_checked: bool = False  # on this host
     is_alone: bool = False  # to be checked so
     is_doubted: bool = False  # it failed beside others
+    is_suspect: bool = False  # workers died while they had it and others; now it is there alone
     is_early: bool = False  # it was built before all of the host's GPUs could time it
     beside: List[Flight] = field(default_factory=list)  # those that are checked at the same time, by the same call
     lost_under: List[Tuple[str, str]] = field(default_factory=list)  # hosts and members' processes, each time one was
@@ -54,6 +55,7 @@ class Station:
     is_proved: bool = False  # it was found right there
     held: List[Flight] = field(default_factory=list)  # built before that
     unchecked: List[Flight] = field(default_factory=list)  # built, and checked when the default was and a GPU is idle
+    suspects: List[Flight] = field(default_factory=list)  # to be carried out one by one, beside which nothing is
     flights: Dict[str, Flight] = field(default_factory=dict)  # by their calls
     faults: int = 0  # calls in a row that gave nothing
 
@@ -65,11 +67,11 @@ class Station:
 
     @property
     def trials(self) -> List[Flight]:
-        return [f for f in (*self.held, *self.under_way) if f.is_trial]
+        return [f for f in (*self.held, *self.suspects, *self.under_way) if f.is_trial]
 
     @property
     def has_trials(self) -> bool:
-        return bool(self.held or self.unchecked) or any(f.is_trial for f in self.flights.values())
+        return bool(self.held or self.suspects or self.unchecked) or any(f.is_trial for f in self.flights.values())
 
     @property
     def gpus(self) -> int:
@@ -104,15 +106,24 @@ class Station:
         some, self.unchecked = self.unchecked[:most], self.unchecked[most:]
         return some
 
+    def next_suspect(self) -> Optional[Flight]:
+        """One that may be carried out now, the default's trial first: others may wait for that to be checked."""
+        if not self.suspects or self.flights or (self.unchecked and self.is_proved):
+            return None
+        self.suspects.sort(key=lambda flight: flight.trial.number)
+        return self.suspects.pop(0)
+
     def room(self, pace: Pace, *, learns: bool) -> Tuple[float, int]:
         """Which share of the trials that are to be under way here are not, and how many that is. As many again may be
         built early, and any number for a search that ``learns`` nothing from what is timed; builders do not wait until
-        these are."""
+        these are. While it is seen which trial kills workers, none is begun."""
         due = pace.under_way(len(self.host.devices), self.host.cpus)
         under_way = self.under_way
         busy = sum(not flight.is_early for flight in under_way)
         early = len(self.held) + len(under_way) - busy
         free = due - busy - (max(0, early - due) if learns else 0)
+        if self.suspects or any(flight.is_suspect for flight in under_way):
+            free = 0
         return free / due, max(0, free)
 
 

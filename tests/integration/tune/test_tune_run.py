@@ -183,3 +183,24 @@ def test_what_kept_a_search_from_going_on_is_in_its_document(tmp_path: Path) -> 
     document = json.loads((search.out / "tuning.json").read_text())
     assert document["fault"] == "the default configuration does not work: wrong: exit code 1: max err 3"
     assert not document["complete"]
+
+
+@pytest.mark.parametrize("phase", ["build", "bench"])
+def test_what_kills_its_worker_costs_none_of_those_that_waited_for_it(tmp_path: Path, phase: str) -> None:
+    search = Search(tmp_path)
+    kill = "[ $KILLS = no ] || kill -KILL $PPID\n"
+    bench = 'echo "{\\"us\\": $P}" > $TUNE_OUT/b.json'
+    spec = {
+        **SPEC, "parameters": {"P": [5, 3, 7], "KILLS": ["no", "yes"]}, "constraints": ["KILLS == 'no' or P < 7"],
+        "build": "true", "check": "true", "bench": bench, "held_out": [],
+    }  # fmt: skip
+    spec[phase] = kill + str(spec[phase])
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    with search.start() as running:
+        said = running.communicate(timeout=PATIENCE_S)[0]
+    assert running.returncode == 0, said
+    states = {(row["P"], row["KILLS"]): row["state"] for row in search.log()}
+    assert {key for key, state in states.items() if state == "lost"} == {("5", "yes"), ("3", "yes")}
+    assert len(states) == 5
+    assert "with nothing beside it" in said
+    assert not search.ours()

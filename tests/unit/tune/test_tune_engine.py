@@ -248,7 +248,7 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
         2: ("gate_failed", "spills"),
         3: ("wrong", "max err 3"),
         4: ("hung", "no answer"),
-        5: ("lost", "its workers died"),
+        5: ("lost", "its workers died, with nothing beside it"),
         7: ("bench_failed", "no GPU"),
         8: ("lost", "OSError: [Errno 28] No space left on device"),
     }
@@ -557,6 +557,50 @@ def test_a_worker_that_dies_over_several_takes_none_of_them_along(study: Study) 
     cluster.outcomes |= {("beside", 9): KILLED, ("time", 9): KILLED}
     engine(study, cluster).run()
     assert {p: record.state for p, record in by_p(study).items() if record.state == "lost"} == {9: "lost"}
+
+
+@pytest.mark.parametrize("slot", ["cpu", "gpu"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_trial_that_kills_its_worker_costs_none_of_those_that_had_the_same(
+    study: Study, slot: str, gpus: int
+) -> None:
+    class Shared(Cluster):
+        """Of a worker that dies again and again all calls are given up."""
+
+        def heard(self, seconds: float) -> list[tuple[str, Any]]:
+            found = super().heard(seconds)
+            queue = self.waiting.get(("", slot), ())
+            if any(one is KILLED for _, one in found):
+                found += [(call, KILLED) for call, _ in queue]
+                queue and queue.clear()
+            return found
+
+    cluster = Shared(host(cpus=7, gpus=gpus))
+    killers = {3, 9, 11}
+    cluster.outcomes |= {("time" if slot == "gpu" else "build", p): KILLED for p in killers}
+    engine(study, cluster, check=None).run()
+    records = by_p(study)
+    assert {p for p, record in records.items() if record.state == "lost"} == killers
+    assert all(records[p].is_timed for p in set(records) - killers)
+
+
+@pytest.mark.parametrize(("where", "phase"), [("a", "build"), ("b", "build"), ("b", "time")])
+def test_nor_is_the_default_given_up_that_was_there_too(study: Study, where: str, phase: str) -> None:
+    cluster = Cluster(host("a", cpus=7), host("b", cpus=7))
+    cluster.outcomes = {(where, phase, 6): KILLED}
+    outcome = cluster.outcome
+
+    def once(there: str, argument: Any) -> Any:
+        found = outcome(there, argument)
+        if found is KILLED:
+            cluster.outcomes.clear()
+        return found
+
+    cluster.outcome = once  # type: ignore[method-assign]
+    engine(study, cluster).run()
+    assert cluster.left_out == {}
+    assert all(record.is_timed for record in study.records())
+    assert {there for there, _, _, _ in cluster.on} == {"a", "b"}
 
 
 def test_where_checks_fail_beside_each_other_they_are_alone_from_then_on(study: Study) -> None:
