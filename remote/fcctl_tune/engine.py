@@ -296,7 +296,8 @@ class Engine:
                 self._time(station, probe, DEFAULT_FIRST)
 
     def _probed(self, station: Station, timed: Timed) -> None:
-        """The default on a host that came after the first: what fails there may be the host's fault."""
+        """The default on a host that came after the first, where what fails may be the host's fault; or on the first,
+        of a search that goes on, or if it breaks a gate."""
         if not timed.state:
             self._proved(station, timed.check_s)
             self._release(station)

@@ -13,11 +13,11 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import gates
 from fcctl_remote.text import one_line
-from fcctl_tune import process, reading, serve, tasks
+from fcctl_tune import checking, process, reading, serve, tasks
 from fcctl_tune.errors import Failed
 from fcctl_tune.process import Limits
 from fcctl_tune.tasks import Candidate, Recipe
@@ -28,8 +28,6 @@ SERVING = "FCCTL_TUNE_SERVING"
 BASE_AGE_S = 20.0
 #: Times as long as a trial's check the last one of an elite may take.
 FINAL_PATIENCE = 10
-#: Of so many files it is seen which an input is, one by one.
-MOST_OUTPUTS = 16
 #: Timings that one process of a turn makes.
 TURN_REPEATS = 9
 #: What fewer turns show is chance.
@@ -251,41 +249,7 @@ class Slot:
             more = {"final": True} if final else {}
             self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
         elif self.recipe.check is not None:
-            known = self.recipe.outputs
-            hidden = {name for made in known.values() for name in made}
-            for case in self.recipe.cases:
-                if candidate.number == 0 and case not in known:
-                    self.recipe.learn(case, self._outputs(candidate, case, seed, timeout))
-                else:
-                    self._check(candidate, case, seed, timeout, hidden)
-
-    def _outputs(self, default: Candidate, case: str, seed: int, timeout_s: float) -> List[str]:
-        """Files of the source that the default's check makes anew, and does without: one that it needs, to edit it, is
-        an input. Raises: Failed."""
-
-        def does_without(names: Sequence[str]) -> bool:
-            try:
-                self._check(default, case, seed, timeout_s, names)
-            except Failed:
-                return False
-            return True
-
-        made = self._check(default, case, seed, timeout_s)
-        if not made or does_without(made):
-            return made
-        return [name for name in made[:MOST_OUTPUTS] if does_without([name])] if len(made) > 1 else []
-
-    def _check(
-        self, candidate: Candidate, case: str, seed: int, timeout_s: float, without: Collection[str] = ()
-    ) -> List[str]:
-        """Where the files ``without`` of the source are not there; those that were made anew. Raises: Failed."""
-        stage, more = self.recipe.check, {"TUNE_CASE": case, "TUNE_SEED": seed}
-        assert stage is not None  # noqa: S101
-        try:
-            return tasks.carry_out(self.recipe, candidate, "check", stage, timeout_s, without, **more)
-        except Failed as failed:
-            where = "%s: " % case if len(self.recipe.cases) > 1 else ""
-            raise Failed(failed.state, where + failed.reason) from None
+            checking.check(self.recipe, candidate, seed, timeout)
 
     def base(self, timing: Timing) -> Dict[str, float]:
         """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
