@@ -30,7 +30,7 @@ bench: setup     ## the speed table: ratios measured in one run
 	$(PY) benchmarks/all.py
 
 browser: setup   ## the dashboard and the report in a real headless Chromium
-	@$(PY) -c 'import sys; from orchestrator.adapters import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'
+	@$(PY) -c 'import sys; from orchestrator.views.report import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'
 	$(PY) -m pytest -q tests/browser
 
 clean:           ## remove the virtual environment and caches (never results/)

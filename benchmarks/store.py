@@ -26,18 +26,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
 from benchmarks.figures import Figure, machine, report  # noqa: E402
 from fcctl_remote import wire  # noqa: E402
-from orchestrator.domain import run_id as run_ids  # noqa: E402
-from orchestrator.domain.records import (  # noqa: E402
-    CostRecord,
-    DocumentRecord,
-    GateRecord,
-    RunRecord,
-    SourceRecord,
-    StepRecord,
-    iso,
-)
-from orchestrator.domain.saved_plan import SavedPlan  # noqa: E402
-from orchestrator.domain.target import LocalTarget  # noqa: E402
+from orchestrator.base import run_id as run_ids  # noqa: E402
+from orchestrator.base.clock import iso  # noqa: E402
+from orchestrator.machines.targets import LocalTarget  # noqa: E402
+from orchestrator.results.records import CostRecord, DocumentRecord, GateRecord, RunRecord, SourceRecord, StepRecord  # noqa: E402
+from orchestrator.runs.job.saved_plan import SavedPlan  # noqa: E402
 
 JOBS = ("preflight", "build", "test", "bench", "phase0", "phase1")
 TARGETS = ("local", "l4", "box")
@@ -76,7 +69,7 @@ CASES = (
 PRELUDE = """
 import sys, time
 from pathlib import Path
-from orchestrator.adapters.store import FileStore
+from orchestrator.results.store import FileStore
 class Clock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)

@@ -73,7 +73,7 @@ sys.exit(own % {WASTED} == {WASTED} - 1)
 SMI = "#!/bin/sh\n" + "\n".join(f"echo 'GPU {n}: GPU asleep (UUID: GPU-{n}asleep)'" for n in range(16)) + "\n"
 SEARCH = """
 import sys
-from fcctl_tune import process
+from fcctl_tune.trial import process
 process.processors = lambda: {processors}
 from fcctl_tune.__main__ import main
 sys.exit(main(sys.argv[1:]))

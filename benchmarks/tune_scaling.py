@@ -41,7 +41,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote"), str(ROOT / "kernels")]
 
 from benchmarks.figures import machine  # noqa: E402
-from fcctl_tune import devices, process  # noqa: E402
+from fcctl_tune.trial import process  # noqa: E402
+from fcctl_tune.workers import devices  # noqa: E402
 from flashcore import toolchain  # noqa: E402
 
 #: So many times one GPU's trials a minute are due.

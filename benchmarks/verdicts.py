@@ -19,9 +19,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
-from orchestrator.domain.compare import ALPHA, compare  # noqa: E402
-from orchestrator.domain.compare_rows import Conditions, Key, Row  # noqa: E402
-from orchestrator.domain.statistics import Launch  # noqa: E402
+from orchestrator.results.compare.rows import Conditions, Key, Row  # noqa: E402
+from orchestrator.results.compare.verdicts import ALPHA, compare  # noqa: E402
+from orchestrator.results.statistics.effect import Launch  # noqa: E402
 
 PAGE = ROOT / "docs" / "statistics.md"
 BEGIN, END = "<!-- rates: benchmarks/verdicts.py --write -->", "<!-- end of rates -->"

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
 from benchmarks.figures import Figure, as_installed, machine, report  # noqa: E402
 from benchmarks.round_trip import make_repository, timed, touch_one  # noqa: E402
-from orchestrator.adapters.sandbox import Sandbox  # noqa: E402
-from orchestrator.domain.sandbox import INSTANCE, PROJECT, ZONES  # noqa: E402
+from orchestrator.machines.sandbox import Sandbox  # noqa: E402
+from orchestrator.machines.sandbox_target import INSTANCE, PROJECT, ZONES  # noqa: E402
 
 TARGET_RATIO = 1.3
 _SANDBOX = '[project]\nname = "bench"\n[targets.sandbox]\nkind = "sandbox"\nrelease = "keep"\nkeep_minutes = 120\n'

@@ -9,35 +9,41 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.system_clock import SystemClock
+from orchestrator.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.adapters.adopt_table import AdoptTable
-    from orchestrator.adapters.firings import FiringRecords
-    from orchestrator.adapters.hosts import Connector
-    from orchestrator.adapters.hosts.interactive import PinnedMachine
-    from orchestrator.adapters.machine_book import FileMachineBook
-    from orchestrator.adapters.workspace import Workspace
+    from orchestrator.base.clock_api import Clock
+    from orchestrator.base.observer import Observer
     from orchestrator.cli.context import Cli
-    from orchestrator.domain.prices import PriceTable
-    from orchestrator.domain.records import RunRecord
-    from orchestrator.domain.schedule import Firing
-    from orchestrator.domain.target import GcpTarget, SandboxTarget, SshTarget, Target
-    from orchestrator.domain.tune_file import Adopt
-    from orchestrator.ports import Bundle, Bundles, Clock, Clouds, Observer, Services, SourceHistory, Tunnels
-    from orchestrator.web.backend import Backend
-    from orchestrator.web.server import Server
-    from orchestrator.workflows.link import Link
-    from orchestrator.workflows.witness import Witness
+    from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cloud_api import Clouds
+    from orchestrator.machines.connect import Connector
+    from orchestrator.machines.connect.reconnect import Link
+    from orchestrator.machines.connect.ssh.terminal import PinnedMachine
+    from orchestrator.machines.host_api import Bundle, Bundles
+    from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
+    from orchestrator.machines.tunnel_api import Tunnels
+    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.record_power import Witness
+    from orchestrator.results.compare.source_history import SourceHistory
+    from orchestrator.results.records import RunRecord
+    from orchestrator.runs.services import Services
+    from orchestrator.schedules.due import Firing
+    from orchestrator.schedules.firings import FiringRecords
+    from orchestrator.tune.adopt_table import AdoptTable
+    from orchestrator.tune.search_file import Adopt
+    from orchestrator.views.dashboard.backend import Backend
+    from orchestrator.views.dashboard.server import Server
+    from orchestrator.workspace.workspace import Workspace
 
 
 class RunFiles:
     """The report of a run among its own files; loaded only where a job wants it."""
 
     def files(self, record: RunRecord, folder: Path, settings: Mapping[str, str]) -> Mapping[str, bytes]:
-        from orchestrator.reports.summary.run_files import files
+        from orchestrator.views.report.run_files import files
 
         return files(record, folder, settings)
 
@@ -52,7 +58,7 @@ def observer(cli: Cli) -> Observer:
 
     With ``--json`` nothing, unless ``-v`` asks for it: there, standard error is for the one error object.
     """
-    from orchestrator.reports import live
+    from orchestrator.views.live import run as live
 
     if cli.json and not cli.verbose:
         return live.Silent()
@@ -73,7 +79,7 @@ def opened(cli: Cli, *, quiet: bool = False) -> Iterator[Services]:
 @contextmanager
 def observing(cli: Cli, *, quiet: bool = False) -> Iterator[Observer]:
     """The observer of one command, which leaves the terminal as it was."""
-    from orchestrator.reports import live
+    from orchestrator.views.live import run as live
 
     watcher = live.Quiet(sys.stderr) if quiet and not cli.json else observer(cli)
     try:
@@ -84,21 +90,21 @@ def observing(cli: Cli, *, quiet: bool = False) -> Iterator[Observer]:
 
 def clouds() -> Clouds:
     """The way to all clouds. Google's library is imported by the first request, not here."""
-    from orchestrator.adapters.gcp.clouds import GcpClouds
+    from orchestrator.providers.gcp.clouds import GcpClouds
 
     return GcpClouds(SystemClock())
 
 
 def machine_book() -> FileMachineBook:
     """What this computer remembers of machines in clouds."""
-    from orchestrator.adapters.machine_book import FileMachineBook
+    from orchestrator.machines.cache import FileMachineBook
 
     return FileMachineBook()
 
 
 def connector(known_clouds: Clouds | None = None) -> Connector:
     """The way to all machines that are up."""
-    from orchestrator.adapters.hosts import Connector
+    from orchestrator.machines.connect import Connector
 
     def resolve(target: GcpTarget | SandboxTarget) -> GcpTarget:
         return (known_clouds or clouds()).resolve(target)
@@ -110,7 +116,7 @@ def may_be_up(target: Target) -> bool:
     """Whether it is worth to log in at once: not to a machine of a cloud that is not known to run."""
     if target.kind in ("local", "ssh"):
         return True
-    from orchestrator.domain.budget import as_gcp
+    from orchestrator.money.caps import as_gcp
 
     machine = as_gcp(target)
     known = machine_book().known(machine.project, machine.instance) if machine else None
@@ -123,7 +129,7 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
     With it come only the modules that logging in needs: whatever else the command imports can be imported while the
     host takes its time.
     """
-    from orchestrator.workflows.link import Link
+    from orchestrator.machines.connect.reconnect import Link
 
     hosts.load(target)
     return Link(hosts, target, SystemClock(), watcher)
@@ -131,13 +137,13 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
 
 def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
-    from orchestrator.adapters.gcp.watched import WatchedClouds
-    from orchestrator.adapters.git_source import GitSource
-    from orchestrator.adapters.notifier import Notifier
-    from orchestrator.adapters.sightings import SightingFile
-    from orchestrator.adapters.store import FileStore
-    from orchestrator.adapters.store.sessions import SessionFiles, shared_folder
-    from orchestrator.ports import Services
+    from orchestrator.leases.session_files import SessionFiles, shared_folder
+    from orchestrator.money.usage_file import SightingFile
+    from orchestrator.money.watched_cloud import WatchedClouds
+    from orchestrator.results.store import FileStore
+    from orchestrator.runs.notifier import Notifier
+    from orchestrator.runs.services import Services
+    from orchestrator.runs.source.git import GitSource
 
     workspace, clock = cli.workspace(), SystemClock()
     sightings = SightingFile(workspace.results_dir)
@@ -145,7 +151,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     @functools.cache
     def witness() -> Witness:
         """The ledger's eye on machines; loaded only by what looks at some."""
-        from orchestrator.workflows.witness import Witness
+        from orchestrator.money.record_power import Witness
 
         return Witness(sightings, clock, workspace.config.budget)
 
@@ -168,7 +174,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
 
 def tunnels(hosts: Connector) -> Tunnels:
     """Ways between machines, through this computer."""
-    from orchestrator.adapters.hosts.tunnels import SshTunnels
+    from orchestrator.machines.connect.tunnels import SshTunnels
 
     return SshTunnels(hosts)
 
@@ -180,12 +186,12 @@ def bundles() -> Bundles:
         """The adapter, imported when it is asked: hashing and reading packages is no part of other runs."""
 
         def tune(self) -> Bundle:
-            from orchestrator.adapters.tune_bundle import TuneBundles
+            from orchestrator.tune.bundle import TuneBundles
 
             return TuneBundles().tune()
 
         def find(self, sha256: str) -> Bundle:
-            from orchestrator.adapters.tune_bundle import TuneBundles
+            from orchestrator.tune.bundle import TuneBundles
 
             return TuneBundles().find(sha256)
 
@@ -194,14 +200,14 @@ def bundles() -> Bundles:
 
 def adopt_table(root: Path, adopt: Adopt) -> AdoptTable:
     """The table that a search's winners come into."""
-    from orchestrator.adapters.adopt_table import AdoptTable
+    from orchestrator.tune.adopt_table import AdoptTable
 
     return AdoptTable(root, adopt)
 
 
 def source_history() -> SourceHistory:
     """What the workspace's repository knows of the way from one commit to another."""
-    from orchestrator.adapters.git_history import GitHistory
+    from orchestrator.results.compare.git_history import GitHistory
 
     return GitHistory()
 
@@ -213,7 +219,7 @@ def terminal_command(target: Target, run_id: str) -> list[str]:
         NotFoundError: ``run_id`` is no run id.
         HostUnreachable: nothing is known here of the target's machine.
     """
-    from orchestrator.adapters.hosts.interactive import attach_argv
+    from orchestrator.machines.connect.ssh.terminal import attach_argv
 
     return attach_argv(target, run_id, _pinned(target))
 
@@ -225,7 +231,7 @@ def ssh_command(target: Target, command: Sequence[str] = ()) -> list[str]:
         ConfigError: the target is this machine.
         HostUnreachable: nothing is known here of the target's machine.
     """
-    from orchestrator.adapters.hosts.interactive import ssh_argv
+    from orchestrator.machines.connect.ssh.terminal import ssh_argv
 
     return ssh_argv(target, command, _pinned(target))
 
@@ -236,14 +242,14 @@ def host_key(target: SshTarget) -> tuple[str, bool]:
     Raises:
         HostUnreachable: the SSH configuration cannot be read.
     """
-    from orchestrator.adapters.hosts import ssh_config
+    from orchestrator.machines.connect.ssh import config as ssh_config
 
     return ssh_config.host_key(target)
 
 
 def _pinned(target: Target) -> PinnedMachine | None:
-    from orchestrator.adapters.hosts.interactive import pinned
-    from orchestrator.domain.target import GcpTarget, SandboxTarget
+    from orchestrator.machines.connect.ssh.terminal import pinned
+    from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
     return pinned(target, machine_book(), clouds().resolve) if isinstance(target, GcpTarget | SandboxTarget) else None
 
@@ -251,30 +257,30 @@ def _pinned(target: Target) -> PinnedMachine | None:
 # ----------------------------------------------------------------------------------------------------------- schedules
 def firings(workspace: Workspace) -> FiringRecords:
     """What became of each time that a schedule of this workspace was due."""
-    from orchestrator.adapters.firings import FiringRecords
+    from orchestrator.schedules.firings import FiringRecords
 
     return FiringRecords(workspace.results_dir)
 
 
 def add_schedule(workspace: Workspace, name: str, values: Mapping[str, Any]) -> None:
     """Write ``[schedules.NAME]`` into fcctl.toml."""
-    from orchestrator.adapters import config_file
-    from orchestrator.adapters import workspace as files
+    from orchestrator.workspace import config_file
+    from orchestrator.workspace import workspace as files
 
     config_file.add_table(workspace.root / files.FILE_NAME, ("schedules", name), values)
 
 
 def remove_schedule(workspace: Workspace, name: str) -> None:
     """Take ``[schedules.NAME]`` out of fcctl.toml. Raises NotFoundError if it is not there."""
-    from orchestrator.adapters import config_file
-    from orchestrator.adapters import workspace as files
+    from orchestrator.workspace import config_file
+    from orchestrator.workspace import workspace as files
 
     config_file.remove_table(workspace.root / files.FILE_NAME, ("schedules", name))
 
 
 def schedule_files(workspace: Workspace) -> tuple[str, dict[str, str]]:
     """Which scheduler this computer has, and what it would be given."""
-    from orchestrator.adapters import os_scheduler
+    from orchestrator.schedules import os_scheduler
 
     kind = os_scheduler.detect()
     return kind, os_scheduler.render(kind, os_scheduler.Entry.of(workspace.root))
@@ -282,7 +288,7 @@ def schedule_files(workspace: Workspace) -> tuple[str, dict[str, str]]:
 
 def install_schedules(workspace: Workspace, *, remove: bool) -> tuple[str, list[str]]:
     """Have the computer's scheduler call the tick, or no longer; what was written or removed."""
-    from orchestrator.adapters import os_scheduler
+    from orchestrator.schedules import os_scheduler
 
     kind = os_scheduler.detect()
     change = os_scheduler.uninstall if remove else os_scheduler.install
@@ -291,8 +297,8 @@ def install_schedules(workspace: Workspace, *, remove: bool) -> tuple[str, list[
 
 def schedule_installed(workspace: Workspace) -> bool:
     """Whether the computer's scheduler calls the tick of this workspace."""
-    from orchestrator.adapters import os_scheduler
-    from orchestrator.errors import FcctlError
+    from orchestrator.base.errors import FcctlError
+    from orchestrator.schedules import os_scheduler
 
     try:
         return os_scheduler.installed(os_scheduler.detect(), os_scheduler.Entry.of(workspace.root))
@@ -302,10 +308,12 @@ def schedule_installed(workspace: Workspace) -> bool:
 
 def tick(cli: Cli) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
-    from orchestrator.adapters.own_process import launch
-    from orchestrator.domain.notify import of_refusal
-    from orchestrator.workflows import resume, schedule
-    from orchestrator.workflows.tell import tell
+    from orchestrator.hosts import recover
+    from orchestrator.runs import reopen as resume
+    from orchestrator.runs.notices import of_refusal
+    from orchestrator.runs.send_notice import tell
+    from orchestrator.schedules import fire as schedule
+    from orchestrator.schedules.child_process import launch
 
     workspace = cli.workspace()
 
@@ -317,7 +325,7 @@ def tick(cli: Cli) -> list[tuple[str, Firing]]:
     with opened(cli, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
-            resume.settle(found, left, debts="due")
+            recover.settle(found, left, debts="due")
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))
@@ -330,9 +338,9 @@ def fire(cli: Cli, name: str, due: float) -> Firing:
     Raises:
         NotFoundError: it was taken out of fcctl.toml meanwhile.
     """
-    from orchestrator.adapters.own_process import run_job
-    from orchestrator.errors import NotFoundError
-    from orchestrator.workflows import schedule
+    from orchestrator.base.errors import NotFoundError
+    from orchestrator.schedules import fire as schedule
+    from orchestrator.schedules.child_process import run_job
 
     workspace = cli.workspace()
     found = workspace.config.schedules.get(name)
@@ -347,14 +355,14 @@ def print_pdf(html: str) -> bytes:
     Raises:
         FcctlError: there is no Chromium here, or it failed.
     """
-    from orchestrator.adapters import chromium
+    from orchestrator.views.report import chromium
 
     return chromium.print_pdf(html)
 
 
 def stop_sandbox() -> bool:
     """End the emulator behind the target ``sandbox``, and its instances; False if none ran."""
-    from orchestrator.adapters.sandbox import Sandbox
+    from orchestrator.machines.sandbox import Sandbox
 
     return Sandbox().stop()
 
@@ -366,9 +374,9 @@ def dashboard(cli: Cli, port: int, announce: Callable[[str], None]) -> tuple[Ser
         FcctlError: what it needs is not installed, or the port is taken.
     """
     from orchestrator.cli.main import version
-    from orchestrator.reports import live
-    from orchestrator.web.backend import Backend
-    from orchestrator.web.server import bind
+    from orchestrator.views.dashboard.backend import Backend
+    from orchestrator.views.dashboard.server import bind
+    from orchestrator.views.live import run as live
 
     workspace, server = cli.workspace(), bind(port, announce)
     argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
@@ -381,11 +389,11 @@ def price_table(*, refresh: bool = False) -> PriceTable:
     Raises:
         FcctlError: it cannot be fetched or kept.
     """
-    from orchestrator.adapters import price_file
-    from orchestrator.domain.list_prices import LIST_PRICES
+    from orchestrator.money import price_file
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
     if refresh:
-        from orchestrator.adapters.gcp.price_catalogue import fetch
+        from orchestrator.providers.gcp.catalogue_client import fetch
 
         price_file.write(fetch(LIST_PRICES))
     return price_file.read() or LIST_PRICES

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import click
 
+from orchestrator.base.errors import did_you_mean
 from orchestrator.cli.options import adopt
-from orchestrator.errors import did_you_mean
 
 
 class Verb(NamedTuple):
@@ -18,26 +18,30 @@ class Verb(NamedTuple):
 
 
 VERBS: dict[str, Verb] = {
-    "init": Verb("orchestrator.cli.init", "init", "Make this folder a workspace: fcctl.toml and a first job."),
-    "doctor": Verb("orchestrator.cli.doctor", "doctor", "Check this machine, the workspace and a target."),
-    "preflight": Verb("orchestrator.cli.preflight", "preflight", "Check the GPU, CUDA and PyTorch of a target."),
-    "run": Verb("orchestrator.cli.run", "run", "Run a job on a target and bring its results home."),
-    "tune": Verb("orchestrator.cli.tune", "tune", "Search a kernel's configurations on a target."),
-    "ps": Verb("orchestrator.cli.ps", "ps", "List the runs that are not complete."),
-    "logs": Verb("orchestrator.cli.logs", "logs", "Print the logs of a run."),
-    "attach": Verb("orchestrator.cli.attach", "attach", "Follow a run again after leaving it."),
-    "cancel": Verb("orchestrator.cli.cancel", "cancel", "Stop runs and bring home what they have."),
-    "pull-results": Verb("orchestrator.cli.pull_results", "pull_results", "Bring home results that are not here yet."),
-    "results": Verb("orchestrator.cli.results", "results", "Look at the runs that are home."),
-    "hosts": Verb("orchestrator.cli.hosts", "hosts", "List, wake, stop and audit the targets' machines."),
-    "top": Verb("orchestrator.cli.top", "top", "Watch runs, GPUs and spending in the terminal."),
-    "ui": Verb("orchestrator.cli.ui", "ui", "Watch runs in the browser: live, history, compare, reports."),
-    "jobs": Verb("orchestrator.cli.jobs", "jobs", "List, show and check jobs."),
-    "config": Verb("orchestrator.cli.config", "config", "Show the configuration and where it comes from."),
-    "cost": Verb("orchestrator.cli.cost", "cost", "Say what a run would cost, and by which prices."),
-    "schedule": Verb("orchestrator.cli.schedule", "schedule", "Run jobs at set times, each within its budget."),
-    "session": Verb("orchestrator.cli.session", "session", "Keep a machine warm for several runs, within a budget."),
-    "emulator": Verb("orchestrator.cli.emulator", "emulator", "Emulate Compute Engine on this machine."),
+    "init": Verb("orchestrator.cli.verbs.init", "init", "Make this folder a workspace: fcctl.toml and a first job."),
+    "doctor": Verb("orchestrator.cli.verbs.doctor", "doctor", "Check this machine, the workspace and a target."),
+    "preflight": Verb("orchestrator.cli.verbs.preflight", "preflight", "Check the GPU, CUDA and PyTorch of a target."),
+    "run": Verb("orchestrator.cli.verbs.run", "run", "Run a job on a target and bring its results home."),
+    "tune": Verb("orchestrator.cli.verbs.tune", "tune", "Search a kernel's configurations on a target."),
+    "ps": Verb("orchestrator.cli.verbs.ps", "ps", "List the runs that are not complete."),
+    "logs": Verb("orchestrator.cli.verbs.logs", "logs", "Print the logs of a run."),
+    "attach": Verb("orchestrator.cli.verbs.attach", "attach", "Follow a run again after leaving it."),
+    "cancel": Verb("orchestrator.cli.verbs.cancel", "cancel", "Stop runs and bring home what they have."),
+    "pull-results": Verb(
+        "orchestrator.cli.verbs.pull_results", "pull_results", "Bring home results that are not here yet."
+    ),
+    "results": Verb("orchestrator.cli.results.group", "results", "Look at the runs that are home."),
+    "hosts": Verb("orchestrator.cli.verbs.hosts", "hosts", "List, wake, stop and audit the targets' machines."),
+    "top": Verb("orchestrator.cli.verbs.top", "top", "Watch runs, GPUs and spending in the terminal."),
+    "ui": Verb("orchestrator.cli.verbs.ui", "ui", "Watch runs in the browser: live, history, compare, reports."),
+    "jobs": Verb("orchestrator.cli.verbs.jobs", "jobs", "List, show and check jobs."),
+    "config": Verb("orchestrator.cli.verbs.config", "config", "Show the configuration and where it comes from."),
+    "cost": Verb("orchestrator.cli.verbs.cost", "cost", "Say what a run would cost, and by which prices."),
+    "schedule": Verb("orchestrator.cli.verbs.schedule", "schedule", "Run jobs at set times, each within its budget."),
+    "session": Verb(
+        "orchestrator.cli.verbs.session", "session", "Keep a machine warm for several runs, within a budget."
+    ),
+    "emulator": Verb("orchestrator.cli.verbs.emulator", "emulator", "Emulate Compute Engine on this machine."),
     "completion": Verb("orchestrator.cli.completion", "completion", "Print a shell completion script."),
 }
 

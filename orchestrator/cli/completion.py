@@ -89,7 +89,7 @@ def complete_with(names: Callable[[], Iterable[str]]) -> Any:
 
 
 def job_names() -> list[str]:
-    from orchestrator.domain.built_in import BUILT_IN
+    from orchestrator.runs.job.built_in import BUILT_IN
 
     root, data = _workspace()
     folder = root / str(_table(data, "project").get("jobs", "jobs"))

@@ -10,17 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.errors import RunCancelled, UsageError
+from orchestrator.base.sanitize import clean_text
 from orchestrator.cli import output
-from orchestrator.errors import RunCancelled, UsageError
-from orchestrator.reports.sanitize import clean_text
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rich.console import Console
 
-    from orchestrator.adapters.workspace import Workspace
-    from orchestrator.ports import Services
+    from orchestrator.runs.services import Services
+    from orchestrator.workspace.workspace import Workspace
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Cli:
             ConfigError: the configuration is wrong.
         """
         if flags or self._workspace is None:
-            from orchestrator.adapters.workspace import find_workspace
+            from orchestrator.workspace.workspace import find_workspace
 
             given = {key.replace("__", "."): value for key, value in flags.items() if value is not None}
             self._workspace = find_workspace(self.start, given, self.environ)

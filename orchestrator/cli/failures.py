@@ -7,9 +7,9 @@ import sys
 
 import click
 
+from orchestrator.base.errors import FcctlError, UsageError, nearest
 from orchestrator.cli import interrupts, output
 from orchestrator.cli.context import Cli
-from orchestrator.errors import FcctlError, UsageError, nearest
 
 SIGPIPE_EXIT = 141
 _log = logging.getLogger("orchestrator.cli")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.domain.fleet import searches_of
-from orchestrator.workflows.fleet_plan import plan_at_home
+from orchestrator.runs.job.saved_fleet import searches_of
+from orchestrator.tune.fleet.plan import plan_at_home
 
 if TYPE_CHECKING:
     from orchestrator.cli.context import Cli
-    from orchestrator.domain.records import RunRecord
-    from orchestrator.ports import Store
-    from orchestrator.workflows.fleet_member import Member
+    from orchestrator.results.records import RunRecord
+    from orchestrator.results.store_api import Store
+    from orchestrator.tune.fleet.member import Member
 
 
 def say_never_begun(cli: Cli, store: Store, record: RunRecord, members: Sequence[Member] = ()) -> str:

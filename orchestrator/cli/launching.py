@@ -18,15 +18,15 @@ from orchestrator.cli.context import Cli
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from orchestrator.cli.results_compare import Comparing
-    from orchestrator.domain.records import RunRecord
-    from orchestrator.domain.saved_plan import SavedPlan
-    from orchestrator.domain.target import Target
-    from orchestrator.ports import Services
-    from orchestrator.workflows.link import Link
-    from orchestrator.workflows.prepare import Prepared, Wanted
-    from orchestrator.workflows.run import Finished
-    from orchestrator.workflows.waking import Waking
+    from orchestrator.cli.results.compare import Comparing
+    from orchestrator.machines.connect.reconnect import Link
+    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.machines.targets import Target
+    from orchestrator.results.records import RunRecord
+    from orchestrator.runs.job.prepare import Prepared, Wanted
+    from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.run import Finished
+    from orchestrator.runs.services import Services
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Launching:
 
     @property
     def waking(self) -> Waking:
-        from orchestrator.workflows.waking import Waking
+        from orchestrator.machines.provision.wake_options import Waking
 
         return Waking(self.restart, self.allow_unfenced)
 
@@ -123,7 +123,7 @@ def launch(
         services = app.services(cli, observer, hosts)
         reading = ahead(lambda: services.source.read(workspace.root))
         comparing = compare(services) if compare else None
-        from orchestrator.workflows.prepare import prepare
+        from orchestrator.runs.job.prepare import prepare
 
         config, asked = workspace.config, wanted(on)
         observer.phase("source", "reading")
@@ -182,8 +182,8 @@ def _go(
     *,
     detach: bool,
 ) -> None:
-    from orchestrator.workflows.resume import remind
-    from orchestrator.workflows.run import run
+    from orchestrator.hosts.recover import remind
+    from orchestrator.runs.run import run
 
     remind(services)
     saved, source = prepared.saved, prepared.source
@@ -200,7 +200,7 @@ def see_home(
     comparing: Comparing | None = None,
 ) -> None:
     """Print how the run ended, or that it goes on without this terminal."""
-    from orchestrator.workflows.run import Detached, NeverSubmitted
+    from orchestrator.runs.run import Detached, NeverSubmitted
 
     try:
         finished = goes()
@@ -230,7 +230,7 @@ def report(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | 
     if cli.json:
         cli.emit({**record.model_dump(mode="json"), **(more or {})})
     elif record.exit_code or not cli.quiet:
-        from orchestrator.reports.run_table import print_run_summary
+        from orchestrator.views.tables.run import print_run_summary
 
         print_run_summary(record, folder, cli.console)
     if record.exit_code:
@@ -257,7 +257,7 @@ def _say_submitted(cli: Cli, run_id: str) -> None:
 
 
 def _show_plan(cli: Cli, prepared: Prepared) -> None:
-    from orchestrator.reports.plan_table import plan_json, print_plan
+    from orchestrator.views.tables.plan import plan_json, print_plan
 
     if cli.json:
         cli.emit(plan_json(prepared))

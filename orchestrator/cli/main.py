@@ -45,7 +45,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.pass_context
 def fcctl(ctx: click.Context) -> None:
     """Carry CUDA kernel source to a GPU machine, run gated steps there, bring the results home."""
-    from orchestrator.adapters import logging_setup
+    from orchestrator.base import log_file as logging_setup
 
     cli = ctx.find_object(Cli)
     if cli is not None:
@@ -107,7 +107,7 @@ def _terminated_as_interrupt(cli: Cli) -> Iterator[None]:
 
 def _close(cli: Cli, code: int) -> None:
     if cli.log_file is not None:
-        from orchestrator.adapters import logging_setup
+        from orchestrator.base import log_file as logging_setup
 
         _log.debug("exit %d", code)
         logging_setup.stop()

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator.errors import FcctlError
-from orchestrator.reports.sanitize import clean_text
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.sanitize import clean_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,19 +14,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from orchestrator.emulator import disks, operations, power
-from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
-from orchestrator.emulator.control import Control, guest_power
-from orchestrator.emulator.faults import Faults
-from orchestrator.emulator.guardian import Guardian
-from orchestrator.emulator.guest import end_orphan
-from orchestrator.emulator.refusals import ApiError
-from orchestrator.emulator.resources import path_of
-from orchestrator.emulator.scenario import Scenario
-from orchestrator.emulator.server import Server
-from orchestrator.emulator.service import LostReply, Service
-from orchestrator.emulator.world import Machine, World
-from orchestrator.errors import ConflictError
+from orchestrator.base.errors import ConflictError
+from orchestrator.emulator.api.control import Control, guest_power
+from orchestrator.emulator.api.server import Server
+from orchestrator.emulator.api.service import LostReply, Service
+from orchestrator.emulator.core import operations
+from orchestrator.emulator.core.clock import EmulatedClock, parse_timestamp
+from orchestrator.emulator.core.faults import Faults
+from orchestrator.emulator.core.guardian import Guardian
+from orchestrator.emulator.core.refusals import ApiError
+from orchestrator.emulator.core.resources import path_of
+from orchestrator.emulator.core.scenario import Scenario
+from orchestrator.emulator.core.world import Machine, World
+from orchestrator.emulator.machines import disks, power
+from orchestrator.emulator.machines.guest import end_orphan
 
 #: Whoever looks whether an emulator lives in a folder has its lock for a moment; one that begins just then does not
 #: take that for another emulator, seconds.

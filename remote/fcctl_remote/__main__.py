@@ -40,7 +40,7 @@ class Program:
     """The commands, and how to start this program once more. Imports happen in the command that needs them."""
 
     def __init__(self, root: Optional[str], archive: Optional[str]) -> None:
-        from fcctl_remote.layout import Layout, default_root
+        from fcctl_remote.base.layout import Layout, default_root
 
         self.layout = Layout(root or default_root())
         self.archive = archive
@@ -76,28 +76,28 @@ class Program:
     def agent(self, words: List[str]) -> int:
         if words:
             return _usage("agent takes no arguments")
-        from fcctl_remote.agent import serve
+        from fcctl_remote.agent.agent import serve
 
         return serve(self.layout, self.runner(), self.sha256())
 
     def supervise(self, words: List[str]) -> int:
         if len(words) != 1:
             return _usage("supervise RUN")
-        from fcctl_remote.supervisor import supervise
+        from fcctl_remote.run.supervisor import supervise
 
         return supervise(self.layout, words[0], self.runner())
 
     def telemetry(self, words: List[str]) -> int:
         if len(words) != 1:
             return _usage("telemetry RUN")
-        from fcctl_remote.telemetry import telemetry
+        from fcctl_remote.run.telemetry import telemetry
 
         return telemetry(self.layout, words[0])
 
     def receive(self, words: List[str]) -> int:
         if len(words) != 1:
             return _usage("receive WORKSPACE")
-        from fcctl_remote import receive
+        from fcctl_remote.agent import receive
 
         self.layout.ensure()
         return receive.main(self.layout, words[0])
@@ -105,7 +105,7 @@ class Program:
     def warm(self, words: List[str]) -> int:
         if words:
             return _usage("warm takes no arguments")
-        from fcctl_remote.warm import warm
+        from fcctl_remote.agent.warm import warm
 
         return warm(self.layout)
 
@@ -131,7 +131,7 @@ class Program:
     def venv(self, words: List[str]) -> int:
         if len(words) != 1:
             return _usage("venv FOLDER")
-        from fcctl_remote import venv
+        from fcctl_remote.run import venv
 
         try:
             venv.make(words[0], os.environ)

@@ -84,7 +84,7 @@ class Needs(Message):
 
 @dataclass(eq=False, repr=False)
 class GateSpec(Message):
-    """One success condition, in the language of :mod:`fcctl_remote.gates`."""
+    """One success condition, in the language of :mod:`fcctl_remote.gates.evaluate`."""
 
     expr: str
     when: Optional[str] = None

@@ -15,19 +15,19 @@ def main(argv: Optional[List[str]] = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     verb, rest = (words[0] if words else ""), words[1:]
     if verb == "run":
-        from fcctl_tune.command import main as run
+        from fcctl_tune.engine.command import main as run
 
         return run(rest)
     if verb == "member":
-        from fcctl_tune.member import main as member
+        from fcctl_tune.workers.member import main as member
 
         return member(rest)
     if verb == "replay":
-        from fcctl_tune.replay import main as replay
+        from fcctl_tune.search.replay import main as replay
 
         return replay(rest)
     if verb == "record":
-        from fcctl_tune.landscape import main as record
+        from fcctl_tune.search.landscape import main as record
 
         return record(rest)
     print("usage: python -m fcctl_tune {run,member,replay,record} ...   (each has --help)", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from fcctl_remote.text import one_line
+from fcctl_remote.base.text import one_line
 
 OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.workspace import find_workspace
 from orchestrator.cli.commands import VERBS, load
-from orchestrator.domain.target import SshTarget
+from orchestrator.machines.targets import SshTarget
+from orchestrator.workspace.workspace import find_workspace
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import REPOSITORY
 

@@ -182,7 +182,7 @@ def test_the_machine_with_the_search_is_killed_and_the_other_goes_on(
 
 #: fcctl, a minute being two seconds to it.
 SOON = """
-from orchestrator.workflows import fleet, fleet_ways
+from orchestrator.tune.fleet import fleet, tunnels as fleet_ways
 fleet.LEADER_AWAY_S, fleet_ways.REMEMBER_S = 2.0, 0.3
 from orchestrator.cli.entry import entry
 entry()

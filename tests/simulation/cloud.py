@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from orchestrator.domain.cloud import (
+from orchestrator.machines.cloud import (
     Disk,
     Endpoint,
     Leftover,
@@ -19,8 +19,8 @@ from orchestrator.domain.cloud import (
     Refusal,
     Remedy,
 )
-from orchestrator.domain.target import GcpTarget, SandboxTarget
-from orchestrator.ports import Login
+from orchestrator.machines.cloud_api import Login
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from tests.simulation.world import Actor, Violation, World
 
 BOOT_S = 25.0
@@ -211,7 +211,7 @@ class _Gone(Exception):
 
 
 class CloudPort:
-    """:class:`orchestrator.ports.Cloud` for one controller."""
+    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
         self._truth = truth
@@ -391,7 +391,7 @@ class CloudPort:
 
 
 class CloudsPort:
-    """:class:`orchestrator.ports.Clouds`."""
+    """:class:`orchestrator.machines.cloud_api.Clouds`."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor, identity: Login) -> None:
         self._truth, self._actor, self._identity = truth, actor, identity
@@ -411,7 +411,7 @@ class CloudsPort:
 
 
 class Book:
-    """:class:`orchestrator.ports.MachineBook`: a file of this computer's, so a killed process leaves it whole."""
+    """:class:`orchestrator.machines.cloud_api.MachineBook`: a file of this computer's, so a killed process leaves it whole."""
 
     def __init__(
         self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint], locks: dict[tuple[str, str], Actor]

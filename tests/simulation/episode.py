@@ -14,29 +14,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.gcp.watched import WatchedClouds
-from orchestrator.adapters.sightings import SightingFile
-from orchestrator.adapters.tune_bundle import TuneBundles
-from orchestrator.domain.budget import Budget
-from orchestrator.domain.cloud import Endpoint
-from orchestrator.domain.job import Job, Step
-from orchestrator.domain.ledger import Sighting
-from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.domain.target import GcpTarget
-from orchestrator.errors import FcctlError, LinkLost
-from orchestrator.ports import Login, Services
-from orchestrator.workflows import session as sessions
-from orchestrator.workflows.audit import audit
-from orchestrator.workflows.cancel import cancel
-from orchestrator.workflows.go_on import go_on
-from orchestrator.workflows.ledger import lines as ledger_lines
-from orchestrator.workflows.prepare import Prepared, Wanted, prepare
-from orchestrator.workflows.resume import attach, new_link, saved_plan, settle
-from orchestrator.workflows.run import Detached, run
-from orchestrator.workflows.session_found import underway
-from orchestrator.workflows.session_plan import plan_session
-from orchestrator.workflows.wake import fetch, waking_usd
-from orchestrator.workflows.witness import Witness
+from orchestrator.base.errors import FcctlError, LinkLost
+from orchestrator.hosts.audit import audit
+from orchestrator.hosts.recover import settle
+from orchestrator.leases.find import underway
+from orchestrator.machines.cloud import Endpoint
+from orchestrator.machines.cloud_api import Login
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.caps import Budget
+from orchestrator.money.ledger import Sighting
+from orchestrator.money.record_power import Witness
+from orchestrator.money.usage_file import SightingFile
+from orchestrator.money.watched_cloud import WatchedClouds
+from orchestrator.runs.cancel import cancel
+from orchestrator.runs.cost.spending import lines as ledger_lines
+from orchestrator.runs.job.job import Job, Step
+from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.reopen import attach, new_link, saved_plan
+from orchestrator.runs.resume_run import go_on
+from orchestrator.runs.run import Detached, run
+from orchestrator.runs.services import Services
+from orchestrator.runs.wake import fetch, waking_usd
+from orchestrator.sessions import session as sessions
+from orchestrator.sessions.plan import plan_session
+from orchestrator.tune.bundle import TuneBundles
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.company import Company
 from tests.simulation.host import Guest, Hosts

@@ -19,28 +19,33 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from unittest import mock
 
-from orchestrator.adapters.gcp.watched import WatchedClouds
-from orchestrator.adapters.sightings import SightingFile
-from orchestrator.domain.budget import Budget
-from orchestrator.domain.cloud import Machine as View
-from orchestrator.domain.lifecycle import Stage, fold
-from orchestrator.domain.saved_plan import SavedPlan
-from orchestrator.domain.target import GcpTarget, SshTarget, Target
-from orchestrator.domain.tune_file import Sheet, parse
-from orchestrator.domain.tune_job import Asked, job_of
-from orchestrator.errors import FcctlError
-from orchestrator.ports import Bundle, Login, Observer, Services
-from orchestrator.workflows import fleet as conducting
-from orchestrator.workflows import fleet_former, fleet_member, fleet_ways
-from orchestrator.workflows.cancel import cancel, with_members
-from orchestrator.workflows.fleet import Conductor
-from orchestrator.workflows.fleet_plan import Place, plan
-from orchestrator.workflows.fleet_resume import go_on_with, plans_of
-from orchestrator.workflows.prepare import Wanted
-from orchestrator.workflows.resume import settle
-from orchestrator.workflows.run import Detached, Finished, run
-from orchestrator.workflows.waking import Waking
-from orchestrator.workflows.witness import Witness
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.observer import Observer
+from orchestrator.hosts.recover import settle
+from orchestrator.machines.cloud import Machine as View
+from orchestrator.machines.cloud_api import Login
+from orchestrator.machines.host_api import Bundle
+from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.money.caps import Budget
+from orchestrator.money.record_power import Witness
+from orchestrator.money.usage_file import SightingFile
+from orchestrator.money.watched_cloud import WatchedClouds
+from orchestrator.runs.cancel import cancel, with_members
+from orchestrator.runs.job.prepare import Wanted
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Stage, fold
+from orchestrator.runs.run import Detached, Finished, run
+from orchestrator.runs.services import Services
+from orchestrator.tune.fleet import fleet as conducting
+from orchestrator.tune.fleet import member as fleet_member
+from orchestrator.tune.fleet import previous_leader as fleet_former
+from orchestrator.tune.fleet import tunnels as fleet_ways
+from orchestrator.tune.fleet.fleet import Conductor
+from orchestrator.tune.fleet.plan import Place, plan
+from orchestrator.tune.fleet.resume import go_on_with, plans_of
+from orchestrator.tune.job import Asked, job_of
+from orchestrator.tune.search_file import Sheet, parse
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.episode import RATE, ZONES, _memory
 from tests.simulation.fleet_host import Hosts, Machine, Part

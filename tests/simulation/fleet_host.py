@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.domain.fleet import JOIN_FILE, JOURNAL, MEMBER, SCHEDULER_FILE, SEED_FILE
-from orchestrator.domain.target import GcpTarget, Target
-from orchestrator.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
-from orchestrator.ports import Passage, Stream
+from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.machines.tunnel_api import Passage, Stream
+from orchestrator.tune.fleet.rules import JOIN_FILE, JOURNAL, MEMBER, SCHEDULER_FILE, SEED_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.host import Guest, Run, Session
 from tests.simulation.world import Actor, World
@@ -204,7 +204,7 @@ class Machine(Guest):
 
 
 class Hosts:
-    """:class:`orchestrator.ports.HostConnector` and :class:`orchestrator.ports.Tunnels` for one fcctl."""
+    """:class:`orchestrator.machines.host_api.HostConnector` and :class:`orchestrator.machines.tunnel_api.Tunnels` for one fcctl."""
 
     def __init__(self, actor: Actor, fleet: Any, book: Any) -> None:
         self._actor, self._fleet, self._book = actor, fleet, book
@@ -234,7 +234,7 @@ class Hosts:
 
 
 class FleetSession(Session):
-    """:class:`orchestrator.ports.HostSession`, of a machine that queues runs and has searches."""
+    """:class:`orchestrator.machines.host_api.HostSession`, of a machine that queues runs and has searches."""
 
     _guest: Machine
 
@@ -282,7 +282,7 @@ class Pipe:
 
 
 class Way:
-    """:class:`orchestrator.ports.Passage`."""
+    """:class:`orchestrator.machines.tunnel_api.Passage`."""
 
     def __init__(self, actor: Actor, machine: Machine) -> None:
         self._actor, self._machine, self._boot = actor, machine, machine.instance.boots

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.domain.target import Target
-from orchestrator.errors import HostFault, HostUnreachable, LinkLost
-from orchestrator.ports import Transfer
+from orchestrator.base.errors import HostFault, HostUnreachable, LinkLost
+from orchestrator.machines.host_api import Transfer
+from orchestrator.machines.targets import Target
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.world import Actor, Violation, World
 
@@ -183,7 +183,7 @@ class Guest:
 
 
 class Hosts:
-    """:class:`orchestrator.ports.HostConnector` for one controller."""
+    """:class:`orchestrator.machines.host_api.HostConnector` for one controller."""
 
     def __init__(self, actor: Actor, cloud: SimulatedCloud, guests: dict[str, Guest], book: Any) -> None:
         self._actor, self._cloud, self._guests, self._book = actor, cloud, guests, book
@@ -205,7 +205,7 @@ class Hosts:
 
 
 class Session:
-    """:class:`orchestrator.ports.HostSession`."""
+    """:class:`orchestrator.machines.host_api.HostSession`."""
 
     def __init__(self, actor: Actor, guest: Guest, boot: int) -> None:
         self._actor, self._guest, self._world, self._boot = actor, guest, guest.world, boot

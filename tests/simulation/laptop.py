@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.adapters.store import FileStore
-from orchestrator.adapters.store.sessions import FileHeldSession, SessionFiles
-from orchestrator.ports import ActiveRun, Source
-from orchestrator.workflows import debts, machines
-from orchestrator.workflows import link as links
+from orchestrator.leases.session_files import FileHeldSession, SessionFiles
+from orchestrator.machines.connect import reconnect as links
+from orchestrator.machines.provision import find as machines
+from orchestrator.results.store import FileStore
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs.machine import pending_releases as debts
+from orchestrator.runs.source.api import Source
 from tests.simulation.world import Actor, Killed, World
 
 

@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain import acquire as decision
-from orchestrator.domain import machine_cost, reconcile, saved_plan
-from orchestrator.workflows import guard, hold, hold_release, moves, prepare, session, witness
-from orchestrator.workflows.collect import Collection
-from orchestrator.workflows.machines import Changes
-from orchestrator.workflows.release import Released
+from orchestrator.machines.provision import decide as decision
+from orchestrator.machines.provision.find import Changes
+from orchestrator.machines.provision.release import Released
+from orchestrator.money import reconcile
+from orchestrator.money import record_power as witness
+from orchestrator.runs import actions as moves
+from orchestrator.runs.collect import Collection
+from orchestrator.runs.cost import budget_guard as guard
+from orchestrator.runs.cost import machine_cost
+from orchestrator.runs.job import prepare, saved_plan
+from orchestrator.runs.machine import hold
+from orchestrator.runs.machine import release as hold_release
+from orchestrator.sessions import session
 from tests.simulation import cloud, episode
 
 

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.workflows import fleet, fleet_former, fleet_member, fleet_ways, hold_release
+from orchestrator.runs.machine import release as hold_release
+from orchestrator.tune.fleet import fleet
+from orchestrator.tune.fleet import member as fleet_member
+from orchestrator.tune.fleet import previous_leader as fleet_former
+from orchestrator.tune.fleet import tunnels as fleet_ways
 from tests.simulation.fleet import draw, play
 
 #: The end of a run's id.

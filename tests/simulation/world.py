@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from orchestrator.errors import CloudError, HostUnreachable, LinkLost
+from orchestrator.base.errors import CloudError, HostUnreachable, LinkLost
 
 T = TypeVar("T")
 

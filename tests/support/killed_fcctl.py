@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Any
 
-from orchestrator.adapters.store.journal import FileJournal
+from orchestrator.base.journal import FileJournal
 
 
 def arm(when: str, line: int) -> None:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fcctl_tune.records import TrialRecord
-from fcctl_tune.spec import Spec
-from fcctl_tune.storage import Journal
-from fcctl_tune.study import Study
+from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.search.storage import Journal
+from fcctl_tune.search.study import Study
 
 SPEC = Spec.from_dict(
     {

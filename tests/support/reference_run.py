@@ -6,9 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
-from orchestrator.domain.records import RunRecord
-from orchestrator.workflows.documents import load
-from orchestrator.workflows.results import Shown
+from orchestrator.results.documents import load
+from orchestrator.results.look import Shown
+from orchestrator.results.records import RunRecord
 
 H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t110151z-evidence-gpu-host-6eef63"
 

@@ -6,14 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain.records import (
-    DocumentRecord,
-    GateRecord,
-    OmittedRecord,
-    RunRecord,
-    SourceRecord,
-    StepRecord,
-)
+from orchestrator.results.records import DocumentRecord, GateRecord, OmittedRecord, RunRecord, SourceRecord, StepRecord
 
 RUN_ID = "20261121t081530z-phase0-local-3fa9c1"
 SHAPES = {"mission": (1, 8, 512, 64), "s64": (1, 8, 64, 64), "s128": (1, 8, 128, 64), "batch2": (2, 8, 512, 64)}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain.target import SshTarget
+from orchestrator.machines.targets import SshTarget
 from tests.support.link import LinkProxy
 from tests.support.living import started_with
 

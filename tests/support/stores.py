@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.store import FileStore
-from orchestrator.adapters.store.active import FileActiveRun
-from orchestrator.domain import run_id as run_ids
-from orchestrator.domain.records import RunRecord, SourceRecord, iso
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.clock import iso
+from orchestrator.results.records import RunRecord, SourceRecord
+from orchestrator.results.store import FileStore
+from orchestrator.results.store.active import FileActiveRun
 
 NOVEMBER = 1795250000.0
 

@@ -18,7 +18,7 @@ from unittest import mock
 
 from orchestrator.cli.main import main
 from orchestrator.emulator import Emulator
-from orchestrator.emulator.world import Machine
+from orchestrator.emulator.core.world import Machine
 from tests.support.workspace import Workspace
 
 PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"

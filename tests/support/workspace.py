@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.domain import run_id
+from orchestrator.base import run_id
 from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 

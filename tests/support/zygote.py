@@ -101,11 +101,11 @@ def _serve() -> None:
     import paramiko  # noqa: F401
     import pydantic  # noqa: F401
 
-    import orchestrator.adapters.gcp.cloud
-    import orchestrator.cli.hosts
-    import orchestrator.cli.run
-    import orchestrator.workflows.audit
-    import orchestrator.workflows.hold  # noqa: F401
+    import orchestrator.cli.verbs.hosts
+    import orchestrator.cli.verbs.run
+    import orchestrator.hosts.audit
+    import orchestrator.providers.gcp.cloud
+    import orchestrator.runs.machine.hold  # noqa: F401
 
     running: dict[int, int] = {}
     rest = b""

@@ -16,25 +16,25 @@ HOST_PROGRAM = ROOT / "remote" / "fcctl_remote"
 #: What each room may import of ours, by prefix. Every room may also import itself.
 ALLOWED = {
     "errors": (),
-    "domain": ("fcctl_remote", "fcctl_tune", "orchestrator.errors"),
-    "ports": ("fcctl_remote", "orchestrator.domain", "orchestrator.errors"),
-    "adapters": ("fcctl_remote", "fcctl_tune", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports"),
-    "workflows": ("fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports"),
+    "domain": ("fcctl_remote", "fcctl_tune", "orchestrator.base.errors"),
+    "ports": ("fcctl_remote", "orchestrator.domain", "orchestrator.base.errors"),
+    "adapters": ("fcctl_remote", "fcctl_tune", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services"),
+    "workflows": ("fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services"),
     "reports": (
-        "fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports", "orchestrator.workflows",
+        "fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services", "orchestrator.workflows",
     ),
     "cli": (
-        "fcctl_remote", "orchestrator.app", "orchestrator.domain", "orchestrator.emulator", "orchestrator.errors",
-        "orchestrator.ports", "orchestrator.reports", "orchestrator.workflows",
+        "fcctl_remote", "orchestrator.app", "orchestrator.domain", "orchestrator.emulator", "orchestrator.base.errors",
+        "orchestrator.runs.services", "orchestrator.reports", "orchestrator.workflows",
     ),
     "app": ("fcctl_remote", "orchestrator"),
     # It shows what reports show; whatever spends or takes memory, it has a child process do.
     "web": (
-        "fcctl_remote", "orchestrator.domain", "orchestrator.errors", "orchestrator.ports", "orchestrator.reports",
+        "fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services", "orchestrator.reports",
         "orchestrator.workflows",
     ),
     # A cloud of its own: nothing that drives clouds may reach into it, nor it into them.
-    "emulator": ("orchestrator.errors",),
+    "emulator": ("orchestrator.base.errors",),
 }  # fmt: skip
 TOPS = ("orchestrator", "fcctl_remote", "fcctl_tune")
 #: What of a search anyone may read, its libraries installed or not.
@@ -46,7 +46,7 @@ LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "y
 #: Modules that are only imported where their libraries are known to be.
 NEED_THEM_AT_ONCE = ("storage.py",)
 #: Needed before there is a workspace, and so before app.py can wire anything.
-BEFORE_THE_WORKSPACE = ("orchestrator.adapters.workspace", "orchestrator.adapters.logging_setup")
+BEFORE_THE_WORKSPACE = ("orchestrator.workspace.workspace", "orchestrator.base.log_file")
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
 FRAME = ("commands", "context", "entry", "failures", "main", "options", "output")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Mapping, Optional
 
-from fcctl_remote.hostfacts import boot_id
+from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.probe import checks, cuda, gpu, host, pythons, torch_facts
 from fcctl_remote.probe.environment import apply_facts, find_facts
 from fcctl_remote.probe.programs import which

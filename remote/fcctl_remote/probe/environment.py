@@ -13,7 +13,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from fcctl_remote.hostfacts import boot_id
+from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.probe import cuda, gpu, pythons
 
 FACTS_VERSION = 1

@@ -6,7 +6,7 @@ import re
 import shutil
 from typing import Any, Dict, Mapping, Optional
 
-from fcctl_remote import hostfacts
+from fcctl_remote.base import hostfacts
 from fcctl_remote.probe.programs import run, which
 
 TOOLS = ("bash", "tmux", "rsync", "git", "nvidia-smi", "compute-sanitizer", "cuobjdump")

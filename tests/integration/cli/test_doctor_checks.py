@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.adapters.hosts.ssh_config import host_key
-from orchestrator.domain.target import LocalTarget, SshTarget, Target
-from orchestrator.errors import HostUnreachable
-from orchestrator.workflows import doctor
+from orchestrator.base import findings as findings_module
+from orchestrator.base.errors import HostUnreachable
+from orchestrator.machines.connect.ssh.config import host_key
+from orchestrator.machines.targets import LocalTarget, SshTarget, Target
+from orchestrator.workspace import doctor
 from tests.support.command import Fcctl
 
 
@@ -29,7 +30,7 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def found(findings: object) -> dict[str, doctor.Finding]:
+def found(findings: object) -> dict[str, findings_module.Finding]:
     return {finding.id: finding for finding in findings}  # type: ignore[attr-defined]
 
 
@@ -45,9 +46,9 @@ def test_missing_programs_each_have_a_fix(programs: Path) -> None:
 
 
 def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
-    assert doctor.install_command("tmux") == "install tmux"
+    assert findings_module.install_command("tmux") == "install tmux"
     program(programs, "brew", "true")
-    assert doctor.install_command("ssh") == "brew install openssh"
+    assert findings_module.install_command("ssh") == "brew install openssh"
 
 
 @pytest.mark.parametrize(

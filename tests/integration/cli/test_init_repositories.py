@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import readers
-from orchestrator.adapters.workspace import find_workspace
-from orchestrator.domain.job import Job
-from orchestrator.errors import ConflictError, NotFoundError
-from orchestrator.workflows.init import init
+from orchestrator.base.errors import ConflictError, NotFoundError
+from orchestrator.runs.job.job import Job
+from orchestrator.workspace.init import init
+from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
 
 CUDA = "__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"

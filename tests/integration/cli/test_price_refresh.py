@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.adapters import price_file
-from orchestrator.adapters.gcp import price_catalogue
-from orchestrator.adapters.workspace import find_workspace
-from orchestrator.domain.budget import usd_per_hour
-from orchestrator.domain.list_prices import LIST_PRICES
-from orchestrator.errors import AuthError, CloudError, ConfigError
+from orchestrator.base.errors import AuthError, CloudError, ConfigError
+from orchestrator.money import price_file
+from orchestrator.money.caps import usd_per_hour
+from orchestrator.providers.gcp import catalogue_client as price_catalogue
+from orchestrator.providers.gcp.list_prices import LIST_PRICES
+from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
 from tests.unit.domain.test_price_catalogue import ROWS
 

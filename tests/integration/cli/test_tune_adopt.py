@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashcore import tilings
-from orchestrator.domain.records import DocumentRecord, StepRecord
+from orchestrator.results.records import DocumentRecord, StepRecord
 from tests.support import sample_run
 from tests.support.workspace import REPOSITORY, Workspace
 

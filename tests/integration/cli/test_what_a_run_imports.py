@@ -18,7 +18,7 @@ from tests.support.workspace import Workspace
 PROBE = """
 import json, os, sys
 from orchestrator.cli.entry import entry
-from orchestrator.workflows.link import Link
+from orchestrator.machines.connect.reconnect import Link
 
 def to_stderr(when):
     print(when, json.dumps(sorted(sys.modules)), file=sys.stderr)

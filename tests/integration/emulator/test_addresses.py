@@ -12,9 +12,9 @@ pytest.importorskip("google.cloud.compute_v1")
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
 
-from orchestrator.adapters.gcp.cloud import GcpCloud
 from orchestrator.app import SystemClock
 from orchestrator.emulator import Emulator
+from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.emulator.conftest import PROJECT, ZONE, Gce
 
 

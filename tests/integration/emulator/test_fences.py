@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario
-from orchestrator.emulator.clock import parse_timestamp
-from orchestrator.emulator.power_command import Unknown, request_of
+from orchestrator.emulator.core.clock import parse_timestamp
+from orchestrator.emulator.machines.power_command import Unknown, request_of
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, guest, processes
+from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario
+from orchestrator.emulator.core import processes
+from orchestrator.emulator.machines import guest
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator, operations
+from orchestrator.emulator import Emulator
+from orchestrator.emulator.core import operations
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import Emulator, Latency, Scenario
-from orchestrator.emulator.filters import compiled
-from orchestrator.emulator.refusals import ApiError
+from orchestrator.emulator.core.filters import compiled
+from orchestrator.emulator.core.refusals import ApiError
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario, processes
-from orchestrator.errors import ConflictError
+from orchestrator.base.errors import ConflictError
+from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario
+from orchestrator.emulator.core import processes
 from tests.support.command import run_fcctl, source_environment
 from tests.support.waiting import wait_for
 

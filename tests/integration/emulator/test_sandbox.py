@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import sandbox as module
-from orchestrator.adapters.sandbox import Sandbox
-from orchestrator.domain.sandbox import INSTANCE, PROJECT, ZONES
-from orchestrator.domain.target import SandboxTarget
-from orchestrator.emulator import processes
-from orchestrator.emulator.guest import login_name
-from orchestrator.errors import CloudError, ConfigError
+from orchestrator.base.errors import CloudError, ConfigError
+from orchestrator.emulator.core import processes
+from orchestrator.emulator.machines.guest import login_name
+from orchestrator.machines import sandbox as module
+from orchestrator.machines.sandbox import Sandbox
+from orchestrator.machines.sandbox_target import INSTANCE, PROJECT, ZONES
+from orchestrator.machines.targets import SandboxTarget
 from tests.integration.emulator.conftest import Gce
 from tests.support.command import run_fcctl, source_environment
 from tests.support.waiting import wait_for
@@ -133,7 +133,7 @@ def test_only_its_user_can_read_where_it_is(sandbox: Sandbox) -> None:
 
 
 def test_it_outlives_the_command_and_the_next_finds_it(sandbox: Sandbox) -> None:
-    code = "from orchestrator.adapters.sandbox import Sandbox; print(Sandbox().url())"
+    code = "from orchestrator.machines.sandbox import Sandbox; print(Sandbox().url())"
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=source_environment(), stdout=subprocess.PIPE, text=True)
         for _ in range(3)
@@ -171,7 +171,7 @@ def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox,
 
 
 def test_one_that_a_killed_command_began_to_start_is_used(sandbox: Sandbox) -> None:
-    code = "from orchestrator.adapters.sandbox import Sandbox; Sandbox().url()"
+    code = "from orchestrator.machines.sandbox import Sandbox; Sandbox().url()"
     command = subprocess.Popen([sys.executable, "-c", code], env=source_environment(), start_new_session=True)
     wait_for(lambda: (sandbox.folder / "lock").exists() and sandbox._locked())
     command.kill()
@@ -283,7 +283,7 @@ def test_a_plain_user_has_one_of_his_own() -> None:
     plain = next(
         entry for entry in pwd.getpwall() if entry.pw_uid and not entry.pw_shell.endswith(("nologin", "false"))
     )
-    code = "from orchestrator.adapters import sandbox\ns = sandbox.Sandbox()\ns.url()\n"
+    code = "from orchestrator.machines import sandbox\ns = sandbox.Sandbox()\ns.url()\n"
     code += "print(s.running(), s.folder)\ns.stop()"
     # The Python of these tests may lie where only root can look: that much is left to the plain user, and no more.
     became = ["setpriv", f"--reuid={plain.pw_uid}", f"--regid={plain.pw_gid}", "--clear-groups"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.emulator import REALISTIC, Emulator, FaultSyntax, load
-from orchestrator.emulator.faults import parse
-from orchestrator.errors import ConfigError
+from orchestrator.emulator.core.faults import parse
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator, clock
+from orchestrator.emulator import Emulator
+from orchestrator.emulator.core import clock
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.emulator import Emulator
-from orchestrator.emulator.filters import compiled
-from orchestrator.emulator.refusals import ApiError
+from orchestrator.emulator.core.filters import compiled
+from orchestrator.emulator.core.refusals import ApiError
 
 HERE = "projects/proj/zones/us-central1-a"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.gcp.cloud import GcpCloud
-from orchestrator.adapters.gcp.clouds import GcpClouds
-from orchestrator.domain.cloud import Machine, MachineSpec, Operation
-from orchestrator.domain.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys
-from orchestrator.domain.target import GcpTarget
 from orchestrator.emulator import Emulator, Latency, Scenario
-from orchestrator.ports import Login
+from orchestrator.machines.cloud import Machine, MachineSpec, Operation
+from orchestrator.machines.cloud_api import Login
+from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.providers.gcp.cloud import GcpCloud
+from orchestrator.providers.gcp.clouds import GcpClouds
 
 PROJECT, ZONE = "proj-one", "us-central1-a"
 
 
 class EmulatedTime:
-    """The :class:`~orchestrator.ports.Clock` of an emulator: sleeping moves its time instead of taking any."""
+    """The :class:`~orchestrator.base.clock_api.Clock` of an emulator: sleeping moves its time instead of taking any."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator

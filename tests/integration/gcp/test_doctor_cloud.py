@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.gcp.clouds import GcpClouds
-from orchestrator.adapters.machine_book import FileMachineBook
 from orchestrator.app import SystemClock
-from orchestrator.domain import gpu_quota
-from orchestrator.domain.target import GcpTarget, SandboxTarget
-from orchestrator.workflows.doctor import Finding
-from orchestrator.workflows.doctor_cloud import CloudCheckup, check_sandbox
+from orchestrator.base.findings import Finding
+from orchestrator.machines.cache import FileMachineBook
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.providers.gcp import quota as gpu_quota
+from orchestrator.providers.gcp.clouds import GcpClouds
+from orchestrator.providers.gcp.doctor import CloudCheckup, check_sandbox
 from tests.integration.gcp.conftest import ZONE, World, rid
 from tests.support.sshd import generate_key
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.cloud import Machine, Operation, Power, Remedy
-from orchestrator.errors import CloudError
+from orchestrator.base.errors import CloudError
+from orchestrator.machines.cloud import Machine, Operation, Power, Remedy
 from tests.integration.gcp.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.hosts import Connector
-from orchestrator.adapters.machine_book import FileMachineBook
 from orchestrator.app import ssh_command, terminal_command
-from orchestrator.domain.cloud import Endpoint
-from orchestrator.domain.target import LocalTarget
-from orchestrator.errors import ConfigError, HostUnreachable, NotFoundError
+from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
+from orchestrator.machines.cache import FileMachineBook
+from orchestrator.machines.cloud import Endpoint
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.targets import LocalTarget
 from tests.integration.gcp.conftest import World, rid
 from tests.support.sshd import generate_key
 
@@ -66,7 +66,7 @@ def test_a_warm_start_does_not_wait_for_google_s_library(here: World) -> None:
     text = (
         "import sys\n"
         "from orchestrator.app import clouds, connector, services\n"
-        "from orchestrator.domain.target import GcpTarget\n"
+        "from orchestrator.machines.targets import GcpTarget\n"
         f"target = GcpTarget.model_validate_json({here.target.model_dump_json()!r})\n"
         "known = clouds()\n"
         "connector(known).connect(target).close()\n"
@@ -151,7 +151,7 @@ def tunnel(here: World, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     way = replace(here.get(), metadata={}, external_ip=None)
     iap = here.target.model_copy(update={"iap": True, "api_endpoint": None})
-    from orchestrator.domain.endpoint import endpoint as built
+    from orchestrator.machines.provision.endpoint import endpoint as built
 
     FileMachineBook().remember(
         built(way, endpoint.host_keys, user=endpoint.user, identity_file=endpoint.identity_file, target=iap, now=0)

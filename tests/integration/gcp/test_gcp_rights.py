@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.gcp.cloud import GcpCloud
 from orchestrator.app import SystemClock
-from orchestrator.errors import AuthError, CloudError, FcctlError
+from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.gcp.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]

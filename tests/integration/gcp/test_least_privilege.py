@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.domain.endpoint import HOST_KEYS_PATH
-from orchestrator.emulator.routes import ROUTES
+from orchestrator.emulator.api.routes import ROUTES
+from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
 from tests.integration.gcp.conftest import PROJECT, World, rid
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "gcp.md"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.gcp import os_login
-from orchestrator.adapters.gcp.clouds import GcpClouds
 from orchestrator.app import SystemClock
-from orchestrator.domain.endpoint import iap_command
-from orchestrator.domain.target import GcpTarget
-from orchestrator.errors import AuthError, ConfigError
+from orchestrator.base.errors import AuthError, ConfigError
+from orchestrator.machines.provision.endpoint import iap_command
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.providers.gcp import os_login
+from orchestrator.providers.gcp.clouds import GcpClouds
 from tests.integration.gcp.conftest import World
 from tests.integration.gcp.test_doctor_cloud import findings
 from tests.integration.gcp.test_gcp_rights import says

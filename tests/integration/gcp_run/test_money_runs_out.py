@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import Emulator, processes
-from orchestrator.emulator.clock import parse_timestamp
-from orchestrator.emulator.guest import Guest
-from orchestrator.workflows.guard import Guard
+from orchestrator.emulator import Emulator
+from orchestrator.emulator.core import processes
+from orchestrator.emulator.core.clock import parse_timestamp
+from orchestrator.emulator.machines.guest import Guest
+from orchestrator.runs.cost.budget_guard import Guard
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fcctl_remote import tree, wire
-from orchestrator.adapters.runner_archive import build_runner
+from fcctl_remote import wire
+from fcctl_remote.base import tree
+from orchestrator.machines.connect.host_program import build_runner
 
 
 @functools.cache

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote import tree, watch, wire
+from fcctl_remote import wire
+from fcctl_remote.agent import watch
+from fcctl_remote.base import tree
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, host_python, new_run_id, step
 from tests.support.waiting import wait_for
 

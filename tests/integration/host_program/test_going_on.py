@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fcctl_remote import idle, wire
-from fcctl_remote.layout import Layout
-from fcctl_remote.lease import LeaseKeeper
+from fcctl_remote import wire
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.run import idle
+from fcctl_remote.run.shutdown_timer import LeaseKeeper
 from tests.integration.host_program.agent_client import Agent, CallFailed, new_run_id, plan_of, step
 
 

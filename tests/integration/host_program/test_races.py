@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote import tmux, wire
-from fcctl_remote.refusal import Refusal
+from fcctl_remote import wire
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.run import tmux
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.adapters.hosts import Connector
-from orchestrator.adapters.hosts.agent import AgentSession
-from orchestrator.domain.target import LocalTarget, Target
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.agent import AgentSession
+from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.sshd import LoopbackSshd
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.bundles import CONTENTS
-from orchestrator.adapters.hosts import Connector
+from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.app import SystemClock
-from orchestrator.errors import HostFault, NotFoundError
-from orchestrator.ports import Bundle
-from orchestrator.reports.live import Silent
-from orchestrator.workflows import sync
-from orchestrator.workflows.link import Link
+from orchestrator.base.errors import HostFault, NotFoundError
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.host_api import Bundle
+from orchestrator.runs import sync
+from orchestrator.views.live.run import Silent
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.adapters.hosts import Connector
-from orchestrator.domain.target import LocalTarget
-from orchestrator.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.ports import HostSession
+from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.host_api import HostSession
+from orchestrator.machines.targets import LocalTarget
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.sshd import LoopbackSshd
 
@@ -196,7 +196,7 @@ def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
 
 
 def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.adapters.hosts.agent.WATCH_MARGIN_S", 1.0)
+    monkeypatch.setattr("orchestrator.machines.connect.agent.WATCH_MARGIN_S", 1.0)
     session = connect("hello()\nwhile True:\n    time.sleep(0.2); send({'tick': 1.0})\n")
     with pytest.raises(HostFault, match="nonsense") as caught:
         session.watch(wire.WatchRequest(RUN, wait_s=0.1))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.adapters.git_source import GitSource
-from orchestrator.adapters.hosts import inline
-from orchestrator.adapters.hosts.agent import AgentSession
-from orchestrator.errors import HostFault
+from orchestrator.base.errors import HostFault
+from orchestrator.machines.connect.agent import AgentSession
+from orchestrator.machines.connect.transfer import small_files as inline
+from orchestrator.runs.source.git import GitSource
 
 pytestmark = pytest.mark.usefixtures("private_home")
 

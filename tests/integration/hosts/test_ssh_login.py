@@ -14,11 +14,11 @@ from typing import Any
 import paramiko
 import pytest
 
-from orchestrator.adapters.hosts import Connector
-from orchestrator.adapters.hosts.ssh_auth import KeyLogin, _load
-from orchestrator.adapters.hosts.ssh_config import Destination, resolve
-from orchestrator.domain.target import SshTarget
-from orchestrator.errors import HostFault, HostUnreachable, HostUnusable
+from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.ssh.auth import KeyLogin, _load
+from orchestrator.machines.connect.ssh.config import Destination, resolve
+from orchestrator.machines.targets import SshTarget
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, generate_key, port_of_nobody

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.hosts import Connector, relay
-from orchestrator.adapters.hosts.tunnels import SshTunnels
-from orchestrator.domain.target import LocalTarget, Target
-from orchestrator.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.ports import Passage, Stream
+from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.machines.connect import Connector, relay
+from orchestrator.machines.connect.tunnels import SshTunnels
+from orchestrator.machines.targets import LocalTarget, Target
+from orchestrator.machines.tunnel_api import Passage, Stream
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for

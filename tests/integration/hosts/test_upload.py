@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.tree import tree_digest
-from orchestrator.adapters.git_source import GitSource
-from orchestrator.adapters.hosts import Connector, inline, rsync
-from orchestrator.adapters.hosts.agent import AgentSession
-from orchestrator.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.ports import HostSession, Source, Transfer
+from fcctl_remote.base.tree import tree_digest
+from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.agent import AgentSession
+from orchestrator.machines.connect.transfer import rsync
+from orchestrator.machines.connect.transfer import small_files as inline
+from orchestrator.machines.host_api import HostSession, Transfer
+from orchestrator.runs.source.api import Source
+from orchestrator.runs.source.git import GitSource
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for

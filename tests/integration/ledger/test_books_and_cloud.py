@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import Emulator
-from orchestrator.emulator.clock import parse_timestamp
+from orchestrator.emulator.core.clock import parse_timestamp
 from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,

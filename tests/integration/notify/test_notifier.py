@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.adapters.notifier import Notifier
-from orchestrator.domain import notify
-from orchestrator.domain.notify import Notice, Notify
-from orchestrator.domain.records import CostRecord, RunRecord, SourceRecord, StepRecord
+from orchestrator.results.records import CostRecord, RunRecord, SourceRecord, StepRecord
+from orchestrator.runs import notices as notify
+from orchestrator.runs.notices import Notice, Notify
+from orchestrator.runs.notifier import Notifier
 from tests.support.hook import Hook, listening
 
 

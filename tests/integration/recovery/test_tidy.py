@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.workflows import tidy
+from orchestrator.runs import tidy
 from tests.support.workspace import Workspace
 
 
@@ -35,7 +35,7 @@ def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
         workspace.fcctl("run", name, "--on", "here", "-q")
     assert len(list((workspace.home / ".fcctl/runs").iterdir())) == 3
     # Typed in a process of its own: an int that no disk reaches stands for the limit.
-    script = "import sys; from orchestrator.workflows import tidy; tidy.LOW_BYTES = 1 << 80; from orchestrator.cli.entry import entry; entry()"  # noqa: E501
+    script = "import sys; from orchestrator.runs import tidy; tidy.LOW_BYTES = 1 << 80; from orchestrator.cli.entry import entry; entry()"  # noqa: E501
     done = subprocess.run(
         [sys.executable, "-c", script, "run", "plain", "--on", "here"], cwd=workspace.root, env=workspace.env(),
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.reports.summary import run_files
+from orchestrator.views.report import run_files
 from tests.support.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from orchestrator.adapters import chromium
+from orchestrator.views.report import chromium
 from tests.support import reference_run
 from tests.support.workspace import Workspace
 

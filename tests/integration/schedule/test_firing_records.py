@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
-from orchestrator.adapters.firings import FiringRecords
-from orchestrator.domain.schedule import Firing
+from orchestrator.schedules.due import Firing
+from orchestrator.schedules.firings import FiringRecords
 
 
 def line(due: float, outcome: str = "started") -> Firing:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters import os_scheduler
-from orchestrator.adapters.os_scheduler import Entry
-from orchestrator.errors import FcctlError
+from orchestrator.base.errors import FcctlError
+from orchestrator.schedules import os_scheduler
+from orchestrator.schedules.os_scheduler import Entry
 
 AWKWARD = "work space/100%$HOME 'quoted' \"two\""
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.firings import FiringRecords
-from orchestrator.domain.schedule import Firing
+from orchestrator.schedules.due import Firing
+from orchestrator.schedules.firings import FiringRecords
 from tests.support.waiting import wait_for
 
 #: Where no month begins or ends for an hour at least, so that what was spent a minute ago was spent in this one.

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
+from orchestrator.results.store import FileStore
 from tests.support.measured_runs import measured, simple
 
 Captured = pytest.CaptureFixture[str]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
+from orchestrator.results.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, searched, simple
 
 Captured = pytest.CaptureFixture[str]

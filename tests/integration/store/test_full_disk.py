@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
-from orchestrator.errors import FcctlError
+from orchestrator.base.errors import FcctlError
+from orchestrator.results.store import FileStore
 from tests.support.stores import begin, make_record
 
 

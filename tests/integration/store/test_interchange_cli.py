@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
+from orchestrator.base.clock import iso
 from orchestrator.cli.main import main
-from orchestrator.domain.records import iso
+from orchestrator.results.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
 from tests.support.stores import NOVEMBER, begin
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
-from orchestrator.errors import RunNotFound
+from orchestrator.base.errors import RunNotFound
+from orchestrator.results.store import FileStore
 from tests.support.stores import NOVEMBER, begin, make_id, make_record
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

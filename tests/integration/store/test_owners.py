@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.store import FileStore
-from orchestrator.ports import ActiveRun
+from orchestrator.results.store import FileStore
+from orchestrator.results.store_api import ActiveRun
 from tests.support.stores import begin
 from tests.support.waiting import wait_for
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OWNER = """
 import subprocess, sys, time, os
 from pathlib import Path
-from orchestrator.adapters.store import FileStore
+from orchestrator.results.store import FileStore
 from orchestrator.app import SystemClock
 run = FileStore(Path(sys.argv[1]), SystemClock()).claim(sys.argv[2])
 assert run is not None
@@ -78,8 +78,8 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
 CLAIMER = """
 import sys, time
 from pathlib import Path
-from orchestrator.adapters.store import FileStore
-from orchestrator.errors import RunNotFound
+from orchestrator.results.store import FileStore
+from orchestrator.base.errors import RunNotFound
 from orchestrator.app import SystemClock
 from tests.support.stores import make_record
 store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)

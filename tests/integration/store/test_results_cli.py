@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.store import FileStore
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
+from orchestrator.results.store import FileStore
 from tests.support import sample_run
 from tests.support.stores import begin, completed, make_id
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_tune import landscape, replay
 from fcctl_tune.errors import TuneError
-from fcctl_tune.landscape import Landscape
-from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.space import Space
-from fcctl_tune.spec import Spec
+from fcctl_tune.search import landscape, replay
+from fcctl_tune.search.landscape import Landscape
+from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.space import Space
+from fcctl_tune.search.spec import Spec
 
 LANDSCAPES = sorted((Path(__file__).resolve().parents[3] / "benchmarks" / "landscapes").glob("*.json"))
 ENTRY = {
@@ -79,7 +79,7 @@ def test_a_landscape_answers_as_the_machine_did() -> None:
 
 def test_a_landscape_is_recorded_from_a_study_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
-    from fcctl_tune.study import Study
+    from fcctl_tune.search.study import Study
 
     spec, journal, out = tmp_path / "spec.json", tmp_path / "journal.log", tmp_path / "small.json"
     spec.write_text(json.dumps(ENTRY))

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("optuna")
 
 from fcctl_tune.errors import StudyLocked, StudyMismatch, TuneError
-from fcctl_tune.records import TrialRecord
-from fcctl_tune.spec import Spec
-from fcctl_tune.study import Study
+from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.search.study import Study
 
 ROOT = Path(__file__).resolve().parents[3]
 ENTRY = {
@@ -161,7 +161,7 @@ def test_a_torn_end_is_taken_off_and_a_torn_middle_is_told(tmp_path: Path) -> No
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fcctl_remote import files
+    from fcctl_remote.base import files
 
     path = str(tmp_path / "journal.log")
     with Study(path, SPEC) as study:
@@ -223,7 +223,7 @@ def test_a_journal_that_makes_no_sense_is_told_as_such(
 def test_a_trial_that_somebody_else_put_in_is_none_of_its_own(tmp_path: Path) -> None:
     import optuna
 
-    from fcctl_tune.storage import Journal
+    from fcctl_tune.search.storage import Journal
 
     path = str(tmp_path / "journal.log")
     with Study(path, SPEC) as study:

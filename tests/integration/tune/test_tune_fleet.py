@@ -189,7 +189,7 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     wait_for(lambda: len(fleet.told()) == 4, PATIENCE_S)
 
     # Whoever keeps b's builder is killed, and nobody else: what was being built there ends, another builds it.
-    (keeper,) = fleet.living("b", "fcctl_tune.keeper", "--cpu")
+    (keeper,) = fleet.living("b", "fcctl_tune.workers.supervisor", "--cpu")
     building = fleet.living("b", "until [")
     assert building
     os.kill(keeper, signal.SIGKILL)

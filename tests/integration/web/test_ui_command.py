@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.extras import to_install
+from orchestrator.base.extras import to_install
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 

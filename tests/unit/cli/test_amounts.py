@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
-from orchestrator.domain.budget import Budget, dollars
+from orchestrator.money.caps import Budget, dollars
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1", "0", "1e12", "five"])

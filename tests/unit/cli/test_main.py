@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from orchestrator.base.errors import HostUnreachable, RunCancelled, UsageError
 from orchestrator.cli import commands
 from orchestrator.cli.context import Cli
 from orchestrator.cli.main import main
-from orchestrator.errors import HostUnreachable, RunCancelled, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from orchestrator.base.errors import ConfigError, HostUnreachable
 from orchestrator.cli import output
-from orchestrator.errors import ConfigError, HostUnreachable
 
 
 class Stream(io.StringIO):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fcctl_remote import gates
-from orchestrator.domain import job
+from fcctl_remote.gates import evaluate as gates
+from orchestrator.runs.job import job
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
 NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from fcctl_tune import belief
-from fcctl_tune.belief import Belief, effects, forest
-from fcctl_tune.records import TrialRecord
-from fcctl_tune.space import Space
+from fcctl_tune.search import surrogate as belief
+from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.search.space import Space
+from fcctl_tune.search.surrogate import Belief, effects, forest
 
 SPACE = Space.from_dict({"parameters": {"A": [1, 2, 4, 8], "B": ["row", "col", "tile"], "C": [False, True]}})
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import books
-from fcctl_tune.books import Books
-from fcctl_tune.records import Summary, TrialRecord
-from fcctl_tune.spec import Spec
+from fcctl_tune.engine import progress_files as books
+from fcctl_tune.engine.progress_files import Books
+from fcctl_tune.search.records import Summary, TrialRecord
+from fcctl_tune.search.spec import Spec
 
 SPEC = Spec.from_dict(
     {"tune": "t", "parameters": {"P": list(range(50))}, "serve": "true", "metric": {"unit": "us"}, "cases": ["a"]}

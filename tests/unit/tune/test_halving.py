@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fcctl_tune.halving import Halving
+from fcctl_tune.search.halving import Halving
 
 
 def climbed(values: list[float], halving: Halving) -> dict[int, int]:

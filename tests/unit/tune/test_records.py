@@ -7,8 +7,18 @@ import math
 
 import pytest
 
-from fcctl_tune.records import Summary, TrialRecord, best_so_far, compared, eligible, log_csv, objective, ranked, topk
-from fcctl_tune.spec import Spec
+from fcctl_tune.search.records import (
+    Summary,
+    TrialRecord,
+    best_so_far,
+    compared,
+    eligible,
+    log_csv,
+    objective,
+    ranked,
+    topk,
+)
+from fcctl_tune.search.spec import Spec
 
 SPEC = Spec.from_dict(
     {

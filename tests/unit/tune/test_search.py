@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fcctl_tune import search
 from fcctl_tune.errors import TuneError
-from fcctl_tune.records import TrialRecord
-from fcctl_tune.space import Params, Space
+from fcctl_tune.search import optimizer as search
+from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.search.space import Params, Space
 
 SPACE = Space.from_dict(
     {

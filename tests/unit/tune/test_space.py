@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from fcctl_tune.errors import SpecError
-from fcctl_tune.space import COUNTED, Space
+from fcctl_tune.search.space import COUNTED, Space
 
 
 def space(**entry: object) -> Space:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fcctl_tune.errors import SpecError
-from fcctl_tune.spec import Spec, Timeouts, seconds
+from fcctl_tune.search.spec import Spec, Timeouts, seconds
 
 SAXPY: dict[str, Any] = {
     "tune": "saxpy",

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import calls, site
-from fcctl_tune.calls import Calls, decode, encode
-from fcctl_tune.cluster import Host, Undone
 from fcctl_tune.errors import TuneError
-from fcctl_tune.local import DaskCluster
-from fcctl_tune.site import Site
-from fcctl_tune.slot import Timed
-from fcctl_tune.spec import Spec
-from fcctl_tune.tasks import Built, Recipe
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.trial.slot import Timed
+from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.workers import build_place as site
+from fcctl_tune.workers import calls
+from fcctl_tune.workers.build_place import Site
+from fcctl_tune.workers.calls import Calls, decode, encode
+from fcctl_tune.workers.interfaces import Host, Undone
+from fcctl_tune.workers.local import DaskCluster
 
 RECIPE = Recipe.of(Spec.from_dict({"tune": "t", "parameters": {"P": [1]}, "serve": "x", "cases": ["a"]}), "/a", "/a/w")
 

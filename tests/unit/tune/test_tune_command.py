@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import command, member
-from fcctl_tune.cluster import Host
-from fcctl_tune.devices import Device
+from fcctl_tune.engine import command
 from fcctl_tune.errors import TuneError
-from fcctl_tune.records import TrialRecord
+from fcctl_tune.search.records import TrialRecord
+from fcctl_tune.workers import member
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host
 
 
 def test_a_search_goes_on_only_with_the_gpu_that_it_was_begun_on(tmp_path: Path) -> None:

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from fcctl_remote.wire import CollectSpec
-from fcctl_tune import engine as engines
-from fcctl_tune.cluster import Host, Undone
-from fcctl_tune.devices import Device
-from fcctl_tune.engine import Engine, Stopped
+from fcctl_tune.engine import engine as engines
+from fcctl_tune.engine.engine import Engine, Stopped
+from fcctl_tune.engine.hosts import AHEAD, TOGETHER, Flight, Station
+from fcctl_tune.engine.pace import FACTORS, Pace
 from fcctl_tune.errors import TuneError
-from fcctl_tune.halving import Halving
-from fcctl_tune.pace import FACTORS, Pace
-from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.spec import Spec, Stage
-from fcctl_tune.stations import AHEAD, TOGETHER, Flight, Station
-from fcctl_tune.study import Study
-from fcctl_tune.tasks import Built, Candidate, Recipe
+from fcctl_tune.search.halving import Halving
+from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.spec import Spec, Stage
+from fcctl_tune.search.study import Study
+from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.tasks import Built, Candidate, Recipe
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host, Undone
 
 SPEC = Spec.from_dict(
     {

@@ -14,16 +14,16 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcctl_tune import engine as engines
-from fcctl_tune.cluster import Host, Undone
-from fcctl_tune.devices import Device
-from fcctl_tune.engine import MOST_LOSSES, TRIES, Engine, Stopped
+from fcctl_tune.engine import engine as engines
+from fcctl_tune.engine.engine import MOST_LOSSES, TRIES, Engine, Stopped
 from fcctl_tune.errors import TuneError
-from fcctl_tune.halving import Halving
-from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.spec import Spec, Stage
-from fcctl_tune.tasks import Built, Recipe
+from fcctl_tune.search.halving import Halving
+from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.spec import Spec, Stage
+from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host, Undone
 
 TRIALS = 16
 SPEC = Spec.from_dict(
@@ -41,7 +41,7 @@ MOST_KILLED = 2
 
 
 class Study:
-    """As :class:`fcctl_tune.study.Study`, in memory."""
+    """As :class:`fcctl_tune.search.study.Study`, in memory."""
 
     learns = True
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import final as finals
-from fcctl_tune import process
-from fcctl_tune.cluster import Host, Undone
-from fcctl_tune.devices import Device
+from fcctl_tune.engine import final as finals
+from fcctl_tune.engine.final import Final
 from fcctl_tune.errors import TuneError
-from fcctl_tune.final import Final
-from fcctl_tune.slot import FEWEST_TURNS, Slot
-from fcctl_tune.spec import Spec
-from fcctl_tune.tasks import Candidate, Recipe
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.trial import process
+from fcctl_tune.trial.slot import FEWEST_TURNS, Slot
+from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host, Undone
 from tests.support.living import is_running
 
 SPEC = Spec.from_dict(

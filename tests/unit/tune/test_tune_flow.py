@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import effort as efforts
-from fcctl_tune import engine as engines
-from fcctl_tune.cluster import Host
-from fcctl_tune.devices import Device
-from fcctl_tune.engine import Engine
-from fcctl_tune.halving import Halving
-from fcctl_tune.records import Trial, TrialRecord
-from fcctl_tune.slot import Checked, Checking, Timed, Timing
-from fcctl_tune.spec import Spec, Stage
-from fcctl_tune.tasks import Built, Recipe
+from fcctl_tune.engine import engine as engines
+from fcctl_tune.engine.engine import Engine
+from fcctl_tune.search import effort as efforts
+from fcctl_tune.search.halving import Halving
+from fcctl_tune.search.records import Trial, TrialRecord
+from fcctl_tune.search.spec import Spec, Stage
+from fcctl_tune.trial.slot import Checked, Checking, Timed, Timing
+from fcctl_tune.trial.tasks import Built, Recipe
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host
 
 TRIALS, BUILDERS = 384, 15
 SPEC = Spec.from_dict(

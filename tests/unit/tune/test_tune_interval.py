@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fcctl_tune import interval
+from fcctl_tune.search import interval
 
 
 def blocks(true_ratio: float, count: int, noise: float, seed: int) -> list[float]:

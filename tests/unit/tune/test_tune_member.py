@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import member
 from fcctl_tune.errors import Lacking
-from fcctl_tune.join import Join
-from fcctl_tune.member import WRITING_S, Member
-from fcctl_tune.worker import DISMISSED, GOODBYE, JOINED, LOST
+from fcctl_tune.workers import member
+from fcctl_tune.workers.join import Join
+from fcctl_tune.workers.member import WRITING_S, Member
+from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
 TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "token": "t", "patience_s": 5}
 

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fcctl_remote.hostfacts import IS_LINUX
-from fcctl_tune import process
-from fcctl_tune.process import Limits, Outcome
+from fcctl_remote.base.hostfacts import IS_LINUX
+from fcctl_tune.trial import process
+from fcctl_tune.trial.process import Limits, Outcome
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
@@ -120,8 +120,8 @@ def test_a_keeper_ends_all_that_descends_from_its_command(tmp_path: Path) -> Non
     command = f"env -i {python(daemon)} & cat > said; sleep 600"
     folder = tmp_path / "private"
     folder.mkdir()
-    argv = [sys.executable, "-S", "-m", "fcctl_tune.keeper", str(folder), "bash", "-c", command]
-    env = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+    argv = [sys.executable, "-S", "-m", "fcctl_tune.workers.supervisor", str(folder), "bash", "-c", command]
+    env = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])}
     keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=tmp_path, env=env, bufsize=0)
     assert keeper.stdin is not None
     keeper.stdin.write(b"tls://1.2.3.4:5\n")

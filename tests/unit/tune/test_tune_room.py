@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import room, slot, tasks, workplace
-from fcctl_tune.room import Room
-from fcctl_tune.tasks import Recipe
+from fcctl_tune.trial import folder as room
+from fcctl_tune.trial import slot, tasks
+from fcctl_tune.trial.folder import Room
+from fcctl_tune.trial.tasks import Recipe
+from fcctl_tune.workers import build_folder as workplace
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, recipe, timing
 
 MAKEFILE = """prog: prog.c config.h

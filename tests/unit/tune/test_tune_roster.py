@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import effort as efforts
-from fcctl_tune import site
-from fcctl_tune.cluster import Host
-from fcctl_tune.devices import Device
-from fcctl_tune.effort import Effort
-from fcctl_tune.join import Join, offer
-from fcctl_tune.roster import FACTS, GONE_S, Roster, facts, is_name, parsed
-from fcctl_tune.site import Site
-from fcctl_tune.spec import Spec
-from fcctl_tune.tasks import Recipe
+from fcctl_tune.search import effort as efforts
+from fcctl_tune.search.effort import Effort
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.trial.tasks import Recipe
+from fcctl_tune.workers import build_place as site
+from fcctl_tune.workers.build_place import Site
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.join import Join, offer
+from fcctl_tune.workers.membership import FACTS, GONE_S, Roster, facts, is_name, parsed
 
 VERSION = "2026.8.0"
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fcctl_tune.cluster import Host
-from fcctl_tune.devices import Device
-from fcctl_tune.roster import FACTS, GONE_S, Roster, facts
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.membership import FACTS, GONE_S, Roster, facts
 
 VERSION = "2026.8.0"
 GPUS = {"b": 1, "c": 2}

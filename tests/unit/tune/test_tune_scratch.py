@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_tune import scratch
+from fcctl_tune.workers import scratch
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
-from fcctl_tune import scratch
+from fcctl_tune.workers import scratch
 with scratch.folder() as path:
     print(path, flush=True)
     sys.stdin.read()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_tune import serve
 from fcctl_tune.errors import TuneError
-from fcctl_tune.serve import Lost, Refused, Server
-from fcctl_tune.slot import Serving, Slot
+from fcctl_tune.trial import serve
+from fcctl_tune.trial.serve import Lost, Refused, Server
+from fcctl_tune.trial.slot import Serving, Slot
 from tests.support.living import is_running
 
 SCRIPT = r"""

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from fcctl_tune import process, slot, tasks
-from fcctl_tune.cluster import Host
-from fcctl_tune.crew import Crew
-from fcctl_tune.devices import Device
 from fcctl_tune.errors import Failed, SpecError
-from fcctl_tune.slot import Checking, Slot, Timing
-from fcctl_tune.spec import Spec
-from fcctl_tune.tasks import Candidate, Recipe
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.trial import process, slot, tasks
+from fcctl_tune.trial.slot import Checking, Slot, Timing
+from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.workers.devices import Device
+from fcctl_tune.workers.interfaces import Host
+from fcctl_tune.workers.pool import Crew
 from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
-REMOTE = Path(tasks.__file__).resolve().parents[1]
+REMOTE = Path(tasks.__file__).resolve().parents[2]
 BENCH = 'echo "{\\"us\\": $US}" > $TUNE_OUT/b.json'
 PTXAS = """ptxas info    : Compiling entry function 'f' for 'sm_89'
 ptxas info    : Function properties for f

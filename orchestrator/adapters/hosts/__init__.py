@@ -1,5 +1,0 @@
-"""Machines as the workflows see them: a connector, and sessions with the host program over SSH or right here."""
-
-from orchestrator.adapters.hosts.connector import Connector
-
-__all__ = ["Connector"]

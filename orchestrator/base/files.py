@@ -1,0 +1,90 @@
+"""Files that survive a crash: written beside their name, flushed, then renamed; and what a full disk means."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.safe_paths import UNFINISHED
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def disk_errors(action: str, where: Path, *, again: str = "repeat the command") -> Iterator[None]:
+    """Translate the operating system's errors on this machine's own disk.
+
+    ``action`` completes "could not ..."; ``again`` says how to go on once there is room.
+
+    Raises:
+        FcctlError: in place of any OSError.
+    """
+    try:
+        yield
+    except OSError as exc:
+        cause = f"{exc.strerror or exc} ({exc.filename or where})"
+        if exc.errno in _FULL:
+            message = f"this machine's disk is full: could not {action}"
+            hint = f"nothing is lost: free some space where {where} is, then {again}"
+        elif exc.errno in _REFUSED:
+            message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
+        else:
+            message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
+        raise FcctlError(message, cause=cause, hint=hint) from exc
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """``os.write`` until nothing is left; a write may be cut short by signals or by a disk that fills up."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def write_atomic(folder: Path, name: str, data: bytes) -> None:
+    """Make ``folder/name`` hold ``data``: a reader, or a crash, finds the old content or the new, nothing between."""
+    unfinished = folder / f"{UNFINISHED}{name}"
+    unfinished.unlink(missing_ok=True)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(unfinished, folder / name)  # noqa: PTH105  the crash tests count the os calls
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of names."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush every regular file and folder below ``folder``, links not followed."""
+    for _top, _folders, names, folder_fd in os.fwalk(folder, follow_symlinks=False):
+        for name in names:
+            # O_NONBLOCK: something that is no regular file must not make us wait.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            try:
+                fd = os.open(name, flags, dir_fd=folder_fd)
+            except OSError as exc:
+                if exc.errno in {errno.ELOOP, errno.ENXIO, errno.EMLINK}:
+                    continue
+                raise
+            try:
+                os.fsync(fd)
+            except OSError as exc:
+                if exc.errno not in {errno.EINVAL, errno.ENOTSUP}:  # a FIFO has nothing to flush
+                    raise
+            finally:
+                os.close(fd)
+        os.fsync(folder_fd)

@@ -1,0 +1,92 @@
+"""The journal of an active run: one JSON line per intent, on disk before the deed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.files import disk_errors, sync_folder, write_all
+from orchestrator.base.journal_entry import JournalEntry
+
+
+class FileJournal:
+    """``journal.jsonl``. A line that a crash cut short is ignored on reading and cut away by the next append."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._fd: int | None = None
+        self._entries, self._length = _read(path)
+        #: When each line was written, by the clock that nobody sets.
+        now, elapsed = clock.now(), clock.elapsed()
+        self._written = {entry.seq: elapsed - max(0.0, now - entry.time) for entry in self._entries}
+
+    def append(self, kind: str, **data: Any) -> None:
+        """Add a line; it is on disk when this returns.
+
+        Raises:
+            FcctlError: the disk is full or not writable; the journal is as it was before.
+        """
+        seq = self._entries[-1].seq + 1 if self._entries else 1
+        now, elapsed = self._clock.now(), self._clock.elapsed()
+        entry = JournalEntry(seq=seq, time=now, kind=kind, data=data)
+        line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
+        with disk_errors("write the run's journal", self._path.parent):
+            fd = self._open()
+            try:
+                write_all(fd, line)
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, self._length)
+                raise
+        self._length += len(line)
+        self._entries.append(entry)
+        self._written[seq] = elapsed
+
+    def entries(self) -> list[JournalEntry]:
+        return list(self._entries)
+
+    def age(self, entry: JournalEntry) -> float:
+        """See the port."""
+        return max(0.0, self._clock.elapsed() - self._written[entry.seq])
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _open(self) -> int:
+        if self._fd is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o644)
+            os.ftruncate(self._fd, self._length)
+            sync_folder(self._path.parent)
+        return self._fd
+
+
+def _read(path: Path) -> tuple[list[JournalEntry], int]:
+    """The whole lines, and the length in bytes up to and with the last of them.
+
+    A damaged line with good ones after it is passed over: the gap in ``seq`` shows it, and what follows still counts.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    entries: list[JournalEntry] = []
+    length = position = 0
+    for line in content.splitlines(keepends=True):
+        position += len(line)
+        try:
+            entry = JournalEntry.model_validate_json(line)
+        except ValidationError:
+            continue
+        if line.endswith(b"\n"):
+            entries.append(entry)
+            length = position
+    return entries, length

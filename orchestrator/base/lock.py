@@ -1,0 +1,81 @@
+"""Who owns an active run: a kernel lock on ``active/<run-id>/lock``, gone with its process however that dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import weakref
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.files import write_all
+
+_held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
+
+
+class OwnerLock:
+    """Held from :meth:`take` until :meth:`release` or the process's end.
+
+    No child inherits it: the descriptor is close-on-exec, and a child of a plain fork closes its copy at once (else
+    the child would go on owning the run after its parent was killed).
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        _held.add(self)
+
+    @classmethod
+    def take(cls, path: Path, started: float) -> OwnerLock | None:
+        """The lock on ``path``; None while another process has it. Raises FileNotFoundError if the folder is gone."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner may have finished the run, and with it this very file, while we were opening it.
+            if not _is_still(path, fd):
+                os.close(fd)
+                return None
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+            os.ftruncate(fd, 0)
+            write_all(fd, json.dumps(owner).encode())
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    @property
+    def held(self) -> bool:
+        return self._fd is not None
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def owner_of(path: Path) -> dict[str, Any] | None:
+    """What the owner wrote about itself (pid, host, started), for messages; None if unreadable."""
+    try:
+        owner = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _forget_in_child() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

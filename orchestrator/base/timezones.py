@@ -1,0 +1,44 @@
+"""timezones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+
+def zone(name: str | None) -> tzinfo:
+    """The time zone called ``name``; this computer's for None.
+
+    Raises:
+        ValueError: there is none of that name; the nearest is in the message.
+    """
+    if name is None:
+        return _LocalZone()
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        from orchestrator.base.errors import nearest
+
+        near = nearest(name, sorted(available_timezones()))
+        raise ValueError(f"unknown time zone '{name}'" + (f", did you mean '{near}'?" if near else "")) from None
+
+
+class _LocalZone(tzinfo):
+    """This computer's zone, with the rules that its own clock follows, whatever that zone is called."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        if dt is None:
+            return timedelta(0)
+        wall = dt.replace(tzinfo=None)
+        return (wall - datetime(1970, 1, 1)) - timedelta(seconds=wall.timestamp())  # noqa: DTZ001 - a difference
+
+    def dst(self, dt: datetime | None) -> None:  # noqa: ARG002 - tzinfo's signature
+        return None
+
+    def tzname(self, dt: datetime | None) -> str:  # noqa: ARG002 - tzinfo's signature
+        return "local"
+
+    def fromutc(self, dt: datetime) -> datetime:
+        wall = datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp())  # noqa: DTZ006 - the local one is wanted
+        return wall.replace(tzinfo=self)

@@ -1,0 +1,73 @@
+"""Adding a table to a TOML text, and taking one away, with everything else left as its author wrote it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.base import toml_lines
+
+
+def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> str:
+    """``text`` with ``[a.b]`` at its end.
+
+    Raises:
+        ValueError: the result would not say what it should (``a`` is written as an inline table, say).
+    """
+    lines = [f"[{'.'.join(path)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
+    blank = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    new = f"{text}{blank}" + "\n".join(lines) + "\n"
+    expected = _parsed(text)
+    expected.setdefault(path[0], {})[path[1]] = dict(values)
+    return _checked(new, expected)
+
+
+def remove_table(text: str, path: tuple[str, str]) -> str:
+    """``text`` without ``[a.b]`` and the comment right above it.
+
+    Raises:
+        KeyError: it has none.
+        ValueError: it cannot be cut out without touching something else.
+    """
+    expected = _parsed(text)
+    del expected[path[0]][path[1]]
+    if not expected[path[0]]:
+        del expected[path[0]]
+    lines = text.splitlines(keepends=True)
+    start = toml_lines.key_lines(text)[path] - 1
+    end = next((i for i in range(start + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
+    while end > start + 1 and end < len(lines) and _is_aside(lines[end - 1]):
+        end -= 1  # what stands above the next table belongs to that
+    while start > 0 and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    head = "".join(lines[:start]).rstrip("\n")
+    tail = "".join(lines[end:]).lstrip("\n")
+    new = f"{head}\n\n{tail}" if head and tail else f"{head}\n" if head else tail
+    return _checked(new, expected)
+
+
+def _is_aside(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)
+
+
+def _checked(new: str, expected: dict[str, Any]) -> str:
+    try:
+        found = tomllib.loads(new)
+    except tomllib.TOMLDecodeError as e:
+        raise ValueError(str(e)) from None
+    if found != expected:
+        raise ValueError("another part of the file would change")
+    return new
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    # What JSON writes of strings, numbers and booleans is TOML too.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,158 @@
+"""``fcctl cost``: what a run would cost, and the prices it is reckoned with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.money.prices import PriceTable
+
+
+@click.group()
+def cost() -> None:
+    """Dollars: the plan of a run before it starts, and the price table."""
+
+
+@cost.command()
+@click.argument("job")
+@click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
+@click.option("--zones", is_flag=True, help="Also each zone and price model that a start may end in.")
+@click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
+@click.pass_obj
+def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None) -> None:
+    """What a run of JOB would cost, by activity: expected, from earlier runs of it there, and at the worst.
+
+    Nothing is started, sent or asked of a cloud.
+    """
+    from orchestrator.runs.cost.estimate import cost_plan
+
+    workspace = cli.workspace()
+    with cli.services() as services:
+        made = cost_plan(
+            services.store, workspace.jobs.get(job), workspace.target(target), workspace.config.budget, steps
+        )
+    if cli.json:
+        cli.emit(made.as_json())
+        return
+    from orchestrator.views.tables.cost import print_cost_plan
+
+    print_cost_plan(made, cli.console, zones=zones)
+
+
+@cost.command()
+@click.option("--region", metavar="REGION", help="Only this region; else all.")
+@click.option("--refresh", is_flag=True, help="First fetch today's from Google's price catalogue, and keep them.")
+@click.pass_obj
+def prices(cli: Cli, region: str | None, refresh: bool) -> None:
+    """The prices that costs are reckoned with, their date and their source.
+
+    A target's or the budget's own usd_per_hour is stronger than the table. --refresh needs google-cloud-billing and
+    Application Default Credentials; no permission on any project.
+    """
+    from orchestrator import app
+    from orchestrator.base.errors import NotFoundError, did_you_mean
+
+    table = app.price_table(refresh=refresh)
+    known = table.region_names()
+    if region is not None and region not in known:
+        raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, known))
+    regions = [region] if region else known
+    if cli.json:
+        cli.emit(_as_json(table, regions))
+        return
+    from orchestrator.views.tables.cost import print_prices
+
+    print_prices(table, regions, cli.console)
+
+
+@cost.command()
+@click.option(
+    "--by",
+    type=click.Choice(["day", "week", "month", "job", "target", "activity", "run", "machine"]),
+    default="day",
+    show_default=True,
+    help="What is summed up.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Every line of the ledger as CSV.")
+@click.option("--lines", is_flag=True, help="With --json: every line, not only the sums.")
+@click.pass_obj
+def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
+    """What was spent: each billed second with its run and its activity, or idle; and disks, snapshots and addresses.
+
+    Days, weeks and months are those of this computer's time zone. What the sandbox would have cost is not summed up.
+    What is estimated, an upper bound or without a price is said below the sums. No cloud is asked: `fcctl hosts audit`
+    does that, and corrects the ledger.
+    """
+    from typing import cast
+
+    from orchestrator.base.timezones import zone
+    from orchestrator.money.ledger import Grouping, remarks, totals
+    from orchestrator.runs.cost.spending import lines as all_lines
+    from orchestrator.views.tables import ledger as tables
+
+    with cli.services() as services:
+        found = all_lines(services)
+    sums, unsure = totals(found, cast("Grouping", by), zone(None)), remarks(found)
+    if as_csv and not cli.json:
+        click.echo(tables.as_csv(found), nl=False)
+    elif cli.json:
+        rows = [vars(total) for total in sums]
+        every = {"lines": tables.as_json(found)} if lines else {}
+        cli.emit({"by": by, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
+    else:
+        tables.print_totals(sums, by, cli.console, unsure)
+
+
+@cost.command()
+@click.pass_obj
+def budget(cli: Cli) -> None:
+    """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
+    from orchestrator.base.timezones import zone
+    from orchestrator.money.ledger import remarks, spent
+    from orchestrator.runs.cost.spending import lines as all_lines
+    from orchestrator.views.tables import ledger as tables
+
+    caps = cli.workspace().config.budget
+    with cli.services() as services:
+        found, now = all_lines(services), services.clock.now()
+    used = spent(found, now, zone(None))
+    standing = spent([line for line in found if line.what is not None], now, zone(None))
+    if cli.json:
+        rows = zip(tables.budget_rows(caps, used), tables.budget_rows(caps, standing), strict=True)
+        shown = [
+            {"cap": name, "usd": cap, "spent_usd": so_far, "standing_usd": stood}
+            for (name, cap, so_far), (_, _, stood) in rows
+        ]
+        cli.emit({"caps": shown, "remarks": tables.remarks_json(remarks(found))})
+    else:
+        tables.print_budget(caps, used, standing, cli.console)
+        tables.print_remarks(remarks(found), cli.console)
+
+
+def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
+    from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR
+
+    rows: dict[str, Any] = {}
+    for region in regions:
+        disks = {kind: table.disk(kind, region) for kind in ("pd-balanced", "pd-ssd", "pd-standard")}
+        snapshot, address = table.snapshot(region), table.unused_address(region)
+        rows[region] = {
+            "machines": {
+                name: {"on_demand": on_demand.usd, "spot": spot.usd, "how": on_demand.how}
+                for name, on_demand, spot in table.machines(region)
+            },
+            "disks_gib_month": {kind: price.usd for kind, price in disks.items() if price is not None},
+            "snapshot_gib_month": None if snapshot is None else snapshot.usd,
+            "address_unused_hour": None if address is None else address.usd,
+        }
+    return {
+        "currency": "USD",
+        "source": table.source,
+        "date": table.date,
+        "address_in_use_hour": ADDRESS_IN_USE_USD_PER_HOUR,
+        "regions": rows,
+    }

@@ -1,0 +1,296 @@
+"""``fcctl hosts``: the machines behind the targets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.amounts import Finite
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.hosts.audit import Audit, Ended
+    from orchestrator.hosts.hosts import Up, UpPlan
+    from orchestrator.machines.targets import GcpTarget, Target
+    from orchestrator.runs.services import Services
+
+#: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
+STRAY_EXIT, UNANSWERED_EXIT = 10, 6
+
+
+@click.group()
+def hosts() -> None:
+    """List, wake, stop, log in to and audit the machines behind the targets."""
+
+
+@hosts.command()
+@click.option("--cloud", is_flag=True, help="Also list machines that fcctl made and no target names.")
+@click.option("--offline", is_flag=True, help="Ask nobody: only what this computer remembers.")
+@click.pass_obj
+def ls(cli: Cli, cloud: bool, offline: bool) -> None:
+    """List the targets and their machines: state, place, price, since when, until when at most, and for whom."""
+    from orchestrator.hosts import hosts as workflow
+    from orchestrator.views.tables.hosts import print_rows, row_json
+
+    workspace = cli.workspace()
+    targets, budget = workspace.config.targets, workspace.config.budget
+    with cli.services() as services:
+        if offline:
+            rows = workflow.rows_known(services, targets, budget)
+        else:
+            rows = workflow.rows(services, targets, budget, workspace=_label(cli))
+        if cloud and not offline:
+            rows += workflow.unnamed_rows(services, targets, budget, workspace=_label(cli))
+        now = services.clock.now()
+    if cli.json:
+        cli.emit({"hosts": [row_json(row) for row in rows]})
+        return
+    print_rows(rows, cli.console, now)
+
+
+@hosts.command()
+@click.argument("target", required=False)
+@click.option("--minutes", type=Finite(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
+@click.pass_obj
+def up(cli: Cli, target: str | None, minutes: float | None) -> None:
+    """Wake TARGET's machine, or make it, and say how to log in. It stops itself after --minutes, whatever happens.
+
+    What that may cost is asked for (`--yes` agrees), unless per_run_usd of [budget] covers it.
+    """
+    from orchestrator import app
+    from orchestrator.hosts import hosts as workflow
+
+    wanted = cli.workspace().machine(target)
+    with app.opened(cli) as services:
+        machine = _machine_of(services, wanted)
+        if machine is None:
+            _say_always_there(cli, wanted)
+            return
+        budget = cli.workspace().config.budget
+        plan = workflow.up_plan(machine, budget, minutes)
+        if wanted.kind != "sandbox":
+            _agree(cli, plan, capped=budget.per_run_usd is not None)
+        found = workflow.up(services, machine, plan, workspace=_label(cli))
+        services.observer.close()
+        _say_up(cli, wanted.name, found, plan)
+
+
+@hosts.command()
+@click.argument("target", required=False)
+@click.option("--force", is_flag=True, help="Even if a run is on it, or a session keeps it warm.")
+@click.pass_obj
+def down(cli: Cli, target: str | None, force: bool) -> None:
+    """Stop TARGET's machine and wait until it is off; its disk stays. Refused while a run is on it, or a session."""
+    from orchestrator import app
+    from orchestrator.hosts import hosts as workflow
+    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+
+    wanted = cli.workspace().machine(target)
+    with app.opened(cli) as services:
+        if not isinstance(wanted, GcpTarget | SandboxTarget):
+            _say_always_there(cli, wanted)
+            return
+        machine = services.clouds.if_there(wanted)
+        done = [] if machine is None else workflow.down(services, machine, force=force)
+    if cli.json:
+        cli.emit({"target": wanted.name, "stopped": [{"zone": one.zone, "how": one.how} for one in done]})
+        return
+    for one in done:
+        cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
+    if not done:
+        cli.note(f"{wanted.name} was off already")
+
+
+@hosts.command(context_settings={"ignore_unknown_options": True})
+@click.argument("target")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
+    """Log in to TARGET with OpenSSH, or run a COMMAND there: `fcctl hosts ssh l4 -- nvidia-smi`.
+
+    Only the host keys that fcctl pinned are trusted. Nothing is woken for it.
+    """
+    from orchestrator import app
+
+    wanted = cli.workspace().machine(target)
+    argv = app.ssh_command(wanted, command)
+    if not app.may_be_up(wanted):
+        cli.note(f"{wanted.name} is off, as far as this computer knows; wake it with: fcctl hosts up {wanted.name}")
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal is its from here on
+
+
+@hosts.command()
+@click.option("--stop", "stopping", is_flag=True, help="Stop what is on for nobody, and wait until it is off.")
+@click.option("--others", is_flag=True, help="With --stop: machines that other workspaces started, too.")
+@click.pass_obj
+def audit(cli: Cli, stopping: bool, others: bool) -> int:
+    """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
+
+    Asked are the projects of all targets and of runs that are not complete: machines with fcctl's label and those that
+    a target names, disks, snapshots and static addresses that nothing uses. The ledger is reconciled with the cloud's
+    own list of starts and stops: what differs is shown, and what it lacked is added. Exit code 0 if nothing is on for
+    nobody, 10 if something is (or could not be stopped), 6 if a part of a cloud could not be asked.
+    """
+    from orchestrator.hosts import audit as workflow
+    from orchestrator.runs.machine.pending_releases import pay
+    from orchestrator.views.tables.hosts import print_audit
+
+    workspace = cli.workspace()
+    targets = workspace.config.targets
+    with cli.services() as services:
+        if services.store.owed():
+            pay(services)
+        found = workflow.audit(services, targets, workspace.config.budget, workspace=_label(cli))
+        now = services.clock.now()
+        workflow.tell_of_strays(services, found)
+        if not cli.json:
+            print_audit(found, cli.console, now)
+        doomed = [f for f in found.strays if others or f.verdict != "foreign"] if stopping else []
+        ended = workflow.stop(services, targets, doomed)
+    still_on = len(found.strays) - sum(one.stopped for one in ended)
+    if cli.json:
+        cli.emit(_audit_json(found, ended, still_on))
+    else:
+        _say_audited(cli, found, ended, still_on)
+    return STRAY_EXIT if still_on else UNANSWERED_EXIT if found.unanswered else 0
+
+
+@hosts.command()
+@click.pass_obj
+def prune(cli: Cli) -> int:
+    """Delete the snapshots that a rebuild in another zone left (`on_stockout = "rebuild"`), after asking.
+
+    A snapshot that is the only copy of a disk, or less than an hour old, is kept. Disks are never deleted.
+    """
+    from orchestrator import app
+    from orchestrator.hosts import prune as workflow
+    from orchestrator.views.tables.hosts import leftover_json, leftover_lines
+
+    workspace = cli.workspace()
+    targets = workspace.config.targets
+    with app.opened(cli) as services:
+        planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=_label(cli))
+        for kept in planned.kept:
+            cli.note(f"{kept.orphan.thing.name} stays: {kept.why}")
+        for part in planned.unanswered:
+            cli.note(f"not asked: {part}")
+        problems: list[str] = []
+        if planned.doomed:
+            now = services.clock.now()
+            with services.observer.aside():
+                cli.confirm("\n".join(["to be deleted:", *(leftover_lines(one, now)[0] for one in planned.doomed)]))
+            problems = workflow.prune(services, targets, planned)
+        services.observer.close()
+    for problem in problems:
+        cli.note(problem)
+    gone = len(planned.doomed) - len(problems)
+    if cli.json:
+        cli.emit({
+            "snapshots": [leftover_json(one) for one in planned.doomed], "deleted": gone, "problems": problems,
+            "kept": [{"name": one.orphan.thing.name, "why": one.why} for one in planned.kept],
+            "unanswered": list(planned.unanswered),
+        })  # fmt: skip
+    else:
+        cli.note(f"{gone} snapshots deleted" if planned.doomed else "no snapshot of a rebuild is left")
+    return UNANSWERED_EXIT if problems or planned.unanswered else 0
+
+
+# ----------------------------------------------------------------------------------------------------------- saying so
+def _label(cli: Cli) -> str:
+    """This workspace's name as a machine's label has it."""
+    from orchestrator.base.run_id import slug
+    from orchestrator.runs.job.prepare import tree_name
+
+    workspace = cli.workspace()
+    return slug(tree_name(workspace.config.project.name, workspace.root))[:63]
+
+
+def _machine_of(services: Services, target: Target) -> GcpTarget | None:
+    from orchestrator.machines.provision.find import in_cloud
+
+    return in_cloud(services, target)
+
+
+def _say_always_there(cli: Cli, target: Target) -> None:
+    what = "this computer" if target.kind == "local" else "a machine that fcctl neither starts nor stops"
+    if cli.json:
+        cli.emit({"target": target.name, "kind": target.kind, "note": what})
+    cli.note(f"{target.name} is {what}: there is nothing to do")
+
+
+def _agree(cli: Cli, plan: UpPlan, *, capped: bool) -> None:
+    text = (
+        f"{plan.target} for {plan.minutes:g} minutes may cost ${plan.worst_usd:.2f} at most"
+        f" (${plan.usd_per_hour:.2f} an hour): the cloud stops it then, whatever happens here"
+    )
+    if capped:
+        cli.note(text)
+    else:
+        cli.confirm(text)
+
+
+def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
+    from orchestrator.base.clock import iso
+
+    deadline = iso(found.way.deadline)
+    if cli.json:
+        cli.emit(
+            {
+                "target": name,
+                "instance": found.machine.name,
+                "zone": found.machine.zone,
+                "address": found.way.address,
+                "port": found.way.port,
+                "user": found.way.user,
+                "started": found.started,
+                "deadline": deadline,
+                "worst_usd": plan.worst_usd,
+            }
+        )
+        return
+    how = "is up" if found.started else "was up already"
+    limit = f"the cloud stops it at {deadline}" if deadline else "the cloud never stops it"
+    cli.note(f"{name} {how}: {found.machine.name} in {found.machine.zone}, {limit}")
+    cli.note(f"  log in:    fcctl hosts ssh {name}")
+    cli.note(f"  stop it:   fcctl hosts down {name}")
+
+
+def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:
+    from orchestrator.views.tables.audit_ledger import account_json
+    from orchestrator.views.tables.hosts import finding_json, leftover_json, unanswered_json
+
+    return {
+        "projects": found.projects,
+        "emulated": found.emulated,
+        "machines": [finding_json(finding) for finding in found.findings],
+        "leftovers": [leftover_json(leftover) for leftover in found.leftovers],
+        "ledger": [account_json(one) for one in found.accounts],
+        "unanswered": [unanswered_json(one) for one in found.unanswered],
+        "stopped": [
+            {"name": e.finding.machine.name, "zone": e.finding.machine.zone, "stopped": e.stopped, "why": e.why}
+            for e in ended
+        ],
+        "summary": {
+            "billed": sum(finding.machine.billed for finding in found.findings),
+            "strays": len(found.strays),
+            "still_on": still_on,
+            "unanswered": len(found.unanswered),
+        },
+    }
+
+
+def _say_audited(cli: Cli, found: Audit, ended: list[Ended], still_on: int) -> None:
+    for one in ended:
+        machine = one.finding.machine
+        cli.note(f"{machine.name} in {machine.zone}: {'off' if one.stopped else 'NOT stopped'} ({one.why})")
+    if not found.projects:
+        cli.note("no target is in a cloud: nothing can be billed")
+    elif still_on:
+        several = "machines are" if still_on > 1 else "machine is"
+        cli.note(f"{still_on} {several} on for nobody; stop them: fcctl hosts audit --stop")
+    elif not found.unanswered:
+        cli.note("nothing is on that should not be")

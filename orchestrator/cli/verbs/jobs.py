@@ -1,0 +1,145 @@
+"""``fcctl jobs``: list, show and check job files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.base.problems import Problem
+    from orchestrator.runs.job.job import Job, Needs, Step
+    from orchestrator.workspace.workspace import Workspace
+
+
+@click.group()
+def jobs() -> None:
+    """List, show and check jobs."""
+
+
+@jobs.command()
+@click.pass_obj
+def ls(cli: Cli) -> None:
+    """List the jobs of the workspace and the built-in ones."""
+    workspace = cli.workspace()
+    rows = [_row(workspace, name) for name in workspace.jobs.names()]
+    if cli.json:
+        cli.emit({"jobs": rows})
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("job", "title", "steps", "at most", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        title = row["title"] + (" (built in)" if row["built_in"] else "")
+        if row["problem"]:
+            table.add_row(Text(row["job"]), Text(row["problem"], style="red"), "-", "-")
+        else:
+            table.add_row(Text(row["job"]), Text(title), str(row["steps"]), row["at_most"])
+    cli.console.print(table)
+
+
+@jobs.command()
+@click.argument("job")
+@click.pass_obj
+def show(cli: Cli, job: str) -> None:
+    """Print JOB as it would run: its steps with those of the jobs it uses."""
+    from orchestrator.money import caps as budget
+
+    files = cli.workspace().jobs
+    found, file = files.get(job), str(files.path(job))
+    minutes = budget.worst_case_minutes((step.spec() for step in found.steps), found.budget.minutes)
+    if cli.json:
+        cli.emit({**found.model_dump(mode="json"), "file": file, "worst_case_minutes": minutes})
+        return
+    for line in _described(found, file, minutes):
+        click.echo(line)
+
+
+@jobs.command()
+@click.argument("names", nargs=-1, metavar="[JOB|FILE]...")
+@click.pass_obj
+def validate(cli: Cli, names: tuple[str, ...]) -> int:
+    """Check files of jobs and of searches, jobs by name, too; all if none is named. Exit code 3 if one is wrong."""
+    from orchestrator.base.errors import ConfigError
+
+    workspace = cli.workspace()
+    files, searches = workspace.jobs, workspace.searches
+    paths = [_path(workspace, name) for name in names]
+    if not names:
+        paths = [*(files.path(name) for name in files.names()), *searches.files()]
+    found: dict[Path, list[Problem]] = {
+        path: searches.check(path) if searches.holds(path) else files.check(path) for path in paths
+    }
+    problems = list(dict.fromkeys(problem for several in found.values() for problem in several))
+    if cli.json:
+        listed = [{"where": p.where, "message": p.message, "hint": p.hint} for p in problems]
+        cli.emit({"files": [str(path) for path in paths], "valid": not problems, "problems": listed})
+        return ConfigError.exit_code if problems else 0
+    for problem in problems:
+        click.echo(problem.in_full())
+    wrong = sum(bool(several) for several in found.values())
+    what = "jobs and searches" if any(map(searches.holds, paths)) else "jobs"
+    cli.note(f"{len(paths) - wrong} of {len(paths)} {what} are valid")
+    return ConfigError.exit_code if problems else 0
+
+
+def _path(workspace: Workspace, name: str) -> Path:
+    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else workspace.jobs.path(name)
+
+
+def _row(workspace: Workspace, name: str) -> dict[str, Any]:
+    from orchestrator.base import durations as duration
+    from orchestrator.money import caps as budget
+    from orchestrator.runs.job.job import InvalidJob
+
+    files = workspace.jobs
+    row: dict[str, Any] = {"job": name, "title": "", "steps": 0, "built_in": files.is_built_in(name), "problem": None}
+    try:
+        job = files.get(name)
+    except InvalidJob as error:
+        return {**row, "at_most": None, "problem": error.problems[0].in_full()}
+    minutes = budget.worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
+    return {**row, "title": job.title, "steps": len(job.steps), "at_most": duration.text(minutes * 60)}
+
+
+def _described(job: Job, file: str, minutes: float) -> list[str]:
+    from orchestrator.base import durations as duration
+
+    lines = [f"{job.job}: {job.title}" if job.title else job.job, f"  file     {file}"]
+    if job.uses:
+        lines.append(f"  uses     {', '.join(job.uses)}")
+    if needs := _needs(job.needs):
+        lines.append(f"  needs    {needs}")
+    lines.append(f"  lock     {job.lock}")
+    lines.append(f"  at most  {duration.text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else ""))
+    lines.extend(f"  env      {key}={value}" for key, value in job.env.items())
+    for step in job.steps:
+        lines.extend(_step(step))
+    return lines
+
+
+def _step(step: Step) -> list[str]:
+    from orchestrator.base import durations as duration
+
+    facts = [f"at most {duration.text(step.timeout)}", step.activity]
+    facts += ["on the controller"] if step.where == "controller" else []
+    facts += [f"searches {step.tune}"] if step.tune else []
+    facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
+    facts += [f"{step.retries} retries"] if step.retries else []
+    facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
+    lines = ["", f"  {step.id}  ({', '.join(facts)})"]
+    lines.extend(f"    $ {line}" for line in step.run.strip().splitlines())
+    lines.extend(f"    env {key}={value}" for key, value in step.env.items())
+    lines.extend(f"    collect {c.file} with {c.reader}" for c in step.collect)
+    lines.extend(f"    gate {g.expr}" + (f"  when {g.when}" if g.when else "") for g in step.gates)
+    return lines
+
+
+def _needs(needs: Needs) -> str:
+    parts = ["a GPU"] if needs.gpu else []
+    parts += [f"compute capability {needs.compute_capability}"] if needs.compute_capability else []
+    return ", ".join([*parts, *needs.tools])

@@ -1,0 +1,133 @@
+"""``fcctl pull-results``: bring home what is not home yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.base.errors import FcctlError
+    from orchestrator.runs.reopen import ActiveState
+    from orchestrator.runs.services import Services
+
+
+@click.command("pull-results")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--wait", is_flag=True, help="Wait for runs that still go on.")
+@click.option("--wake", is_flag=True, help="Turn a stopped machine of a cloud on, to fetch what is on its disk.")
+@click.pass_obj
+def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> None:
+    """Collect the results of RUNs, or of every run that has ended and is not here yet.
+
+    Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped. Results on
+    the disk of a machine that is off stay there; what it costs to fetch them is said, and `--wake` does it.
+    """
+    from orchestrator.app import opened
+    from orchestrator.base.errors import FcctlError
+    from orchestrator.hosts.recover import settle
+    from orchestrator.runs.reopen import attach
+
+    with opened(cli) as services:
+        ids = [services.store.resolve(name) for name in runs] if runs else services.store.active()
+        here = [run_id for run_id in ids if services.store.is_complete(run_id)]
+        waiting = [run_id for run_id in ids if run_id not in here]
+        failures: dict[str, FcctlError] = {}
+        left: list[ActiveState] = []
+        if wait:
+            for run_id in waiting:
+                try:
+                    attach(services, run_id)
+                except FcctlError as error:  # the others may be on hosts that answer
+                    failures[run_id] = error
+        left = settle(services, [] if wait else waiting, debts="all")
+        if wake:
+            left = _wake(cli, services, left, failures)
+        pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
+        off = _off(services, left)
+        folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
+    problem = next((error for run_id, error in failures.items() if run_id not in pulled), None)
+    problem = problem or off or _problem(left, len(ids), named=bool(runs))
+    if cli.json:
+        active = [run_id for run_id in waiting if run_id not in pulled]
+        said = problem.as_json()["error"] if problem else None
+        cli.emit({"pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said})
+        raise SystemExit(problem.exit_code if problem else 0)
+    for run_id in pulled:
+        click.echo(folders[run_id])
+    for run_id in here:
+        cli.note(f"{run_id} is here already: {folders[run_id]}")
+    if not ids:
+        cli.note("nothing to pull: every run is here")
+    if problem:
+        raise problem
+
+
+def _wake(cli: Cli, services: Services, left: list[ActiveState], failures: dict[str, FcctlError]) -> list[ActiveState]:
+    """Fetch what is on machines that are off; the states of the others."""
+    from orchestrator.base.errors import FcctlError
+    from orchestrator.runs.reopen import saved_plan
+    from orchestrator.runs.wake import fetch, waking_usd
+
+    asleep = [state.run_id for state in left if state.state == "waiting"]
+    plans = [plan for run_id in asleep if (plan := saved_plan(services, run_id)) is not None]
+    cost = sum(0.0 if plan.target.kind == "sandbox" else waking_usd(plan) for plan in plans)
+    if cost > 0:
+        with services.observer.aside():
+            cli.confirm(f"waking {len(plans)} machine(s) to fetch results costs ${cost:.2f} at most")
+    for run_id in asleep:
+        try:
+            fetch(services, run_id)
+        except FcctlError as error:
+            failures[run_id] = error
+    return [state for state in left if state.state != "waiting"]
+
+
+def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
+    """What is to be said of a run that waits on a machine that is off."""
+    from orchestrator.base.errors import MachineStopped
+    from orchestrator.runs.reopen import saved_plan
+    from orchestrator.runs.wake import waking_usd
+
+    state = next((state for state in left if state.state == "waiting"), None)
+    saved = saved_plan(services, state.run_id) if state is not None else None
+    if state is None or saved is None:
+        return None
+    status = (state.detail or "").partition(":")[0]
+    return MachineStopped(
+        f"{state.run_id} is on the disk of {state.target}, which is off",
+        how="off",
+        status=status,
+        cause=state.detail,
+        hint=f"fetch it for ${waking_usd(saved):.2f} at most: fcctl pull-results --wake {state.run_id}; or go on with"
+        f" it: {saved.again}",
+    )
+
+
+def _problem(left: list[ActiveState], asked: int, *, named: bool) -> FcctlError | None:
+    """What is to be said of the runs that stay away; of one that simply goes on only if it was asked for."""
+    from orchestrator.base.errors import FcctlError, HostUnreachable, RunNotFinished
+
+    gone = [s for s in left if s.state == "unreachable"]
+    if gone:
+        return HostUnreachable(
+            f"{len(gone)} of {asked} runs could not be collected: {gone[0].target} is unreachable",
+            reason="timeout",
+            cause=gone[0].detail,
+            hint="try again later, or end such a run with: fcctl cancel --give-up " + gone[0].run_id,
+        )
+    broken = [s for s in left if s.state == "broken"]
+    if broken:
+        return FcctlError(
+            f"{len(broken)} of {asked} runs could not be collected, {broken[0].run_id} first",
+            cause=broken[0].detail,
+            hint=f"put that right, then: fcctl pull-results {broken[0].run_id}",
+        )
+    if left and named:
+        return RunNotFinished(
+            f"{left[0].run_id} has not ended ({left[0].state})",
+            hint=f"fcctl attach {left[0].run_id} follows it; fcctl pull-results --wait {left[0].run_id} waits",
+        )
+    return None

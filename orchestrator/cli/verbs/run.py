@@ -1,0 +1,109 @@
+"""``fcctl run``: source to results in one command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Cli
+from orchestrator.cli.launching import Launching, launching
+
+if TYPE_CHECKING:
+    from orchestrator.cli.results.compare import Comparing
+    from orchestrator.machines.targets import Target
+    from orchestrator.runs.job.prepare import Wanted
+    from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.services import Services
+
+
+@click.command()
+@click.argument("job", required=False)
+@launching
+@click.option("--steps", metavar="A..B", help="Only these steps: `build..test`, `test..`, `..build` or `build`.")
+@click.option("--compare", "against", metavar="RUN", help="Compare with RUN at the end: an id, a tag, `baseline`.")
+@click.option("--fail-on", multiple=True, metavar="WHAT", help="With --compare, exit 9 on it; `slower` if left out.")
+@click.option("--resume", "cut_off", metavar="RUN", help="Go on with RUN, which was cut off.")
+@click.option("--timeout", metavar="TIME", help="With --resume: so long may its first unfinished step take at least.")
+@click.pass_obj
+def run(
+    cli: Cli,
+    job: str | None,
+    how: Launching,
+    steps: str | None,
+    against: str | None,
+    fail_on: tuple[str, ...],
+    cut_off: str | None,
+    timeout: str | None,
+) -> None:
+    """Send the source to a target, run JOB's gated steps there, bring the results home.
+
+    A machine in a cloud is woken for it and let go afterwards; what that may cost is asked for (`--yes` agrees), unless
+    a cap of [budget] or of the job covers it. Ctrl-C detaches and never stops the run: `fcctl attach` comes back to it,
+    `fcctl cancel` stops it. Exit code 0 if the run passed, 100 if a step or a gate failed, 5 if it was ended because
+    its money was spent, 9 if it passed and --compare found something slower, or as --fail-on says.
+
+    A run that could cost more than it may is refused. With `--stop-at-budget` it starts all the same, and is ended in
+    time: the step at work gets a notice and a moment, what there is by then comes home, the machine is let go. The
+    machine keeps to that by itself, and so does the cloud, should this computer sleep.
+
+    With `--resume` the first unfinished step of a run that was cut off (its machine was stopped or rebooted, its money
+    spent, it was cancelled, or the step killed or out of time) is the first one, on the same machine, with the same
+    source: what was built there is there, and gates see the finished steps' documents. A step whose time was over
+    gets more with `--timeout`.
+    """
+    if cut_off is not None:
+        if job or steps or against or fail_on or how != Launching(detach=how.detach):
+            raise click.UsageError(
+                "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
+            )
+        _resume(cli, cut_off, timeout, detach=how.detach)
+        return
+    if timeout is not None:
+        raise click.UsageError("--timeout is for --resume: else a step's time is in the job's file")
+    if job is None:
+        raise click.UsageError("Missing argument 'JOB'.")
+    if how.detach and against:
+        raise click.UsageError("--compare needs the run's end, and --detach does not wait for it")
+    if fail_on and not against:
+        raise click.UsageError("--fail-on fails a comparison: add --compare RUN")
+    from orchestrator.cli.launching import launch
+
+    name = job
+
+    def compare(services: Services) -> Comparing:
+        from orchestrator.cli.results.compare import Comparing
+
+        return Comparing.of(services, str(against), fail_on)
+
+    launch(cli, how, lambda target: _wanted(cli, target, name, how, steps), compare if against else None)
+
+
+def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | None) -> Wanted:
+    from orchestrator.runs.job.plan import parse_settings
+    from orchestrator.runs.job.prepare import Wanted
+
+    workspace = cli.workspace()
+    job, searches = workspace.with_searches(workspace.jobs.get(name), steps)
+    return Wanted(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
+
+
+def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
+    from orchestrator.app import opened
+    from orchestrator.base.durations import seconds
+    from orchestrator.cli.launching import agree, see_home
+    from orchestrator.runs.resume_run import go_on
+
+    try:
+        limit = seconds(timeout) if timeout is not None else None
+    except ValueError as error:
+        raise click.UsageError(f"--timeout: {error}") from None
+    budget = cli.workspace().config.budget
+
+    def asked(saved: SavedPlan) -> None:
+        with services.observer.aside():
+            agree(cli, saved, capped=budget.per_run_usd is not None)
+
+    with opened(cli) as services:
+        run_id = services.store.resolve(name)
+        see_home(cli, services, lambda: go_on(services, run_id, asked, detach=detach, timeout_s=limit))

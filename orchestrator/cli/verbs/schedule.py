@@ -1,0 +1,198 @@
+"""``fcctl schedule``: jobs at set times, within a budget."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.schedules.due import Firing, Schedule
+    from orchestrator.workspace.workspace import Workspace
+
+
+@click.group()
+def schedule() -> None:
+    """Run jobs at set times, each within its budget."""
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--cron", required=True, metavar="LINE", help="Five fields, `0 2 * * 1-5`, or @daily and the like.")
+@click.option("--job", required=True, metavar="JOB", help="What to run.")
+@click.option("--on", "target", metavar="TARGET", help="Where; the workspace's default target otherwise.")
+@click.option("--budget", type=float, metavar="USD", help="The most one firing may cost.")
+@click.option("--per-month", type=float, metavar="USD", help="The most all firings of a calendar month may cost.")
+@click.option("--timezone", metavar="ZONE", help="Whose clock: Europe/Berlin. This computer's otherwise.")
+@click.option("--catch-up", type=float, metavar="MINUTES", help="Make up for a time slept through if not later. [60]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value of the job's env.")
+@click.pass_obj
+def add(
+    cli: Cli,
+    name: str,
+    cron: str,
+    job: str,
+    target: str | None,
+    budget: float | None,
+    per_month: float | None,
+    timezone: str | None,
+    catch_up: float | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Add the schedule NAME to fcctl.toml."""
+    from orchestrator import app
+    from orchestrator.runs.job.plan import parse_settings
+    from orchestrator.schedules import add as schedule_add
+
+    workspace = cli.workspace()
+    on = workspace.target(target)
+    values = {
+        "job": job, "on": target or on.name, "cron": cron, "timezone": timezone, "budget_usd": budget,
+        "per_month_usd": per_month, "catch_up_minutes": catch_up, "settings": parse_settings(settings) or None,
+    }  # fmt: skip
+    given = {key: value for key, value in values.items() if value is not None}
+    new = schedule_add.checked(name, given, workspace.config, on, *workspace.with_searches(workspace.jobs.get(job)))
+    app.add_schedule(workspace, name, given)
+    if cli.json:
+        cli.emit({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]})
+        return
+    _say_added(cli, workspace, name, new)
+
+
+def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None:
+    from orchestrator import app
+    from orchestrator.schedules import add as schedule_add
+
+    times = ", ".join(_local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
+    cli.note(f"added [schedules.{name}] to fcctl.toml; due {times or 'never'} (this computer's time)")
+    if not app.schedule_installed(workspace):
+        cli.note("nothing calls it yet: fcctl schedule install")
+
+
+@schedule.command()
+@click.argument("name")
+@click.pass_obj
+def rm(cli: Cli, name: str) -> None:
+    """Take the schedule NAME out of fcctl.toml. Its record stays."""
+    from orchestrator import app
+    from orchestrator.base.errors import NotFoundError, did_you_mean
+
+    workspace = cli.workspace()
+    if name not in workspace.config.schedules:
+        hint = f"{did_you_mean(name, workspace.config.schedules)}; fcctl schedule ls lists them"
+        raise NotFoundError(f"there is no schedule '{name}'", hint=hint)
+    app.remove_schedule(workspace, name)
+    if cli.json:
+        cli.emit({"removed": name})
+    else:
+        cli.note(f"removed [schedules.{name}] from fcctl.toml; a firing at work goes on")
+
+
+@schedule.command()
+@click.option("--firings", is_flag=True, help="What became of each time that was due, newest first.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many firings.")
+@click.pass_obj
+def ls(cli: Cli, firings: bool, limit: int) -> None:
+    """List the schedules, their next times in this computer's time, and how the last ones went."""
+    from orchestrator import app
+    from orchestrator.schedules.fire import standings
+    from orchestrator.views.tables import schedule as tables
+
+    workspace = cli.workspace()
+    book, schedules = app.firings(workspace), workspace.config.schedules
+    if firings:
+        found = sorted(((n, f) for n in schedules for f in book.read(n)), key=lambda nf: nf[1].at, reverse=True)[:limit]
+        if cli.json:
+            cli.emit({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in found]})
+        else:
+            tables.print_firings(found, cli.console)
+        return
+    standing = standings(schedules, book, app.clock())
+    if cli.json:
+        installed = app.schedule_installed(workspace)
+        cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})
+        return
+    tables.print_standings(standing, cli.console)
+    if standing and not app.schedule_installed(workspace):
+        cli.note("nothing calls them: fcctl schedule install, or fcctl schedule serve")
+
+
+@schedule.command()
+@click.option("--dry-run", is_flag=True, help="Print what would be installed.")
+@click.option("--remove", is_flag=True, help="Take it away again.")
+@click.pass_obj
+def install(cli: Cli, dry_run: bool, remove: bool) -> None:
+    """Have this computer's own scheduler call `fcctl schedule tick` every minute.
+
+    systemd user timers on Linux, launchd on macOS, crontab where neither is. One entry serves all schedules of the
+    workspace, now and later.
+    """
+    from orchestrator import app
+
+    if dry_run:
+        kind, files = app.schedule_files(cli.workspace())
+        if cli.json:
+            cli.emit({"scheduler": kind, "files": files})
+        else:
+            click.echo("".join(f"# {kind}: {name}\n{text}\n" for name, text in files.items()), nl=False)
+        return
+    kind, done = app.install_schedules(cli.workspace(), remove=remove)
+    if cli.json:
+        cli.emit({"scheduler": kind, ("removed" if remove else "installed"): done})
+        return
+    verb = "removed" if remove else "installed"
+    cli.note("\n".join(f"{verb} {what}" for what in done) or "nothing was installed")
+
+
+@schedule.command()
+@click.pass_obj
+def tick(cli: Cli) -> None:
+    """Start what is due now, record what is not, pick up what was left. What the scheduler calls."""
+    from orchestrator import app
+
+    decided = app.tick(cli)
+    if cli.json:
+        cli.emit({"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in decided]})
+        return
+    for name, firing in decided:
+        cli.note(_said(name, firing))
+
+
+@schedule.command()
+@click.pass_obj
+def serve(cli: Cli) -> None:
+    """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it."""
+    from orchestrator import app
+
+    clock = app.clock()
+    cli.note("serving the schedules of this workspace; Ctrl-C ends this, not the runs it started")
+    while True:
+        cli.forget_workspace()  # fcctl.toml may have changed
+        for name, firing in app.tick(cli):
+            cli.note(f"{_local(firing.at)}  {_said(name, firing)}")
+        clock.sleep(60.0 - clock.now() % 60.0)
+
+
+@schedule.command(hidden=True)
+@click.argument("name")
+@click.option("--due", type=float, required=True, help="The time it was due, epoch seconds.")
+@click.pass_obj
+def fire(cli: Cli, name: str, due: float) -> None:
+    """One firing, from its start to its record. What a tick launches."""
+    from orchestrator import app
+
+    app.fire(cli, name, due)
+
+
+def _said(name: str, firing: Firing) -> str:
+    reason = f": {firing.reason}" if firing.reason else ""
+    return f"{name} ({_local(firing.due)}): {firing.outcome}{reason}"
+
+
+def _local(epoch: float) -> Any:
+    from orchestrator.views.tables.schedule import local
+
+    return local(epoch)

@@ -1,0 +1,194 @@
+"""``fcctl session``: a machine kept warm for interactive work, within one budget."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
+from orchestrator.cli.context import Cli
+
+if TYPE_CHECKING:
+    from orchestrator.leases.find import Open
+    from orchestrator.leases.session_rules import SavedSession
+    from orchestrator.machines.targets import Target
+    from orchestrator.runs.services import Services
+    from orchestrator.sessions.session import Standing
+
+#: Between two looks of the live line at the machine, and between two of its frames, seconds.
+LOOK_S, FRAME_S = 15.0, 1.0
+
+
+@click.group()
+def session() -> None:
+    """Keep a machine warm for several runs, within one budget."""
+
+
+@session.command()
+@click.option("--on", "target", metavar="TARGET", help="Whose machine; the workspace's default target otherwise.")
+@click.option(
+    "--budget", type=DOLLARS, metavar="USD",
+    help="The most all of it may cost; per_session_usd of [budget] otherwise.",
+)  # fmt: skip
+@click.option("--max-hours", type=POSITIVE, metavar="H", help="No longer than this, even if the budget lasts.")
+@click.option(
+    "--idle-minutes", type=Finite(min=2, max=24 * 60), default=15.0, show_default=True, metavar="N",
+    help="The machine stops itself when no run was on it for so long.",
+)  # fmt: skip
+@click.option("--restart", is_flag=True, help="Stop the machine if it is on; it gets a time limit anew.")
+@click.pass_obj
+def start(
+    cli: Cli, target: str | None, budget: float | None, max_hours: float | None, idle_minutes: float, restart: bool
+) -> None:
+    """Wake TARGET's machine and keep it warm for what the budget buys.
+
+    Runs on it find it warm, leave it on, and are refused if they may cost more than is left. The cloud stops it when
+    the budget is spent, and it stops itself when it idles, whether or not this computer is there.
+    """
+    from orchestrator import app
+    from orchestrator.sessions import session as workflow
+
+    wanted = cli.workspace().target(target)
+    with app.opened(cli) as services:
+        saved = _plan(cli, services, wanted, budget, max_hours, idle_minutes)
+        cli.note(
+            f"{wanted.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops it after"
+            f" {_span(saved.fence_s)}, and it stops itself after {idle_minutes:g} idle minutes"
+        )
+        found = workflow.start(services, saved, restart=restart)
+        services.observer.close()
+    if cli.json:
+        cli.emit(_opened_json(found))
+        return
+    click.echo(saved.session_id)
+    cli.note(f"{wanted.name} is warm: fcctl run JOB --on {wanted.name}; fcctl hosts ssh {wanted.name}")
+    cli.note("how it stands: fcctl session status; end it: fcctl session stop")
+
+
+def _plan(
+    cli: Cli, services: Services, target: Target, budget: float | None, max_hours: float | None, idle_minutes: float
+) -> SavedSession:
+    """Raises ConfigError, BudgetError: no machine of a cloud; more than is allowed, or too little."""
+    from orchestrator.runs.job.prepare import tree_name
+    from orchestrator.sessions.plan import plan_session
+
+    workspace = cli.workspace()
+    name = tree_name(workspace.config.project.name, workspace.root)
+    return plan_session(services, workspace.config.budget, target, budget, max_hours, idle_minutes, name)
+
+
+@session.command()
+@click.option("--keep", is_flag=True, help="While this is open, the machine does not stop itself for idling.")
+@click.option("--once", is_flag=True, help="Print it and return, on a terminal too.")
+@click.pass_obj
+def status(cli: Cli, keep: bool, once: bool) -> None:
+    """What each open session burns, has spent and has left; a live line on a terminal, until Ctrl-C.
+
+    Looking changes nothing and keeps nothing awake; `--keep` does. Sessions that are over by now are closed.
+    """
+    from orchestrator import app
+
+    live = sys.stdout.isatty() and not cli.json and not once
+    with app.opened(cli, quiet=True) as services:
+        while True:
+            stands = _look(services, keep=keep)
+            if cli.json:
+                from orchestrator.views.tables.session_lines import standing_json
+
+                cli.emit({"sessions": [standing_json(s, services.clock.now()) for s in stands]})
+                return
+            if not stands:
+                cli.note("no session is open")
+                return
+            if not live:
+                _print(cli, services, stands)
+                return
+            _live(cli, services, stands)
+
+
+def _look(services: Services, *, keep: bool) -> list[Standing]:
+    from orchestrator.leases.find import underway
+    from orchestrator.sessions.session import settle, standing
+
+    settle(services, look_at_all=True)
+    return [standing(services, found, keep=keep) for found in underway(services)]
+
+
+def _print(cli: Cli, services: Services, stands: list[Standing]) -> None:
+    from orchestrator.views.tables.session_lines import standing_line
+
+    for one in stands:
+        cli.console.print(standing_line(one, services.clock.now()), highlight=False, soft_wrap=True)
+
+
+def _live(cli: Cli, services: Services, stands: list[Standing]) -> None:
+    """The lines, second by second, until it is time to ask the machine again."""
+    from rich.live import Live
+
+    from orchestrator.views.tables.session_lines import standing_line
+
+    until = services.clock.monotonic() + LOOK_S
+    with Live(console=cli.console, auto_refresh=False, transient=True) as shown:
+        while services.clock.monotonic() < until:
+            now = services.clock.now()
+            shown.update("\n".join(standing_line(one, now) for one in stands), refresh=True)
+            services.clock.sleep(FRAME_S)
+
+
+@session.command()
+@click.argument("name", required=False, metavar="[SESSION]")
+@click.option("--on", "target", metavar="TARGET", help="The session of this target's machine.")
+@click.option("--force", is_flag=True, help="Even if a run is on it.")
+@click.pass_obj
+def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
+    """Stop the session's machine, wait until it is off, and say what it cost. Refused while a run is on it."""
+    from orchestrator import app
+    from orchestrator.sessions import session as workflow
+
+    with app.opened(cli) as services:
+        found = _named(services, name, target)
+        record = workflow.stop(services, found, force=force)
+        services.observer.close()
+    if cli.json:
+        cli.emit(record.model_dump(mode="json"))
+        return
+    cli.note(f"session {record.session_id} is over: ${record.usd:.2f} of ${record.budget_usd:.2f}, "
+             f"{len(record.runs)} runs")  # fmt: skip
+
+
+def _named(services: Services, name: str | None, target: str | None) -> str:
+    """The one session that is meant. Raises NotFoundError, UsageError."""
+    from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
+    from orchestrator.leases.find import underway
+
+    found = [s.saved for s in underway(services) if target in (None, s.saved.target.name)]
+    ids = [saved.session_id for saved in found if name is None or name in saved.session_id]
+    if not ids:
+        hint = did_you_mean(name, [s.session_id for s in found]) if name else "fcctl session status"
+        raise NotFoundError("no such session is open", hint=hint)
+    if len(ids) > 1:
+        raise UsageError(f"{len(ids)} sessions are open", hint=f"say which: fcctl session stop {ids[0]}")
+    return ids[0]
+
+
+def _opened_json(found: Open) -> dict[str, object]:
+    saved, machine = found.saved, found.machine
+    return {
+        "session_id": saved.session_id,
+        "target": saved.target.name,
+        "budget_usd": saved.budget_usd,
+        "worst_usd": saved.worst_case_usd,
+        "fence_s": saved.fence_s,
+        "idle_minutes": saved.idle_minutes,
+        "instance": machine.name if machine else None,
+        "zone": machine.zone if machine else None,
+        "deadline": machine.deadline if machine else None,
+    }
+
+
+def _span(seconds: float) -> str:
+    from orchestrator.views.live.run import duration
+
+    return duration(seconds)

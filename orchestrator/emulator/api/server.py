@@ -1,0 +1,142 @@
+"""HTTP on loopback. The URL holds a secret: whoever can start an instance here can log in as the emulator's user."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from orchestrator.emulator.api import batch
+from orchestrator.emulator.api.service import LostReply
+from orchestrator.emulator.core.refusals import ApiError
+
+_LOG = logging.getLogger(__name__)
+MAX_BODY = 4 * 1024 * 1024
+#: ``answer(method, path, query, body)``: the JSON of status 200.
+Answer = Callable[[str, str, dict[str, str], dict[str, Any]], dict[str, Any]]
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on 127.0.0.1 only."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, secret: str, answer: Answer) -> None:
+        self.answer = answer
+        self.prefix = f"/{secret}"
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        # The base class asks the name service who 127.0.0.1 is, which can take seconds.
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
+        """Clients that hang up are nothing to report. All else is a defect here, which a client sees as a lost reply
+        and tries to live with: it must be found in the log."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            _LOG.exception("a request to the emulator failed")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "fcctl-emulator"
+    sys_version = ""
+    disable_nagle_algorithm = True
+    timeout = 600
+    server: Server
+
+    def do_GET(self) -> None:
+        self._serve("GET")
+
+    def do_POST(self) -> None:
+        self._serve("POST")
+
+    def do_DELETE(self) -> None:
+        self._serve("DELETE")
+
+    def _serve(self, method: str) -> None:
+        try:
+            body = self._body()
+            if (method, self.path) == ("POST", batch.PATH):
+                self._serve_batch(body)
+            else:
+                self._reply(200, self._answer(method, self.path, body))
+        except ApiError as error:
+            self._reply(error.status, error.body())
+        except LostReply:
+            self._reset()
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _answer(self, method: str, target: str, body: bytes) -> dict[str, Any]:
+        url = urlsplit(target)
+        path = unquote(url.path)
+        self._check_origin(path)
+        # gcloud sends a fields mask and alt=json; everything comes whole, and always as JSON.
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        return self.server.answer(method, path[len(self.server.prefix) :], query, _json(body))
+
+    def _serve_batch(self, body: bytes) -> None:
+        """Its parts one after another; each needs the secret, and a refused one keeps no other from being served."""
+        replies: list[tuple[str, int, dict[str, Any]]] = []
+        for part in batch.parts_of(self.headers.get("Content-Type", ""), body):
+            try:
+                replies.append((part.id, 200, self._answer(part.method, part.target, part.body)))
+            except ApiError as error:
+                replies.append((part.id, error.status, error.body()))
+        self._send(200, *batch.answer(replies))
+
+    def _check_origin(self, path: str) -> None:
+        """A page in a browser, however it got here, has no business with this server; nor has another user."""
+        host = self.headers.get("Host", "").rsplit(":", 1)[0]
+        wanted = self.server.prefix + "/"
+        known = hmac.compare_digest(path[: len(wanted)].encode(), wanted.encode())
+        if not known or self.headers.get("Origin") or host not in ("127.0.0.1", "localhost"):
+            raise ApiError("notFound", "Not Found")
+
+    def _body(self) -> bytes:
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 <= length <= MAX_BODY:
+            self.close_connection = True
+            raise ApiError("badRequest", "The request is too large.")
+        return self.rfile.read(length)
+
+    def _reply(self, status: int, value: dict[str, Any]) -> None:
+        self._send(status, "application/json; charset=UTF-8", json.dumps(value).encode())
+
+    def _send(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _reset(self) -> None:
+        """Cut the connection so that the client sees it break, not end."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Quiet: the requests are in the state, where anybody needs them."""
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise ApiError("badRequest", "Parse Error") from None
+    if not isinstance(value, dict):
+        raise ApiError("badRequest", "Parse Error")
+    return value

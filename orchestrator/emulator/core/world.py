@@ -1,0 +1,149 @@
+"""Everything the emulated cloud remembers, behind one lock, and the file it survives in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.emulator.core.clock import EmulatedClock, Timeline
+from orchestrator.emulator.core.guardian import Guardian
+from orchestrator.emulator.core.scenario import Scenario
+
+STATE_VERSION = 1
+
+
+@dataclass
+class Machine:
+    """One instance: the resource clients see, and what only the emulator knows."""
+
+    path: str
+    resource: dict[str, Any]
+    #: Rises with every change of power, so that an event of an earlier life knows it is late.
+    life: int = 0
+    port: int | None = None
+    booted: bool = False
+    guest_attributes: dict[str, str] = field(default_factory=dict)
+    #: When the guest powers itself off: what asked for it -> emulated seconds since the epoch.
+    timers: dict[str, float] = field(default_factory=dict)
+    #: Where the running sshd keeps its own files; gone with the power.
+    volatile: str | None = None
+
+    @property
+    def status(self) -> str:
+        return str(self.resource["status"])
+
+    @property
+    def zone(self) -> str:
+        return self.path.split("/")[3]
+
+    def metadata(self) -> dict[str, str]:
+        return {item["key"]: item["value"] for item in self.resource["metadata"].get("items", [])}
+
+
+@dataclass
+class Step:
+    """Something an operation does at a moment."""
+
+    due: float
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Operation:
+    """``target`` is the path of what it works on; ``steps`` what it has yet to do."""
+
+    path: str
+    resource: dict[str, Any]
+    target: str
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return bool(self.resource["status"] == "DONE")
+
+
+class World:
+    """The resources by path (``projects/P/zones/Z/instances/I``), the clock, the lock.
+
+    Methods of other modules that change a world hold :attr:`lock`; those of this one need not be told.
+    """
+
+    def __init__(self, folder: Path, clock: EmulatedClock, scenario: Scenario) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.scenario = scenario
+        self.lock = threading.RLock()
+        self.timeline = Timeline(clock, self.lock)
+        self.machines: dict[str, Machine] = {}
+        self.disks: dict[str, dict[str, Any]] = {}
+        self.snapshots: dict[str, dict[str, Any]] = {}
+        self.addresses: dict[str, dict[str, Any]] = {}
+        self.operations: dict[str, Operation] = {}
+        #: project and requestId -> what was asked, and the operation that answered it
+        self.requests: dict[str, tuple[str, str]] = {}
+        #: Guest token -> machine path; lives as long as the power is on.
+        self.guests: dict[str, str] = {}
+        #: How an sshd reaches this emulator; known once it listens.
+        self.url = ""
+        #: machine path -> the running inside of it
+        self.running: dict[str, Any] = {}
+        self.secret = ""
+        #: Ends the machines if this process is killed.
+        self.guardian = Guardian()
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def later(self, delay: float, event: Callable[[], None]) -> None:
+        self.timeline.at(self.now() + delay, event)
+
+    # ------------------------------------------------------------------------------------------------ on disk
+    def save(self) -> None:
+        """Write the state, whole or not at all."""
+        with self.lock:
+            state = {
+                "version": STATE_VERSION,
+                "now": self.now(),
+                "secret": self.secret,
+                "machines": [asdict(machine) for machine in self.machines.values()],
+                "disks": self.disks,
+                "snapshots": self.snapshots,
+                "addresses": self.addresses,
+                "operations": [asdict(operation) for operation in self.operations.values()],
+                "requests": self.requests,
+            }
+            target = self.folder / "state.json"
+            fresh = self.folder / "state.json.new"
+            fresh.write_text(json.dumps(state), encoding="utf-8")
+            fresh.chmod(0o600)
+            fresh.replace(target)
+
+    def load(self) -> float | None:
+        """Take over what an earlier emulator left; its time, or None if there was none.
+
+        Raises:
+            ValueError: the file is not one of ours.
+        """
+        try:
+            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            raise ValueError(f"{self.folder / 'state.json'} was not written by this version of the emulator")
+        for value in state["machines"]:
+            machine = Machine(**value)
+            self.machines[machine.path] = machine
+        for value in state["operations"]:
+            steps = [Step(**step) for step in value.pop("steps")]
+            operation = Operation(**value, steps=steps)
+            self.operations[operation.path] = operation
+        self.disks, self.snapshots = state["disks"], state["snapshots"]
+        self.addresses = state.get("addresses", {})
+        self.requests = {key: (asked, answer) for key, (asked, answer) in state["requests"].items()}
+        self.secret = state["secret"]
+        return float(state["now"])

@@ -1,0 +1,321 @@
+"""The life of an instance: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; SUSPENDING, SUSPENDED; REPAIRING.
+
+Requests of clients and events of the cloud end in the same steps, so that a machine that was preempted is as stopped
+as one that was told to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+
+from orchestrator.emulator.core import quota
+from orchestrator.emulator.core.clock import timestamp
+from orchestrator.emulator.core.operations import Plan, begin, step, supersede
+from orchestrator.emulator.core.refusals import OperationError
+from orchestrator.emulator.core.resources import path_of
+from orchestrator.emulator.core.world import Machine, Operation, World
+from orchestrator.emulator.machines import disks, scheduling
+from orchestrator.emulator.machines.guest import Guest, host_keys, login_name
+
+_LOG = logging.getLogger(__name__)
+
+
+def starting(world: World, created: Sequence[str] = ()) -> Plan:
+    """``created``: disks that were made for this instance and go again if there is no machine for it."""
+    latency = world.scenario.latency
+    return [
+        (0.0, "mark", {"status": "PROVISIONING"}),
+        (latency.provisioning, "allocate", {"created": list(created)}),
+        (0.0, "transit", {"status": "STAGING"}),
+        (latency.staging, "enter_running", {}),
+    ]
+
+
+def stopping(world: World) -> Plan:
+    return [
+        (0.0, "mark", {"status": "STOPPING"}),
+        (0.0, "shut_down", {}),
+        (world.scenario.latency.stop, "switch_off", {}),
+    ]
+
+
+def deleting(world: World) -> Plan:
+    return [
+        (0.0, "mark", {"status": "STOPPING"}),
+        (0.0, "shut_down", {}),
+        (world.scenario.latency.delete, "forget", {}),
+    ]
+
+
+def suspending(world: World) -> Plan:
+    return [(0.0, "mark", {"status": "SUSPENDING"}), (world.scenario.latency.suspend, "freeze", {})]
+
+
+def resetting(world: World) -> Plan:
+    return [(world.scenario.latency.change, "reset", {})]
+
+
+def resuming(world: World) -> Plan:
+    return [
+        (0.0, "mark", {"status": "STAGING"}),
+        (0.0, "allocate", {"otherwise": "SUSPENDED"}),
+        (world.scenario.latency.resume, "thaw", {}),
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- steps
+@step
+def mark(world: World, operation: Operation, status: str) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is not None:
+        machine.resource["status"] = status
+
+
+@step
+def transit(world: World, operation: Operation, status: str) -> None:
+    """A status in the middle of things, which an operation that never finishes does not reach."""
+    mark(world, operation, status)
+
+
+@step
+def allocate(world: World, operation: Operation, otherwise: str = "TERMINATED", created: Sequence[str] = ()) -> None:
+    """Find a machine, or put the instance back to ``otherwise``; a new one vanishes."""
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    try:
+        quota.admit(world, machine)
+    except OperationError:
+        if operation.resource["operationType"] == "insert":
+            forget(world, operation, created)
+        else:
+            machine.resource["status"] = otherwise
+        raise
+
+
+@step
+def enter_running(world: World, operation: Operation) -> None:
+    """RUNNING: the cloud's deadline counts from here, and the system boots."""
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    now = world.now()
+    machine.life += 1
+    machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(now))
+    for interface in machine.resource["networkInterfaces"]:
+        for access in interface.get("accessConfigs", []):
+            access["natIP"] = "127.0.0.1"
+    arm(world, machine, scheduling.deadline(machine, now))
+    life = machine.life
+    if world.scenario.latency.boot:
+        world.later(world.scenario.latency.boot, partial(boot, world, machine.path, life))
+    else:
+        boot(world, machine.path, life)
+
+
+def arm(world: World, machine: Machine, deadline: float | None) -> None:
+    """Write the cloud's deadline down and have it come."""
+    if deadline is None:
+        machine.resource.pop("resourceStatus", None)
+        return
+    machine.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": timestamp(deadline)}}
+    lateness = world.scenario.latency.expiry_lateness
+    world.timeline.at(deadline + lateness, partial(_expire, world, machine.path, machine.life))
+
+
+@step
+def shut_down(world: World, operation: Operation) -> None:
+    supersede(world, operation.target, operation)
+    guest = world.running.get(operation.target)
+    if guest is not None:
+        guest.shut_down()
+
+
+@step
+def reset(world: World, operation: Operation) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is not None and machine.status == "RUNNING":
+        _reboot(world, machine)
+
+
+@step
+def switch_off(world: World, operation: Operation) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is not None:
+        power_off(world, machine)
+
+
+def power_off(world: World, machine: Machine, status: str = "TERMINATED") -> None:
+    """No power from here on: what was not on a disk is gone."""
+    guest = world.running.pop(machine.path, None)
+    if guest is not None:
+        guest.power_off()
+    world.guests = {token: path for token, path in world.guests.items() if path != machine.path}
+    machine.life += 1
+    machine.timers.clear()
+    machine.volatile = None
+    machine.resource.pop("resourceStatus", None)
+    machine.resource.update(status=status, lastStopTimestamp=timestamp(world.now()))
+    for interface in machine.resource["networkInterfaces"]:
+        for access in interface.get("accessConfigs", []):
+            access.pop("natIP", None)
+
+
+@step
+def forget(world: World, operation: Operation, created: Sequence[str] = ()) -> None:
+    """The instance is gone, and its disks that go with it; those of ``created`` too, since it never came to be."""
+    supersede(world, operation.target, operation)
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    power_off(world, machine)
+    del world.machines[machine.path]
+    for attached in machine.resource["disks"]:
+        path = path_of(attached["source"])
+        disk = world.disks.get(path)
+        if disk is not None:
+            disk["users"] = [user for user in disk.get("users", []) if path_of(user) != machine.path]
+            if attached.get("autoDelete") or path in created:
+                disks.delete_disk(world, operation, path)
+
+
+@step
+def freeze(world: World, operation: Operation) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    if operation.target in world.running:
+        world.running[operation.target].freeze()
+    machine.life += 1
+    machine.resource.pop("resourceStatus", None)
+    machine.resource.update(status="SUSPENDED", lastSuspendedTimestamp=timestamp(world.now()))
+
+
+@step
+def thaw(world: World, operation: Operation) -> None:
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    if operation.target not in world.running:  # the emulator was restarted meanwhile
+        enter_running(world, operation)
+        return
+    world.running[operation.target].thaw()
+    machine.life += 1
+    machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(world.now()))
+    arm(world, machine, scheduling.deadline(machine, world.now()))
+    for unit, due in machine.timers.items():
+        set_timer(world, machine, unit, due)
+
+
+# ------------------------------------------------------------------------------------------------------- the inside
+def boot(world: World, path: str, life: int) -> None:
+    """Start sshd; publish host keys at the first boot; let keys in when the guest agent is up."""
+    machine = world.machines.get(path)
+    if machine is None or machine.life != life or machine.status != "RUNNING":
+        return
+    token = secrets.token_urlsafe(16)
+    folder = disks.folder_of(world, world.disks[path_of(machine.resource["disks"][0]["source"])])
+    try:
+        guest = Guest.boot(
+            folder,
+            instance_id=machine.resource["id"],
+            port=machine.port,
+            url=world.url,
+            token=token,
+            path=world.scenario.guest_path,
+            announce=world.guardian.announce,
+        )
+    except OSError:
+        _LOG.exception("instance %s does not boot", path)
+        return
+    world.guests[token] = path
+    world.running[path] = guest
+    machine.port, machine.volatile = guest.port, str(guest.volatile)
+    if world.scenario.latency.login:
+        world.later(world.scenario.latency.login, partial(_guest_agent, world, path, life))
+    else:
+        _guest_agent(world, path, life)
+
+
+def _guest_agent(world: World, path: str, life: int) -> None:
+    machine = world.machines.get(path)
+    if machine is None or machine.life != life:
+        return
+    if not machine.booted and machine.metadata().get("enable-guest-attributes", "").upper() == "TRUE":
+        machine.guest_attributes.update(
+            {f"hostkeys/{kind}": blob for kind, blob in host_keys(world.running[path].disk).items()}
+        )
+    machine.booted = True
+    authorize(world, machine)
+
+
+def authorize(world: World, machine: Machine) -> None:
+    """Give sshd the metadata's keys for the one user there is; none with OS Login, as on real machines."""
+    guest = world.running.get(machine.path)
+    if guest is None:
+        return
+    metadata = machine.metadata()
+    entries = [line.partition(":") for line in metadata.get("ssh-keys", "").splitlines()]
+    keys = [key.strip() for user, _, key in entries if user.strip() == login_name()]
+    guest.authorize([] if metadata.get("enable-oslogin", "").upper() == "TRUE" else keys)
+
+
+def set_timer(world: World, machine: Machine, unit: str, due: float, *, reboot: bool = False) -> None:
+    """The guest's own timer: power off (or reboot) at ``due``."""
+    machine.timers[unit] = due
+    world.timeline.at(due, partial(_timer, world, machine.path, machine.life, unit, due, reboot))
+
+
+def _timer(world: World, path: str, life: int, unit: str, due: float, reboot: bool) -> None:
+    machine = world.machines.get(path)
+    if machine is None or machine.life != life or machine.timers.get(unit) != due or machine.status != "RUNNING":
+        return
+    if not reboot:
+        happen(world, machine, "compute.instances.guestTerminate")
+        return
+    _reboot(world, machine)
+
+
+def _reboot(world: World, machine: Machine) -> None:
+    """The power stays, and with it the cloud's deadline; what was not on a disk is gone."""
+    guest = world.running.pop(machine.path, None)
+    if guest is not None:
+        guest.power_off()
+    machine.timers.clear()
+    boot(world, machine.path, machine.life)
+
+
+# ----------------------------------------------------------------------------------------------- what the cloud does
+def _expire(world: World, path: str, life: int) -> None:
+    machine = world.machines.get(path)
+    if machine is None or machine.life != life or machine.status != "RUNNING":
+        return
+    delete = machine.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
+    happen(world, machine, "compute.instances.deferredDelete" if delete else "compute.instances.deferredStop")
+
+
+def happen(world: World, machine: Machine, kind: str) -> Operation:
+    """The machine stops, and no client asked for it: guestTerminate, deferredStop, preempted, hostError, ..."""
+    short = kind.rsplit(".", 1)[-1]
+    delete = machine.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
+    supersede(world, machine.path)
+    if short == "hostError":
+        return _host_error(world, machine, kind)
+    machine.resource["status"] = "STOPPING"
+    plan = stopping(world)
+    if short == "preempted":
+        plan = [*plan[:1], (world.scenario.latency.preemption_notice, "shut_down", {}), *plan[2:]]
+    if short == "deferredDelete" or (short == "preempted" and delete):
+        plan = deleting(world)
+    return begin(world, kind, machine.path, plan, target_id=machine.resource["id"], user="system")
+
+
+def _host_error(world: World, machine: Machine, kind: str) -> Operation:
+    """The host dies: no shutdown, no notice. Restarted elsewhere only if the instance asks for it."""
+    restart = bool(machine.resource["scheduling"].get("automaticRestart"))
+    power_off(world, machine, "REPAIRING" if restart else "TERMINATED")
+    plan: Plan = [(world.scenario.latency.staging, "enter_running", {})] if restart else []
+    return begin(world, kind, machine.path, plan, target_id=machine.resource["id"], user="system")

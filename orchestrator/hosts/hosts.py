@@ -1,0 +1,274 @@
+"""``fcctl hosts ls``, ``up`` and ``down``: the machines behind the targets, without a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
+from orchestrator.hosts.audit import Place, audit, claims_on
+from orchestrator.hosts.members import member_of, with_members
+from orchestrator.leases.find import open_on
+from orchestrator.leases.stop_reason import why_stopped
+from orchestrator.machines.cloud import Endpoint, Machine, Power
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.acquire import acquire
+from orchestrator.machines.provision.actions import Wish
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, look
+from orchestrator.machines.provision.ready import make_ready
+from orchestrator.machines.provision.release import Hold, Released, others_on_host, release
+from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
+from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.money import audit as judgement
+from orchestrator.money.audit import Claim, Finding
+from orchestrator.money.caps import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
+from orchestrator.runs.services import Services
+from orchestrator.sessions.session import settle
+
+_LOG = logging.getLogger(__name__)
+#: How long ``hosts up`` leaves a machine on if nobody says.
+DEFAULT_MINUTES = 60.0
+#: The state of a target whose machine the cloud does not have.
+ABSENT = "absent"
+
+
+# ----------------------------------------------------------------------------------------------------------------- ls
+@dataclass(frozen=True)
+class Row:
+    """A target, or a machine that no target names; ``finding`` if a cloud was asked and has it."""
+
+    target: str | None
+    kind: str
+    state: str
+    finding: Finding | None = None
+    #: Address or name to log in to, as far as known.
+    address: str | None = None
+    usd_per_hour: float | None = None
+    note: str | None = None
+    #: The target that a search made this machine like.
+    member_of: str | None = None
+
+
+def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+    """Every target with its machines, and those that searches made like them; the cloud is asked."""
+    found: list[Row] = []
+    for name, target in with_members(services, targets).items():
+        if (like := member_of(targets, name)) is not None and isinstance(target, GcpTarget):
+            there = _cloud_rows(services, name, target, budget, workspace)
+            # What was deleted since is no machine any more, while a target is one that can be made.
+            found += [replace(row, member_of=like) for row in there if row.state != ABSENT]
+        elif isinstance(target, GcpTarget | SandboxTarget):
+            found += _cloud_rows(services, name, target, budget, workspace)
+        else:
+            found.append(_plain_row(name, target, budget))
+    return found
+
+
+def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
+    """The same as this computer remembers it; nobody is asked."""
+    found: list[Row] = []
+    for name, target in with_members(services, targets).items():
+        if isinstance(target, LocalTarget | SshTarget):
+            found.append(_plain_row(name, target, budget))
+            continue
+        known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
+        state = "not asked" if known is None else f"last seen in {known.zone}"
+        address = None if known is None else known.address
+        price, like = usd_per_hour(target, budget), member_of(targets, name)
+        found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
+    return found
+
+
+def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+    """The machines in the targets' projects that fcctl made, no target names, and :func:`rows` does not have."""
+    listed = with_members(services, targets).values()
+    named = {target.instance for target in listed if isinstance(target, GcpTarget)}
+    seen = audit(services, targets, budget, workspace=workspace, whole=False)
+    return [_row(None, "gcp", f) for f in seen.findings if f.machine.name not in named]
+
+
+def _plain_row(name: str, target: Target, budget: Budget) -> Row:
+    price = usd_per_hour(target, budget) or None
+    if isinstance(target, SshTarget):
+        note = "always on, as far as fcctl knows: it is neither started nor stopped"
+        return Row(name, "ssh", "-", address=target.host, usd_per_hour=price, note=note)
+    return Row(name, target.kind, "here", usd_per_hour=price, note="this computer")
+
+
+def _cloud_rows(
+    services: Services, name: str, target: GcpTarget | SandboxTarget, budget: Budget, workspace: str
+) -> list[Row]:
+    price = usd_per_hour(target, budget)
+    try:
+        machine_target = services.clouds.if_there(target)
+        if machine_target is None:
+            return [Row(name, target.kind, "asleep", usd_per_hour=price, note="nothing runs; the next run wakes it")]
+        cloud = services.clouds.open(machine_target)
+        machines = look(cloud, machine_target)
+    except FcctlError as error:
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=_said(error))]
+    if not machines:
+        note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
+        return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
+    place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
+    found = []
+    for machine in machines:
+        claims = claims_on(services, place, machine)
+        rate = judgement.rate_of(machine, machine_target, budget)
+        finding = judgement.judge(machine, claims, rate, services.clock.now(), workspace)
+        found.append(_row(name, target.kind, finding, _why_off(services, machine_target, machine)))
+    return found
+
+
+def _row(target: str | None, kind: str, finding: Finding, note: str | None = None) -> Row:
+    machine = finding.machine
+    address = machine.external_ip or machine.internal_ip
+    return Row(target, kind, machine.status, finding, address, finding.usd_per_hour, note or finding.why)
+
+
+def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | None:
+    """Who stopped it, if the cloud still knows."""
+    if machine.power is not Power.STOPPED:
+        return None
+    try:
+        history = services.clouds.open(target).operations(machine.zone, machine.name)
+    except FcctlError:
+        return None
+    stopped = why_stopped(machine.name, machine.id, machine, history, None) if history else None
+    # fcctl's own stops are a user's too, as the cloud sees it: nothing to tell.
+    return None if stopped is None or stopped.how in ("console", "unknown") else stopped.reason
+
+
+def _said(error: FcctlError) -> str:
+    return f"{error.message}: {error.cause}" if error.cause else error.message
+
+
+# ----------------------------------------------------------------------------------------------------------------- up
+@dataclass(frozen=True)
+class UpPlan:
+    """What ``hosts up`` may cost, before anything is started."""
+
+    target: str
+    minutes: float
+    usd_per_hour: float
+    worst_usd: float
+
+
+@dataclass(frozen=True)
+class Up:
+    machine: Machine
+    way: Endpoint
+    started: bool  # by this command
+
+
+def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
+    """Raises: ConfigError, BudgetError: longer, or dearer, than is allowed."""
+    wanted = min(DEFAULT_MINUTES, target.max_run_minutes) if minutes is None else minutes
+    if wanted > target.max_run_minutes:
+        raise ConfigError(
+            f"{target.name} runs {target.max_run_minutes:g} minutes at most, not {wanted:g}",
+            hint=f"fewer --minutes, or raise max_run_minutes of [targets.{target.name}]",
+        )
+    rate = worst_usd_per_hour(target, budget)
+    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate))
+    if budget.per_run_usd is not None and plan.worst_usd > budget.per_run_usd:
+        raise BudgetError(
+            f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"
+            f" ${budget.per_run_usd:.2f}",
+            cause=f"${rate:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            hint="fewer --minutes, or raise per_run_usd of [budget]",
+        )
+    return plan
+
+
+def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -> Up:
+    """Wake the machine with a limit of ``plan.minutes`` and wait until a command runs on it.
+
+    If that fails half way, what was turned on is stopped again.
+
+    Raises:
+        FcctlError: as the cloud and the machine say.
+    """
+    purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
+    zones: list[str] = []
+
+    def log(kind: str, **data: object) -> None:
+        _LOG.info("%s %s", kind, data)
+        if kind == "cloud" and data.get("action") in ("start", "create", "resume"):
+            zones.append(str(data["zone"]))
+
+    wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0)
+    _say_for_whom(services, target, purpose, log)
+    link = Link(services.hosts, target, services.clock, services.observer)
+    try:
+        got = acquire(services, target, wish, purpose, log)
+        way = make_ready(services, target, got.machine, link, log)
+    except BaseException:
+        if zones:
+            services.observer.note(f"{target.instance} is of no use so, and is stopped again")
+            holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
+            release(services, target, holds, "stop", log)
+        raise
+    finally:
+        link.close()
+    return Up(got.machine, way, got.started)
+
+
+def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: Log) -> None:
+    """Label a stopped machine before it is woken: an audit meanwhile knows that somebody wants it."""
+    cloud = services.clouds.open(target)
+    changes = Changes(cloud, services.clock, log, target.instance)
+    for machine in look(cloud, target):
+        if machine.power is Power.STOPPED:
+            relabel = partial(cloud.set_labels, machine, purpose.labels())
+            changes.make("label", machine.zone, relabel, CHANGE_LIMIT_S)
+
+
+# --------------------------------------------------------------------------------------------------------------- down
+Outcome = Literal["off", "stopped"]
+
+
+def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[Released]:
+    """Stop the target's machines and wait until they are off; empty if none was on.
+
+    Raises:
+        ConflictError: a run is on one of them, or a session keeps it, and ``force`` is not given.
+        CloudError, AuthError: it is not known to be off.
+    """
+    cloud = services.clouds.open(target)
+    place = Place(target.project, target.api_endpoint, [target])
+    on = [machine for machine in look(cloud, target) if machine.billed]
+    if not force:
+        for machine in on:
+            _refuse_if_used(services, target, machine, claims_on(services, place, machine))
+    holds = [Hold(machine.zone, machine.id) for machine in on]
+    done = release(services, target, holds, "stop", _log) if holds else []
+    if done and services.sessions.open():
+        settle(services, look_at_all=True)  # one that kept it warm is over
+    return done
+
+
+def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
+    session = open_on(services, machine.id, machine.started)
+    if session is not None:
+        whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
+        raise ConflictError(
+            f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
+            hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
+        )
+    user = next((c.run_id for c in claims if c.state in ("followed", "alive")), None)
+    known = services.book.known(target.project, target.instance)
+    if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:
+        user = others_on_host(services, target, "")
+    if user is not None:
+        raise ConflictError(
+            f"{machine.name} is at work on {user}",
+            hint=f"end it: fcctl cancel {user}, which stops the machine too; or stop it all the same: --force",
+        )
+
+
+def _log(kind: str, **data: Any) -> None:
+    _LOG.info("%s %s", kind, data)

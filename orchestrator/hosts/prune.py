@@ -1,0 +1,95 @@
+"""``fcctl hosts prune``: the snapshots that a rebuild in another zone made, once nobody needs them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.hosts.audit import audit, places_of
+from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.provision.find import STOP_LIMIT_S
+from orchestrator.machines.targets import Target
+from orchestrator.money.audit import Orphan, made_by_rebuild
+from orchestrator.money.caps import Budget
+from orchestrator.money.record_billable import Holdings
+from orchestrator.runs.services import Services
+
+_LOG = logging.getLogger(__name__)
+#: A snapshot so young may be what a machine is just being made of, seconds.
+YOUNG_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A snapshot that stays, and why."""
+
+    orphan: Orphan
+    why: str
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What would go, what stays, and the parts of a cloud that did not answer."""
+
+    doomed: tuple[Orphan, ...]
+    kept: tuple[Kept, ...]
+    unanswered: tuple[str, ...]
+
+
+def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> Pruning:
+    """Look at the snapshots of the targets' machines. The disk that one was made of, or a disk of the machine's name,
+    must be there: a snapshot that is the only copy of a disk is kept."""
+    found = audit(services, targets, budget, workspace=workspace)
+    disks = _disks(services, targets)
+    now = services.clock.now()
+    doomed: list[Orphan] = []
+    kept: list[Kept] = []
+    for orphan in found.leftovers:
+        thing = orphan.thing
+        if not made_by_rebuild(thing):
+            continue
+        if (thing.project, thing.source) not in disks:
+            kept.append(Kept(orphan, "the only copy: no disk has its name any more"))
+        elif thing.created is None or now - thing.created < YOUNG_S:
+            kept.append(Kept(orphan, "not an hour old: a machine may just be made of it"))
+        else:
+            doomed.append(orphan)
+    unanswered = tuple(f"{one.what} of {one.project}: {one.why}" for one in found.unanswered)
+    return Pruning(tuple(doomed), tuple(kept), unanswered)
+
+
+def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -> list[str]:
+    """Delete what the plan dooms; what could not be deleted, one line each. One that is gone already counts as such."""
+    clouds = {place.project: services.clouds.open(place.targets[0]) for place in places_of(services, targets)}
+    problems = []
+    for orphan in pruning.doomed:
+        try:
+            _delete(clouds[orphan.thing.project], orphan.thing.name)
+        except FcctlError as error:
+            problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
+        else:
+            Holdings(services.sightings, services.clock).end(orphan.thing, services.clock.now())
+    return problems
+
+
+def _delete(cloud: Cloud, name: str) -> None:
+    request_id = str(uuid.uuid4())
+    _LOG.info("delete snapshot %s (%s)", name, request_id)
+    done = cloud.wait(cloud.delete_snapshot(name, request_id), STOP_LIMIT_S)
+    if done.refusal is not None:
+        kind = AuthError if done.refusal.http_status in (401, 403) else CloudError
+        raise kind(f"snapshot {name} cannot be deleted", cause=done.refusal.message)
+    if not done.done:
+        raise CloudError(f"snapshot {name} is still being deleted", hint="fcctl hosts prune shows whether it is gone")
+
+
+def _disks(services: Services, targets: Mapping[str, Target]) -> set[tuple[str, str]]:
+    """(project, name) of all disks there are."""
+    found: set[tuple[str, str]] = set()
+    for place in places_of(services, targets):
+        things, _unasked = services.clouds.open(place.targets[0]).leftovers()
+        found |= {(place.project, thing.name) for thing in things if thing.kind == "disk"}
+    return found

@@ -1,0 +1,88 @@
+"""recover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
+from orchestrator.runs.lifecycle import Move, decide
+from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.runs.machine.pending_releases import Effort
+from orchestrator.runs.reopen import ActiveState, _broken, _look, known, resumed, saved_plan
+
+
+def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment") -> list[ActiveState]:
+    """Complete every active run that has ended; say how the others stand.
+
+    This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
+    started, nothing is waited for, and one unreachable host does not keep the others from being settled.
+
+    Args:
+        debts: how much is done about machines that could not be stopped.
+    """
+    states = []
+    if run_ids is None and services.sessions.open():
+        from orchestrator.sessions.session import settle as settle_sessions
+
+        settle_sessions(services)
+    for run_id in services.store.active() if run_ids is None else run_ids:
+        state = _settle_one(services, run_id)
+        if state is not None:
+            states.append(state)
+    if services.store.owed():
+        from orchestrator.runs.machine.pending_releases import pay
+
+        pay(services, debts)
+    return states
+
+
+def _settle_one(services: Services, run_id: str) -> ActiveState | None:
+    try:
+        saved = saved_plan(services, run_id)
+    except FcctlError as e:
+        return _broken(run_id, e)
+    if saved is None:
+        return _discard_unplanned(services, run_id)
+    job, target = saved.plan.job, saved.target.name
+    try:
+        with resumed(services, run_id, patience_s=0.0) as driver:
+            driver.join()
+            if decide(driver.state, "resume") not in (Move.FOLLOW, Move.WAIT):
+                services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
+            if driver.finish(wait=False) is not None:
+                return None
+            summary = driver.ask()
+        state: Literal["queued", "running"] = "queued" if summary and summary.status == "queued" else "running"
+        return ActiveState(run_id, job, target, state, summary)
+    except ConflictError:
+        return ActiveState(run_id, job, target, "followed", _look(services, saved))
+    except RunNotFound:
+        return None  # another controller completed it meanwhile
+    except MachineStopped as e:
+        return ActiveState(run_id, job, target, "waiting", None, f"{e.status}: {e.message}")
+    except HostError as e:
+        return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
+    except FcctlError as e:
+        return _broken(run_id, e, job, target)
+
+
+def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:
+    """A folder without a plan: its controller was killed while it made it, so nothing can have happened."""
+    try:
+        active = services.store.claim(run_id)
+    except RunNotFound:
+        return None
+    if active is not None:
+        active.discard()
+    return None
+
+
+def remind(services: Services) -> None:
+    """Name the runs that nobody follows, for a command that is about something else."""
+    left = [s.run_id for s in known(services) if s.state == "interrupted"]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        services.observer.note(f"{left[0]}{more} not collected yet: fcctl ps, or fcctl pull-results")

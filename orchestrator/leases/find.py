@@ -1,0 +1,126 @@
+"""The sessions that are not over, as their journals have them: of this workspace, and of this user's other ones."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from orchestrator.leases import session_rules as sessions
+from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_rules import Machine, SavedSession
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.runs.services import Services
+
+
+@dataclass(frozen=True)
+class Open:
+    """A session that is not over, as this computer knows it."""
+
+    saved: SavedSession
+    stage: sessions.Stage
+    machine: Machine | None
+    #: When it stops itself if no run comes, as it was when it began; when the cloud was last asked whether it is on.
+    idle_until: float | None = None
+    looked: float | None = None
+    #: The book it is in, if that is another workspace's of this user.
+    abroad: SessionBook | None = None
+
+    @property
+    def how_to_stop(self) -> str:
+        place = "" if self.abroad is None else f" -C {shlex.quote(self.abroad.place)}"
+        return f"fcctl{place} session stop"
+
+
+def underway(services: Services) -> Iterator[Open]:
+    """The sessions that are not over, oldest first; nobody is asked."""
+    for session_id in services.sessions.open():
+        found = known(services, session_id)
+        if found is not None:
+            yield found
+
+
+def everywhere(services: Services) -> Iterator[Open]:
+    """The same, and then those of this user's other workspaces."""
+    yield from underway(services)
+    for book, session_id in services.sessions.abroad():
+        found = _read(book, session_id)
+        if found is not None:
+            yield replace(found, abroad=book)
+
+
+def known(services: Services, session_id: str) -> Open | None:
+    return _read(services.sessions, session_id)
+
+
+def _read(book: SessionBook, session_id: str) -> Open | None:
+    try:
+        saved = SavedSession.model_validate(book.plan_of(session_id))
+    except ValidationError:
+        return None
+    entries = book.journal_of(session_id)
+    idle_until = next((e.data.get("until") for e in reversed(entries) if e.kind == "opened"), None)
+    looked = next((e.time for e in reversed(entries) if e.kind == "looked"), None)
+    return Open(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
+
+
+def open_on(services: Services, instance_id: str, started: float | None) -> Open | None:
+    """The open session that turned this machine on.
+
+    Args:
+        started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
+    """
+    for found in everywhere(services):
+        machine = found.machine
+        if found.stage != "open" or machine is None or machine.instance_id != instance_id:
+            continue
+        if started is None or machine.started is None or abs(machine.started - started) < 1.0:
+            return found
+    return None
+
+
+def means(services: Services, saved: SavedSession, target: GcpTarget) -> bool:
+    """Whether ``target`` is the session's machine."""
+    own = cloud_target(services, saved)
+    return own is not None and (own.project, own.instance) == (target.project, target.instance)
+
+
+def cloud_target(services: Services, saved: SavedSession) -> GcpTarget | None:
+    """The session's machine; None if its sandbox sleeps, and with it the machine."""
+    if not isinstance(saved.target, GcpTarget | SandboxTarget):
+        return None
+    return services.clouds.if_there(saved.target)
+
+
+#: The cloud may be late with its fence; a session past it by more than so much is over, seconds.
+LATE_S = 120.0
+
+
+#: A session that should have idled out, and goes on all the same, is asked about again after so long, seconds.
+LOOK_AGAIN_S = 600.0
+
+
+def is_past(services: Services, found: Open) -> bool:
+    """Whether its machine should have gone off by now: by the cloud's limit, or by its own timer if nobody used it."""
+    now, deadline = services.clock.now(), found.machine.deadline if found.machine is not None else None
+    if deadline is not None and now > deadline + LATE_S:
+        return True
+    if found.idle_until is None or (found.looked is not None and 0 <= now - found.looked < LOOK_AGAIN_S):
+        return False
+    store = services.store
+    if any((store.plan_of(run_id) or {}).get("session") == found.saved.session_id for run_id in store.active()):
+        return False
+    newest = store.rows(limit=1, target=found.saved.target.name)
+    ended = [_epoch(row.finished) + found.saved.idle_minutes * 60 for row in newest]
+    return now > max([found.idle_until, *ended]) + LATE_S
+
+
+def _epoch(stamp: str) -> float:
+    """Of a record's time; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,165 @@
+"""Sessions on disk: ``results/sessions/<session-id>/{session.json, journal.jsonl, lock, end.json, visitors/}``.
+
+A user's workspaces find each other's sessions through a folder of the user's, with a file for each session that is not
+over: its name is the session's, its content the path of the workspace's ``results``. A file that leads nowhere is of a
+workspace that is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base import run_id as ids
+from orchestrator.base.files import disk_errors, sync_folder, write_atomic
+from orchestrator.base.journal import FileJournal
+from orchestrator.base.lock import OwnerLock
+
+if TYPE_CHECKING:
+    from orchestrator.base.clock_api import Clock
+    from orchestrator.base.journal_entry import JournalEntry
+    from orchestrator.leases.session_api import SessionBook
+    from orchestrator.leases.session_rules import SessionRecord
+
+PLAN, JOURNAL, LOCK, END, VISITORS = "session.json", "journal.jsonl", "lock", "end.json", "visitors"
+
+
+def shared_folder() -> Path:
+    """``~/.local/state/fcctl/sessions`` or its like."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sessions"
+
+
+class FileHeldSession:
+    """See :class:`orchestrator.leases.session_api.HeldSession`."""
+
+    def __init__(self, folder: Path, lock: OwnerLock, clock: Clock, shared: Path | None = None) -> None:
+        self.session_id = folder.name
+        self._folder, self._lock, self._shared = folder, lock, shared
+        self.journal = FileJournal(folder / JOURNAL, clock)
+
+    def end(self, record: SessionRecord) -> None:
+        with disk_errors("write how the session ended", self._folder):
+            write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
+            if self._shared is not None:
+                (self._shared / self.session_id).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        self.journal.close()
+        self._lock.release()
+
+
+class SessionFiles:
+    """See :class:`orchestrator.leases.session_api.SessionBook`. ``shared``: the user's folder; None: this workspace is alone."""
+
+    def __init__(self, results_dir: Path, clock: Clock, shared: Callable[[], Path] | None = None) -> None:
+        self._folder, self._clock, self._where_shared = results_dir / "sessions", clock, shared
+
+    @property
+    def _shared(self) -> Path | None:
+        return None if self._where_shared is None else self._where_shared()
+
+    @property
+    def place(self) -> str:
+        return str(self._folder.parent.parent)
+
+    @contextmanager
+    def starting(self) -> Iterator[bool]:
+        with disk_errors("lock the sessions", self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = OwnerLock.take(self._folder / "starting.lock", self._clock.now())
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
+        folder = self._folder / session_id
+        with disk_errors("begin a session", self._folder):
+            folder.mkdir(parents=True)
+            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            if lock is None:
+                raise FileExistsError(17, "somebody else has it", str(folder / LOCK))
+            write_atomic(folder, PLAN, json.dumps(plan).encode())
+            sync_folder(self._folder)
+            if (shared := self._shared) is not None:
+                shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomic(shared, session_id, str(self._folder.parent.resolve()).encode())
+        return FileHeldSession(folder, lock, self._clock, self._shared)
+
+    def open(self) -> list[str]:
+        return [name for name in self._ids() if not (self._folder / name / END).exists()]
+
+    def claim(self, session_id: str) -> FileHeldSession | None:
+        folder = self._folder / session_id
+        with disk_errors("take the session over", folder):
+            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+        return None if lock is None else FileHeldSession(folder, lock, self._clock, self._shared)
+
+    def plan_of(self, session_id: str) -> dict[str, Any] | None:
+        return _object(self._folder / session_id / PLAN)
+
+    def journal_of(self, session_id: str) -> list[JournalEntry]:
+        return FileJournal(self._folder / session_id / JOURNAL, self._clock).entries()
+
+    def ended(self) -> list[SessionRecord]:
+        from pydantic import ValidationError
+
+        from orchestrator.leases.session_rules import SessionRecord
+
+        found = []
+        for name in self._ids():
+            with suppress(ValidationError):
+                if (raw := _object(self._folder / name / END)) is not None:
+                    found.append(SessionRecord.model_validate(raw))
+        return found
+
+    def abroad(self) -> list[tuple[SessionBook, str]]:
+        shared = self._shared
+        if shared is None or not shared.is_dir():
+            return []
+        own = self._folder.parent.resolve()
+        found: list[tuple[SessionBook, str]] = []
+        for path in sorted(shared.iterdir()):
+            if not ids.is_valid(path.name):
+                continue
+            try:
+                results = Path(path.read_text(encoding="utf-8"))
+                folder = results / "sessions" / path.name
+                if results == own:
+                    continue
+                if not (folder / PLAN).is_file() or (folder / END).exists():
+                    path.unlink(missing_ok=True)
+                    continue
+            except (OSError, ValueError):
+                continue
+            found.append((SessionFiles(results, self._clock, self._where_shared), path.name))
+        return found
+
+    def visited(self, session_id: str, run_id: str) -> None:
+        folder = self._folder / session_id / VISITORS
+        with disk_errors("write down a run of another workspace", folder):
+            folder.mkdir(exist_ok=True)
+            (folder / run_id).touch()
+
+    def visitors(self, session_id: str) -> list[str]:
+        folder = self._folder / session_id / VISITORS
+        return sorted(path.name for path in folder.iterdir() if ids.is_valid(path.name)) if folder.is_dir() else []
+
+    def _ids(self) -> list[str]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(path.name for path in self._folder.iterdir() if ids.is_valid(path.name))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

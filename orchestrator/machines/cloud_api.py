@@ -1,0 +1,130 @@
+"""A cloud that makes, starts and stops machines, and what this computer remembers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cloud import Endpoint, Leftover, Machine, MachineSpec, Operation, Quota
+    from orchestrator.machines.targets import GcpTarget, SandboxTarget
+
+
+class Cloud(Protocol):
+    """One project of a cloud that makes, starts and stops machines.
+
+    Every mutation takes a request id, a UUID: the same id repeated (a lost reply, a killed controller) is one change.
+    A mutation returns as soon as the cloud has taken it; :meth:`wait` sees it through. Passing trouble (429, 5xx, a cut
+    connection) is retried inside, with the same id, for a bounded time. What the cloud refuses, in its answer or later
+    in the operation, is the operation's ``refusal``: a mutation that is refused does not raise.
+
+    Raises, from every method: :class:`~orchestrator.base.errors.AuthError` for missing, expired or insufficient credentials,
+    :class:`~orchestrator.base.errors.CloudError` if there is no answer, or none that makes sense.
+    """
+
+    def machine(self, zone: str, name: str) -> Machine | None: ...
+
+    def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
+        """All machines of the project with these labels (None: any value), and the zones that could not be asked."""
+
+    def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation: ...
+
+    def start(self, machine: Machine, request_id: str) -> Operation: ...
+
+    def resume(self, machine: Machine, request_id: str) -> Operation: ...
+
+    def stop(self, machine: Machine, request_id: str) -> Operation: ...
+
+    def delete(self, machine: Machine, request_id: str) -> Operation: ...
+
+    def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
+        """Fence 1: stop (never delete) ``seconds`` after the next entry into RUNNING. The machine must be stopped.
+
+        This one is waited for, and read back: if it returns without a refusal, the cloud holds it.
+        """
+
+    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
+        """Add or replace these; ``machine`` is as it was read last, and its other labels stay."""
+
+    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
+        """Add or replace these; ``machine`` is as it was read last, and its other items stay."""
+
+    def wait(self, operation: Operation, timeout_s: float) -> Operation:
+        """The operation as it stands after at most ``timeout_s``; it may not be done."""
+
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        """What happened to a machine, newest first, whoever did it: start, stop, preempted, guestTerminate, ..."""
+
+    def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
+        """``{key: value}`` below ``path``, for instance ``hostkeys/``; empty while the guest published none."""
+
+    def serial_output(self, machine: Machine) -> str: ...
+
+    def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
+        """A snapshot of the boot disk; the disk stays."""
+
+    def delete_snapshot(self, name: str, request_id: str) -> Operation:
+        """Delete a snapshot; one that is not there is no error."""
+
+    def has_snapshot(self, name: str) -> bool:
+        """Whether a snapshot of that name is ready to be used."""
+
+    def leftovers(self) -> tuple[list[Leftover], list[str]]:
+        """All disks, snapshots and static addresses of the project, and what could not be asked."""
+
+    def quotas(self, region: str) -> list[Quota]:
+        """The region's limits and the project's."""
+
+    def firewall_allows_iap(self, network: str) -> bool | None:
+        """Whether 35.235.240.0/20 may reach tcp:22 there; None if the rules may not be read."""
+
+    def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
+        """Those of ``permissions`` (``compute.instances.start``) that the caller does not have on the machine."""
+
+
+class Clouds(Protocol):
+    """The way to the cloud that a target is in."""
+
+    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
+        """The same target as a machine of a cloud; the sandbox's cloud is started for it if it is not there."""
+
+    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
+        """The same, starting nothing: None for a sandbox that sleeps."""
+
+    def open(self, target: GcpTarget) -> Cloud: ...
+
+    def login(self, target: GcpTarget) -> Login:
+        """The key pair and user name to log in with, made if absent.
+
+        Raises:
+            ConfigError: the identity file of the target is missing or unreadable.
+        """
+
+
+@dataclass(frozen=True)
+class Login:
+    user: str
+    identity_file: Path
+    public_key: str  # one line, without a comment
+
+
+class MachineBook(Protocol):
+    """What this computer remembers of machines: where they were, and the host keys that were pinned."""
+
+    def known(self, project: str, name: str) -> Endpoint | None: ...
+
+    def remember(self, endpoint: Endpoint) -> None: ...
+
+    def forget(self, project: str, name: str) -> None: ...
+
+    def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
+        """Host keys that the user's own SSH has for the machine, by its alias: ``gcloud compute ssh`` files them so."""
+
+    def turning_on(self, project: str, name: str) -> AbstractContextManager[bool]:
+        """Whether this process alone, of all on this computer, looks for a machine of that name and turns one on.
+
+        Never waits. It ends with the process, however that dies.
+        """

@@ -1,0 +1,335 @@
+"""The conversation with the host program's agent: one client for every transport."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError, HostFault, LinkLost
+from orchestrator.machines.connect import replies
+from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
+from orchestrator.machines.connect.host_command import HostProgram
+from orchestrator.machines.connect.transfer import small_files as inline
+from orchestrator.machines.connect.transport import Process, Transport
+from orchestrator.machines.host_api import Transfer
+
+if TYPE_CHECKING:
+    from orchestrator.machines.connect.transfer.upload import Uploader
+
+T = TypeVar("T")
+
+#: The longest a call may take while the agent goes on ticking, seconds; ``watch`` adds what it was told to wait.
+CALL_LIMIT_S = 900.0
+#: The same for its first answer, which takes no work: whoever is ready and does not give it was not asked.
+HELLO_LIMIT_S = 60.0
+WATCH_MARGIN_S = 120.0
+#: Calls of one ``fetch`` that are under way at once, and the most parts in one of them.
+FETCH_DEPTH = 4
+FETCH_PARTS = 400
+#: From the end of a program's output until its exit status is known, on a machine that is busy, seconds.
+_EXIT_S = 2.0
+
+
+@dataclass
+class _Pending:
+    method: str
+    size: int
+    wanted: bool = True  # False once nobody waits for the answer any more
+
+
+class AgentSession:
+    """A :class:`~orchestrator.machines.host_api.HostSession`. For one thread at a time."""
+
+    def __init__(self, transport: Transport, process: Process, program: HostProgram, timeout_s: float) -> None:
+        self._transport = transport
+        self._process = process
+        #: Of the files of the last comparison, when their hashes were taken.
+        self._sizes: dict[str, int] = {}
+        self._frames = FrameStream(process, timeout_s)
+        self._timeout_s = timeout_s
+        self._program = program
+        self._pending: dict[int, _Pending] = {}
+        self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._next_id = 1
+        self._broken: FcctlError | None = None
+        self.hello: wire.Hello
+
+    # ---------------------------------------------------------------------------------------- opening
+    def greet(self) -> None:
+        """Wait for the agent and learn about its machine. Raises EndOfOutput if the program ended instead."""
+        ident = self._write("hello", {}, None)
+        replies.prepare()  # while the other end starts its Python
+        self._frames.skip_to_ready()
+        message, _ = self._reply(ident, HELLO_LIMIT_S)
+        hello = replies.shaped(wire.Hello, _result(message, "hello"))
+        replies.check_hello(hello, self._program.sha256)
+        self.hello = hello
+
+    # ---------------------------------------------------------------------------------------- the source's tree
+    def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
+        diff, _ = self._call("tree_diff", {"workspace": workspace}, wire.TreeDiff, blob=_entries(entries))
+        self._check(lambda: replies.check_diff(diff, {entry.path for entry in entries}))
+        self._sizes = {entry.path: entry.size for entry in entries}
+        return diff
+
+    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+        self._usable()
+        parcel = inline.packed(source_root, paths, self._sizes)
+        if parcel is not None:
+            return self._put(workspace, parcel)
+        from orchestrator.machines.connect.transfer.rsync import Shipment
+
+        try:
+            return self._uploader.send(self.hello, Shipment(source_root, paths, workspace, tree_root), self._watch_link)
+        except (EndOfOutput, LinkLost) as error:
+            raise self._break(self._lost(error)) from None
+
+    @cached_property
+    def _uploader(self) -> Uploader:
+        """For what does not go inline: with it come rsync's side and tar's."""
+        from orchestrator.machines.connect.transfer.upload import Uploader
+
+        return Uploader(self._transport, self._program)
+
+    def _put(self, workspace: str, parcel: inline.Parcel) -> Transfer:
+        began = time.monotonic()
+        if parcel.files:
+            params = {"workspace": workspace, "files": wire.encode(parcel.files)}
+            self._call("tree_put", params, dict, blob=parcel.content)
+        how = "inline" if parcel.files else "none"
+        return Transfer(len(parcel.files), len(parcel.content), time.monotonic() - began, how)
+
+    def snapshot(
+        self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
+    ) -> wire.Snapshot:
+        params = {"workspace": workspace, "run_id": run_id, "tree_sha256": tree_sha256}
+        snapshot, _ = self._call("snapshot", params, wire.Snapshot, blob=_entries(entries))
+        self._check(lambda: replies.check_snapshot(snapshot, tree_sha256))
+        return snapshot
+
+    def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
+        params = {"sha256": sha256, "size": size, "offset": offset}
+        state, _ = self._call("bundle", params, wire.BundleState, blob=data or None)
+        self._check(lambda: replies.check_bundle(state))
+        return state
+
+    # ---------------------------------------------------------------------------------------- runs
+    def warm(self, env: Mapping[str, str]) -> None:
+        self._abandon(self._start("warm", {"env": dict(env)}, None))
+
+    def submit(self, plan: wire.RunPlan) -> wire.Submitted:
+        submitted, _ = self._call("submit", {"plan": wire.encode(plan)}, wire.Submitted)
+        self._check(lambda: replies.check_run(submitted.summary, plan.run_id))
+        return submitted
+
+    def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
+        limit = request.wait_s + WATCH_MARGIN_S
+        reply, blob = self._call("watch", wire.encode(request), wire.WatchReply, limit_s=limit)
+        self._check(lambda: replies.check_watch(reply, blob, request))
+        return reply, blob
+
+    def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]:
+        asked = None if run_ids is None else list(run_ids)
+        answer, _ = self._call("status", {"run_ids": asked}, dict)
+        runs = self._check(lambda: replies.shaped(list[wire.RunSummary], answer.get("runs")))
+        self._check(lambda: replies.check_runs(runs, asked))
+        return runs
+
+    def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary:
+        params = {"run_id": run_id, "reason": reason, "status": status, "grace_s": grace_s}
+        summary, _ = self._call("cancel", params, wire.RunSummary)
+        self._check(lambda: replies.check_run(summary, run_id))
+        return summary
+
+    def forget(self, run_id: str) -> None:
+        self._call("forget", {"run_id": run_id}, dict)
+
+    # ---------------------------------------------------------------------------------------- results
+    def files(self, run_id: str) -> wire.FileList:
+        files, _ = self._call("files", {"run_id": run_id}, wire.FileList)
+        self._check(lambda: replies.check_files(files))
+        return files
+
+    def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        batches = _batches(parts)
+        under_way: deque[tuple[int, list[wire.FilePart]]] = deque()
+        upcoming = next(batches, None)
+        try:
+            while upcoming or under_way:
+                while upcoming and self._has_room(len(under_way)):
+                    params = {"run_id": run_id, "parts": wire.encode(upcoming)}
+                    under_way.append((self._start("fetch", params, None), upcoming))
+                    upcoming = next(batches, None)
+                ident, asked = under_way.popleft()
+                yield from self._fetched(ident, asked)
+        finally:
+            for ident, _ in under_way:
+                self._abandon(ident)
+
+    # ---------------------------------------------------------------------------------------- the machine
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease:
+        lease, _ = self._call("lease", wire.encode(request), wire.Lease)
+        return lease
+
+    def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
+        answer, _ = self._call("probe", {"env": dict(env)}, dict)
+        if not isinstance(answer.get("document"), dict) or answer.get("exit_code") not in (0, 1, 2):
+            raise self._break(nonsense("a probe without a document"))
+        return answer
+
+    def close(self) -> None:
+        self._broken = self._broken or LinkLost("the session is closed")
+        self._process.close()
+        self._transport.close()
+
+    # ---------------------------------------------------------------------------------------- calls
+    def _call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        shape: type[T],
+        *,
+        blob: bytes | None = None,
+        limit_s: float = CALL_LIMIT_S,
+    ) -> tuple[T, bytes]:
+        ident = self._start(method, params, blob)
+        message, data = self._finish(ident, limit_s)
+        result = _result(message, method)
+        return self._check(lambda: replies.shaped(shape, result)), data
+
+    def _start(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
+        self._usable()
+        try:
+            return self._write(method, params, blob)
+        except FcctlError as error:
+            raise self._break(error) from None
+        except EndOfOutput as error:
+            raise self._break(self._lost(error)) from None
+        except BaseException:
+            # Interrupted in the middle of a frame: what follows would not be understood.
+            self._break(LinkLost("the connection was interrupted", hint="connect again"))
+            raise
+
+    def _write(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
+        ident, self._next_id = self._next_id, self._next_id + 1
+        pending = self._pending[ident] = _Pending(method, 0)
+        pending.size = self._frames.write({"id": ident, "method": method, "params": params}, blob)
+        return ident
+
+    def _finish(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
+        try:
+            return self._reply(ident, limit_s)
+        except FcctlError as error:
+            raise self._break(error) from None
+        except EndOfOutput as error:
+            raise self._break(self._lost(error)) from None
+        except BaseException:
+            self._abandon(ident)  # Ctrl-C while waiting: the session can go on, the answer will be dropped
+            raise
+
+    def _reply(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
+        """The answer to call ``ident``; answers to other calls are kept for those who wait for them."""
+        deadline = time.monotonic() + limit_s
+        while ident not in self._early:
+            message, blob = self._frames.read()
+            if "tick" in message:
+                if time.monotonic() > deadline:
+                    raise nonsense(f"no answer to {self._pending[ident].method} within {limit_s:g} s")
+                continue
+            answered = message.get("id")
+            if type(answered) is not int or answered not in self._pending:
+                raise nonsense("an answer to a call that was not made")
+            pending = self._pending.pop(answered)
+            if pending.wanted:
+                self._early[answered] = (message, blob)
+        return self._early.pop(ident)
+
+    def _abandon(self, ident: int) -> None:
+        self._early.pop(ident, None)
+        if ident in self._pending:
+            self._pending[ident].wanted = False
+
+    def _has_room(self, under_way: int) -> bool:
+        """Whether another call can be sent without risking that both ends wait for the other to read."""
+        unread = sum(pending.size for pending in self._pending.values())
+        return under_way == 0 or (under_way < FETCH_DEPTH and unread < self._process.write_ahead)
+
+    def _fetched(self, ident: int, asked: list[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        message, blob = self._finish(ident)
+        answer = self._check(lambda: replies.shaped(dict, _result(message, "fetch")))
+        parts = self._check(lambda: replies.shaped(list[wire.FilePart], answer.get("parts")))
+        self._check(lambda: replies.check_parts(parts, blob, asked))
+        view, at = memoryview(blob), 0
+        for part in parts:
+            yield part, bytes(view[at : at + part.size])
+            at += part.size
+
+    # ---------------------------------------------------------------------------------------- trouble
+    def _check(self, question: Callable[[], T]) -> T:
+        """What the host says was not what it was asked: this session is over."""
+        try:
+            return question()
+        except HostFault as error:
+            raise self._break(error) from None
+
+    def _usable(self) -> None:
+        if self._broken:
+            raise self._broken
+
+    def _break(self, error: FcctlError) -> FcctlError:
+        self._broken = self._broken or error
+        return error
+
+    def _watch_link(self, seconds: float) -> None:
+        """Let ``seconds`` pass while something else uses the link; raises LinkLost when the agent falls silent."""
+        self._frames.idle(seconds)
+
+    def _lost(self, error: Exception) -> LinkLost:
+        if isinstance(error, LinkLost):
+            return error
+        status = self._process.wait(_EXIT_S)  # its output has ended, so it has, or is just about to
+        said = self._process.stderr()
+        why = "the host program ended" + (f" with {status}" if status is not None else "")
+        return LinkLost(
+            "the connection broke",
+            cause=f"{why}: {said}" if said else why if status is not None else None,
+            hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+        )
+
+
+def _result(message: dict[str, Any], method: str) -> Any:
+    if message.get("error") is not None:
+        raise replies.call_error(message["error"], method)
+    if "result" not in message:
+        raise nonsense(f"neither result nor error for {method}")
+    return message["result"]
+
+
+def _entries(entries: Sequence[wire.TreeEntry]) -> bytes:
+    return json.dumps([entry.__dict__ for entry in entries], separators=(",", ":")).encode()
+
+
+def _batches(parts: Sequence[wire.FilePart]) -> Iterator[list[wire.FilePart]]:
+    """Calls of at most ``MAX_BLOB_BYTES`` and :data:`FETCH_PARTS` parts; a larger part is cut."""
+    batch: list[wire.FilePart] = []
+    room = wire.MAX_BLOB_BYTES
+    for part in parts:
+        offset, left = part.offset, part.size
+        while True:
+            size = min(left, room)
+            batch.append(wire.FilePart(part.path, offset, size))
+            offset, left, room = offset + size, left - size, room - size
+            if room == 0 or len(batch) == FETCH_PARTS:
+                yield batch
+                batch, room = [], wire.MAX_BLOB_BYTES
+            if left == 0:
+                break
+    if batch:
+        yield batch

@@ -1,0 +1,116 @@
+"""From a target to a session with its machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from orchestrator.base.errors import ConfigError
+from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cloud_api import MachineBook
+    from orchestrator.machines.connect.bootstrap import Runner
+    from orchestrator.machines.connect.ssh.ssh import SshTransport
+    from orchestrator.machines.connect.transport import Transport
+    from orchestrator.machines.host_api import HostSession
+
+#: What :meth:`orchestrator.machines.cloud_api.Clouds.resolve` does.
+Resolve = Callable[[GcpTarget | SandboxTarget], GcpTarget]
+
+
+def packaged_runner() -> Runner:
+    from orchestrator.machines.connect.host_program import build_runner
+
+    return build_runner()
+
+
+class Connector:
+    """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are there already.
+
+    Args:
+        book, resolve: where machines of a cloud are, and which one a target means; without them none can be reached.
+    """
+
+    def __init__(
+        self,
+        runner: Callable[[], Runner] = packaged_runner,
+        *,
+        book: MachineBook | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._make_runner = runner
+        self._book = book
+        self._resolve = resolve
+        self._runner: Runner | None = None
+        self._making = threading.Lock()
+
+    @staticmethod
+    def load(target: Target) -> None:
+        """Import what it takes to log in, in the caller's thread.
+
+        A thread that connects while another one imports would get half of Python's attention, and the host would wait.
+        """
+        if not isinstance(target, LocalTarget):
+            import orchestrator.machines.connect.ssh.ssh  # noqa: F401
+
+    def prepare(self) -> None:
+        """Get ready what a session needs once the login is through; for a caller whose other thread connects."""
+        import orchestrator.machines.connect.bootstrap  # noqa: F401
+
+        self._archive()
+
+    def _archive(self) -> Runner:
+        with self._making:
+            self._runner = self._runner or self._make_runner()
+            return self._runner
+
+    def connect(self, target: Target) -> HostSession:
+        """Log in and start the host program.
+
+        Raises:
+            HostUnreachable, HostUnusable, HostFault, LinkLost: see the port.
+        """
+        transport = self._transport(target)
+        try:
+            from orchestrator.machines.connect.bootstrap import start
+
+            # Here, the Python that runs the controller is new enough, and needs no looking for.
+            python = target.python or (None if transport.remote else sys.executable)
+            return start(transport, self._archive(), root=target.root, python=python, timeout_s=target.link_timeout_s)
+        except BaseException:
+            transport.close()
+            raise
+
+    def _transport(self, target: Target) -> Transport:
+        if isinstance(target, LocalTarget):
+            from orchestrator.machines.connect.local import LocalTransport
+
+            return LocalTransport()
+        return self.ssh(target)
+
+    def ssh(self, target: SshTarget | GcpTarget | SandboxTarget) -> SshTransport:
+        """A login alone, without the host program.
+
+        Raises:
+            HostUnreachable: see the port.
+        """
+        if isinstance(target, SshTarget):
+            from orchestrator.machines.connect.ssh.ssh import SshTransport
+
+            return SshTransport.dial(target)
+        return self._cloud_transport(target)
+
+    def _cloud_transport(self, target: GcpTarget | SandboxTarget) -> SshTransport:
+        """By what is remembered of the machine: a warm start asks no cloud, and a cold one went there before."""
+        from orchestrator.machines.connect import cloud_login as cloud_machine
+
+        if self._book is None or self._resolve is None:
+            raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
+        machine = self._resolve(target)
+        known = self._book.known(machine.project, machine.instance)
+        if known is None:
+            raise cloud_machine.unknown(target.name)
+        return cloud_machine.dial(known, target, machine.connect_timeout_s)

@@ -1,0 +1,137 @@
+"""The framing of :mod:`fcctl_remote.wire` over a process, with bounds: the other end is not trusted."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault, LinkLost
+from orchestrator.machines.connect.transport import Process
+
+#: Login shells greet and complain; more than this before the agent speaks is no greeting.
+MAX_NOISE_BYTES = 64 * 1024
+CHUNK = 256 * 1024
+
+
+class EndOfOutput(Exception):
+    """The agent's output ended. Never leaves this package."""
+
+
+class FrameStream:
+    """Frames to and from an agent.
+
+    Raises, from every method: LinkLost after ``timeout_s`` of silence; HostFault for what is no frame;
+    EndOfOutput when nothing more can come.
+    """
+
+    def __init__(self, process: Process, timeout_s: float) -> None:
+        self._process = process
+        self._timeout_s = timeout_s
+        self._buffer = bytearray()
+        self._header: tuple[dict[str, Any], int] | None = None
+        self._heard = time.monotonic()
+
+    def write(self, message: dict[str, Any], blob: bytes | None = None) -> int:
+        """Send one frame; returns its size in bytes."""
+        if blob is not None:
+            message = {**message, "blob": len(blob)}
+        frame = json.dumps(message, separators=(",", ":")).encode() + b"\n" + (blob or b"")
+        try:
+            self._process.write(frame, self._timeout_s)
+        except TimeoutError:
+            raise silent(self._timeout_s) from None
+        except OSError:
+            raise EndOfOutput from None
+        return len(frame)
+
+    def skip_to_ready(self) -> None:
+        """Pass over whatever a login shell printed, up to the agent's first line."""
+        mark = wire.READY.encode() + b"\n"
+        while (found := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > MAX_NOISE_BYTES:
+                raise HostFault(
+                    f"the machine printed {len(self._buffer)} bytes instead of starting the host program",
+                    fault="noise", hint="a startup file there (.bashrc, .zshenv, ...) prints too much; make it quiet",
+                )  # fmt: skip
+            self._fill()
+        del self._buffer[: found + len(mark)]
+
+    def read(self) -> tuple[dict[str, Any], bytes]:
+        """The next frame, ticks included, and the bytes that belong to it."""
+        if self._header is None:
+            self._header = _parse(self._line())
+        message, size = self._header
+        while len(self._buffer) < size:
+            self._fill()
+        blob = bytes(memoryview(self._buffer)[:size]) if size else b""
+        del self._buffer[:size]
+        self._header = None
+        return message, blob
+
+    def idle(self, seconds: float) -> None:
+        """Take in what arrives for ``seconds`` without handing it out; notices a dead link while others work."""
+        if len(self._buffer) < wire.MAX_FRAME_BYTES:
+            try:
+                self._fill(seconds)
+            except TimeoutError:
+                if time.monotonic() - self._heard > self._timeout_s:
+                    raise silent(self._timeout_s) from None
+        else:
+            time.sleep(seconds)
+
+    def _line(self) -> bytes:
+        looked = 0
+        while (end := self._buffer.find(b"\n", looked)) < 0:
+            looked = len(self._buffer)
+            if looked > wire.MAX_FRAME_BYTES:
+                raise nonsense(f"a frame of more than {wire.MAX_FRAME_BYTES} bytes")
+            self._fill()
+        line = bytes(memoryview(self._buffer)[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _fill(self, wait_s: float | None = None) -> None:
+        try:
+            data = self._process.read(CHUNK, self._timeout_s if wait_s is None else wait_s)
+        except TimeoutError:
+            if wait_s is not None:
+                raise
+            raise silent(self._timeout_s) from None
+        except OSError:
+            raise EndOfOutput from None
+        if not data:
+            raise EndOfOutput
+        self._heard = time.monotonic()
+        self._buffer += data
+
+
+def silent(seconds: float) -> LinkLost:
+    return LinkLost(
+        "the connection fell silent", cause=f"nothing arrived for {seconds:g} s",
+        hint="a run that is there goes on without it; `fcctl ps` and `fcctl logs -f` find it again",
+    )  # fmt: skip
+
+
+def nonsense(what: str) -> HostFault:
+    """The answer is not what the host program would say."""
+    return HostFault(
+        "the host program answered with nonsense", fault="protocol", cause=what,
+        hint="something else may be speaking there; `fcctl doctor` looks closer",
+    )  # fmt: skip
+
+
+def _parse(line: bytes) -> tuple[dict[str, Any], int]:
+    from pydantic_core import from_json  # bounds nesting, and is fast
+
+    try:
+        message = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        raise nonsense(f"a frame that is not JSON ({error})") from None
+    if not isinstance(message, dict):
+        raise nonsense("a frame that is not an object")
+    size = message.get("blob", 0)
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= wire.MAX_BLOB_BYTES:
+        raise nonsense("a frame with an impossible blob size")
+    return message, size

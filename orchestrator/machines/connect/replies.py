@@ -1,0 +1,124 @@
+"""What the host program says, validated: the shape by pydantic, and that it answers what was asked."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcctl_remote import wire
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.errors import HostFault
+from orchestrator.machines.connect.framing import nonsense
+from orchestrator.machines.connect.transport import printable
+
+T = TypeVar("T")
+HEX64 = re.compile(r"[0-9a-f]{64}")
+CODE = re.compile(r"[a-z][a-z_]{0,39}")
+
+
+@functools.cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def prepare() -> None:
+    """Build the validators of what nearly every session hears; the first one takes tens of milliseconds."""
+    for shape in (wire.Hello, wire.TreeDiff, wire.Snapshot, wire.Submitted, wire.WatchReply, wire.FileList, dict):
+        _adapter(shape)
+
+
+def shaped(shape: type[T], value: Any) -> T:
+    """``value`` as ``shape``, nothing coerced. Raises HostFault."""
+    from pydantic_core import to_json
+
+    try:
+        # Strict validation builds dataclasses from JSON only; from Python values it would want instances.
+        return cast("T", _adapter(cast("Any", shape)).validate_json(to_json(value), strict=True))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise nonsense(printable(f"{getattr(shape, '__name__', shape)}: {where}: {first['msg']}", 300)) from None
+
+
+def call_error(value: Any, method: str) -> HostFault:
+    error = shaped(wire.CallError, value)
+    return HostFault(
+        printable(error.message) or f"the host program refused {method}",
+        fault=error.code if CODE.fullmatch(error.code) else "internal",
+        data=error.data,
+        hint=printable(error.hint) if error.hint else None,
+    )
+
+
+def check_hello(hello: wire.Hello, runner_sha256: str) -> None:
+    if hello.wire_version != wire.WIRE_VERSION or hello.runner_sha256 != runner_sha256:
+        raise nonsense("it is not the host program that was sent")
+    words = [hello.python, hello.platform, hello.hostname, hello.user, hello.home, hello.root, hello.boot_id]
+    if not all(word.isprintable() for word in (*words, *filter(None, hello.tools.values()))):
+        raise nonsense("control characters in its own description")
+    if not hello.root.startswith("/"):
+        raise nonsense("a root that is no absolute path")
+
+
+def check_diff(diff: wire.TreeDiff, paths: Collection[str]) -> None:
+    known = paths if isinstance(paths, (set, frozenset)) else set(paths)
+    if not set(diff.changed) <= known or len(set(diff.changed)) != len(diff.changed):
+        raise nonsense("it asks for files that were not offered")
+    if not diff.root.startswith("/") or not diff.root.isprintable():
+        raise nonsense("a tree that is no absolute path")
+
+
+def check_snapshot(snapshot: wire.Snapshot, tree_sha256: str) -> None:
+    if snapshot.tree_sha256 != tree_sha256:
+        raise nonsense("it speaks of another snapshot")
+
+
+def check_bundle(state: wire.BundleState) -> None:
+    if state.received < 0:
+        raise nonsense("less than nothing of the libraries")
+
+
+def check_run(summary: wire.RunSummary, run_id: str | None) -> None:
+    if not run_ids.is_valid(summary.run_id) or (run_id is not None and summary.run_id != run_id):
+        raise nonsense("it speaks of another run")
+
+
+def check_runs(summaries: Sequence[wire.RunSummary], asked: Iterable[str] | None) -> None:
+    wanted = None if asked is None else set(asked)
+    for summary in summaries:
+        check_run(summary, None)
+        if wanted is not None and summary.run_id not in wanted:
+            raise nonsense("it speaks of a run nobody asked about")
+
+
+def check_watch(reply: wire.WatchReply, blob: bytes, request: wire.WatchRequest) -> None:
+    check_run(reply.summary, request.run_id)
+    if reply.events_offset < request.events_offset:
+        raise nonsense("events that run backwards")
+    if reply.log_offset < 0 or reply.log_size < 0:
+        raise nonsense("a log of negative size")
+    if blob and reply.log_step is None:
+        raise nonsense("log bytes that belong to no step")
+    fixed = request.log_step not in (None, "@current") and not request.tail
+    if blob and fixed and (reply.log_step, reply.log_offset) != (request.log_step, request.log_offset):
+        raise nonsense("another part of the log than was asked for")
+
+
+def check_files(files: wire.FileList) -> None:
+    paths = [entry.path for entry in files.files]
+    if len(set(paths)) != len(paths):
+        raise nonsense("a file that is listed twice")
+    if any(entry.size < 0 or not HEX64.fullmatch(entry.sha256) for entry in files.files):
+        raise nonsense("a file of impossible size or hash")
+
+
+def check_parts(parts: Sequence[wire.FilePart], blob: bytes, asked: Sequence[wire.FilePart]) -> None:
+    same = [(p.path, p.offset) for p in parts] == [(p.path, p.offset) for p in asked]
+    if not same or any(not 0 <= p.size <= a.size for p, a in zip(parts, asked, strict=True)):
+        raise nonsense("other parts of files than were asked for")
+    if sum(part.size for part in parts) != len(blob):
+        raise nonsense("parts that do not add up to the bytes that came")

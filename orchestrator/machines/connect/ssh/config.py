@@ -1,0 +1,224 @@
+"""What OpenSSH would do for a host name: the user's ssh_config, resolved.
+
+OpenSSH itself is asked (``ssh -G``), so that Include, Match, canonical names and tokens mean what they mean to it;
+where no ``ssh`` is installed, Paramiko's parser reads the file, which leaves out Include.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.base.errors import HostUnreachable
+from orchestrator.machines.connect.ssh.known_hosts import KnownKey, address, lookup
+
+if TYPE_CHECKING:
+    from paramiko import SSHConfig
+
+    from orchestrator.machines.targets import SshTarget
+
+#: ``ssh -G`` takes milliseconds, but a ``Match exec`` of the user's may take its time.
+RESOLVE_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A host as it is named by people: an alias or address, and what was said beside it."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """``user@host:port``, ``ssh://user@host:port``, ``[::1]:22``; each part but the host may be absent."""
+        text = text.strip().removeprefix("ssh://").rstrip("/")
+        user, at, rest = text.rpartition("@")
+        host, port = rest, ""
+        if rest.startswith("["):
+            host, _, port = rest[1:].partition("]")
+            port = port.removeprefix(":")
+        elif rest.count(":") == 1:
+            host, _, port = rest.partition(":")
+        if not host or (port and not port.isdigit()):
+            raise HostUnreachable(
+                f"'{text}' names no host", reason="config", hint="write proxy_jump as user@host:port, or an alias"
+            )
+        return cls(host, user if at else None, int(port) if port else None)
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """Everything needed to log in to one host."""
+
+    name: str  # as the user wrote it
+    host: str
+    port: int
+    user: str
+    identity_files: tuple[Path, ...]
+    #: The user chose these, so they go before the agent's other keys.
+    chosen_identities: bool
+    identities_only: bool
+    identity_agent: str | None  # a socket's path, None for SSH_AUTH_SOCK, "none" for no agent
+    known_hosts: tuple[Path, ...]
+    host_key_alias: str | None
+    proxy_command: str | None
+    proxy_jump: tuple[Destination, ...]
+    #: Keys the host must show, told by someone who knows it. Then no known_hosts file is asked.
+    pinned: tuple[KnownKey, ...] = ()
+
+    @property
+    def key_name(self) -> tuple[str, int]:
+        """The host and port under which known_hosts files it; an alias stands without the port, as in OpenSSH."""
+        return (self.host_key_alias, 22) if self.host_key_alias else (self.host, self.port)
+
+    def __str__(self) -> str:
+        where = self.host if self.port == 22 else f"{self.host}:{self.port}"
+        return where if self.name == self.host else f"{self.name} ({where})"
+
+
+def resolve(
+    destination: Destination,
+    *,
+    config_file: str | None = None,
+    identity_file: str | None = None,
+    known_hosts: str | None = None,
+    proxy_jump: str | None = None,
+) -> SshSettings:
+    """The settings for ``destination``; the named arguments win over the configuration file.
+
+    Raises:
+        HostUnreachable: (config) the configuration cannot be read.
+    """
+    from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
+
+    if destination.name.startswith("-"):
+        raise HostUnreachable(
+            f"'{destination.name}' is no host name", reason="config", hint="check `host` of the target"
+        )
+    try:
+        parsed = _config(destination, config_file)
+        found = parsed.lookup(destination.name)
+    except (paramiko.SSHException, OSError, ValueError) as error:
+        raise HostUnreachable(
+            "cannot read the SSH configuration",
+            reason="config",
+            cause=str(error),
+            hint="try: ssh -G " + destination.name,
+        ) from None
+    identities = [identity_file] if identity_file else _but_none(found.get("identityfile", []))
+    files = [known_hosts] if known_hosts else _of_home(found.get("userknownhostsfile", "~/.ssh/known_hosts"))
+    files += shlex.split(found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
+    command = found.get("proxycommand")
+    jump = proxy_jump if proxy_jump is not None else found.get("proxyjump", "none")
+    if proxy_jump is not None or (command or "none").lower() == "none":
+        command = None
+    return SshSettings(
+        name=destination.name,
+        host=found.get("hostname", destination.name),
+        port=destination.port or int(found.get("port", 22)),
+        user=destination.user or found.get("user", getpass.getuser()),
+        identity_files=tuple(_path(file) for file in identities),
+        chosen_identities=identity_file is not None,
+        identities_only=found.get("identitiesonly", "no").lower() in ("yes", "true"),
+        identity_agent=_identity_agent(found.get("identityagent")),
+        known_hosts=tuple(_path(file) for file in files),
+        host_key_alias=found.get("hostkeyalias"),
+        proxy_command=command,
+        proxy_jump=() if jump.lower() in ("none", "") else tuple(Destination.parse(hop) for hop in jump.split(",")),
+    )
+
+
+def of_target(target: SshTarget) -> SshSettings:
+    """The settings for an ssh target, whose own keys win over the configuration file.
+
+    Raises:
+        HostUnreachable: (config) the configuration cannot be read.
+    """
+    return resolve(
+        Destination(target.host, target.user, target.port),
+        config_file=target.ssh_config,
+        identity_file=target.identity_file,
+        known_hosts=target.known_hosts,
+        proxy_jump=target.proxy_jump,
+    )
+
+
+def host_key(target: SshTarget) -> tuple[str, bool]:
+    """The name under which known_hosts files have the target's machine, and whether one of them has it.
+
+    Raises:
+        HostUnreachable: (config) the configuration cannot be read.
+    """
+    settings = of_target(target)
+    return address(*settings.key_name), bool(lookup(settings.known_hosts, *settings.key_name))
+
+
+def user_config(config_file: str | None) -> list[str]:
+    """The arguments that make OpenSSH read the same configuration as :func:`resolve`.
+
+    OpenSSH looks up the home directory in the password file; where ``HOME`` says otherwise, HOME is meant.
+    """
+    if config_file:
+        return ["-F", str(_path(config_file))]
+    if home_is_elsewhere():
+        file = Path(os.environ["HOME"], ".ssh", "config")
+        return ["-F", str(file) if file.exists() else "/dev/null"]
+    return []
+
+
+def home_is_elsewhere() -> bool:
+    """Whether ``HOME`` is another folder than the password file says."""
+    home = os.environ.get("HOME")
+    return bool(home) and home != pwd.getpwuid(os.getuid()).pw_dir
+
+
+def _config(destination: Destination, config_file: str | None) -> SSHConfig:
+    from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
+
+    program = shutil.which("ssh")
+    if program is None:
+        file = _path(config_file or "~/.ssh/config")
+        return paramiko.SSHConfig.from_path(str(file)) if config_file or file.exists() else paramiko.SSHConfig()
+    argv = [program, "-G", *user_config(config_file)]
+    argv += ["-l", destination.user] if destination.user else []
+    argv += ["-p", str(destination.port)] if destination.port else []
+    # It says on standard error that it gets no terminal; what it says about mistakes is read on failure.
+    answer = subprocess.run(
+        [*argv, "--", destination.name], capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if answer.returncode != 0:
+        raise ValueError(answer.stderr.strip() or f"ssh -G ended with {answer.returncode}")
+    # Paramiko would read the answer's own line ``host NAME`` as the start of a block.
+    return paramiko.SSHConfig.from_text("\n".join(x for x in answer.stdout.splitlines() if not x.startswith("host ")))
+
+
+def _but_none(values: str | list[str]) -> list[str]:
+    values = [values] if isinstance(values, str) else values
+    return [value for value in values if value.lower() != "none"]
+
+
+def _of_home(files: str) -> list[str]:
+    """OpenSSH has already replaced ``~`` with the password file's home; where ``HOME`` differs, HOME is meant."""
+    theirs = pwd.getpwuid(os.getuid()).pw_dir + "/.ssh/"
+    return [f"~/.ssh/{file.removeprefix(theirs)}" if file.startswith(theirs) else file for file in shlex.split(files)]
+
+
+def _identity_agent(value: str | None) -> str | None:
+    if value is None or value == "SSH_AUTH_SOCK":
+        return None
+    if value.lower() == "none":
+        return "none"
+    return os.environ.get(value[1:], "none") if value.startswith("$") else str(_path(value))
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expandvars(text)).expanduser()

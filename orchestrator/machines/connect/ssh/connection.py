@@ -1,0 +1,395 @@
+"""One authenticated SSH connection: the way there (jumps, proxies), the host's key, the login."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from orchestrator.base.errors import HostUnreachable
+from orchestrator.machines.connect.ssh import known_hosts
+from orchestrator.machines.connect.ssh.auth import KeyLogin
+from orchestrator.machines.connect.ssh.config import Destination, SshSettings, resolve
+from orchestrator.machines.connect.ssh.paramiko_lean import Transport, paramiko
+from orchestrator.machines.connect.transport import printable
+
+#: AES-GCM first: it authenticates in the same pass, several times faster here than CTR with an HMAC in Python.
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+MACS = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
+KEEPALIVE_S = 15
+MAX_HOPS = 8
+
+# What Paramiko logs goes where the program sends its log, and to no terminal if it keeps none.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class Link:
+    """An open connection and everything it stands on."""
+
+    def __init__(self, transport: paramiko.Transport, below: Link | None, proxy: ProxyProgram | None) -> None:
+        self.transport = transport
+        self._below = below
+        self._proxy = proxy
+
+    def close(self) -> None:
+        for part in (self.transport, self._below, self._proxy):
+            if part is not None:
+                with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                    part.close()
+
+
+class ProxyProgram:
+    """A ``ProxyCommand`` whose standard input and output are one socket.
+
+    Paramiko's own class waits for full buffers and lets the program's errors block it; a socket pair has neither.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.socket, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        with theirs:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for the controller
+            )
+
+    def complaint(self) -> str:
+        """What it said, and how it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        self._errors.seek(0)
+        said = printable(self._errors.read(4096).decode(errors="replace"))
+        ended = self._process.poll()
+        return "; ".join(part for part in (said, f"it ended with {ended}" if ended is not None else "") if part)
+
+    def close(self) -> None:
+        self.socket.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._errors.close()
+
+
+class ImpatientSocket:
+    """A socket that fails when nothing could be sent for ``patience_s``, and that acknowledges at once.
+
+    Paramiko tries for ever to send into a link that takes nothing, in whichever thread that is; a channel's timeout
+    does not cover it. And sshd, which has Nagle's algorithm on until a terminal asks otherwise, holds its second small
+    packet back until the first is acknowledged, which Linux puts off for 40 ms unless told not to.
+    """
+
+    def __init__(self, sock: Any, patience_s: float) -> None:
+        self._sock = sock
+        self._patience_s = patience_s
+        self._stuck_since: float | None = None
+        tcp = isinstance(sock, socket.socket) and sock.family in (socket.AF_INET, socket.AF_INET6)
+        self._quick: int | None = getattr(socket, "TCP_QUICKACK", None) if tcp else None
+
+    def recv(self, limit: int) -> bytes:
+        data: bytes = self._sock.recv(limit)
+        if self._quick is not None:  # the system takes it back by itself, so each time
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, self._quick, 1)
+        return data
+
+    def send(self, data: bytes) -> int:
+        try:
+            sent: int = self._sock.send(data)
+        except TimeoutError:
+            now = time.monotonic()
+            self._stuck_since = self._stuck_since or now
+            if now - self._stuck_since > self._patience_s:
+                raise ConnectionAbortedError(f"nothing could be sent for {self._patience_s:g} s") from None
+            raise
+        self._stuck_since = None
+        return sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class Dialer:
+    """Opens links with one target's options; jump hosts are resolved with the same configuration file."""
+
+    def __init__(
+        self, config_file: str | None, known_hosts_file: str | None, *, timeout_s: float, patience_s: float
+    ) -> None:
+        self._config_file = config_file
+        self._known_hosts_file = known_hosts_file
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+
+    def open(self, settings: SshSettings, depth: int = 0) -> Link:
+        """Raises HostUnreachable, with the reason."""
+        if depth > MAX_HOPS:
+            raise HostUnreachable(
+                f"the way to {settings} has no end", reason="config", cause=f"more than {MAX_HOPS} jump hosts in a row",
+                hint="look for a loop of ProxyJump in the SSH configuration",
+            )  # fmt: skip
+        below: Link | None = None
+        proxy: ProxyProgram | None = None
+        try:
+            if settings.proxy_jump:
+                below = self._over_jumps(settings.proxy_jump, depth)
+                sock: Any = self._channel(below, settings)
+            elif settings.proxy_command:
+                proxy = ProxyProgram(settings.proxy_command)
+                sock = proxy.socket
+            else:
+                sock = dial(settings, self._timeout_s)
+            return Link(self._log_in(settings, sock, proxy), below, proxy)
+        except BaseException:
+            for part in (proxy, below):
+                if part is not None:
+                    part.close()
+            raise
+
+    # ---------------------------------------------------------------------------------------- the way there
+    def _over_jumps(self, hops: Sequence[Destination], depth: int) -> Link:
+        below: Link | None = None
+        for number, hop in enumerate(hops):
+            settings = resolve(
+                hop,
+                config_file=self._config_file,
+                known_hosts=self._known_hosts_file,
+                proxy_jump=None if number == 0 else "none",
+            )
+            try:
+                if below is None:
+                    below = self.open(settings, depth + 1)
+                else:
+                    below = Link(self._log_in(settings, self._channel(below, settings), None), below, None)
+            except HostUnreachable as error:
+                if below is not None:
+                    below.close()
+                if error.reason in ("key", "login", "config"):
+                    raise
+                raise HostUnreachable(
+                    f"jump host {settings} is out of reach", reason="proxy",
+                    cause=": ".join(filter(None, (error.message, error.cause))), hint=error.hint,
+                ) from None  # fmt: skip
+        assert below is not None  # noqa: S101 - callers pass at least one hop
+        return below
+
+    def _channel(self, below: Link, settings: SshSettings) -> paramiko.Channel:
+        try:
+            return below.transport.open_channel(
+                "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=self._timeout_s
+            )
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise HostUnreachable(
+                f"the jump host could not open a connection to {settings}", reason="proxy",
+                cause=printable(str(error)) or "it hung up",
+                hint=f"try it there: nc -vz {settings.host} {settings.port}",
+            ) from None  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------- key and login
+    def _log_in(self, settings: SshSettings, sock: Any, proxy: ProxyProgram | None) -> paramiko.Transport:
+        keys = HostKeys(settings)
+        client = paramiko.SSHClient()
+        strategy: Any = KeyLogin(settings, _agent_socket(settings))
+        shown: Any = ImpatientSocket(sock, self._patience_s)
+        client.set_missing_host_key_policy(keys)
+        began = time.monotonic()
+        try:
+            client.connect(
+                settings.host,
+                settings.port,
+                settings.user,
+                sock=shown,
+                transport_factory=keys.transport,
+                auth_strategy=strategy,
+                timeout=self._timeout_s,
+                banner_timeout=self._timeout_s,
+                auth_timeout=max(self._timeout_s, 30.0),
+                channel_timeout=self._timeout_s,
+            )
+        except HostUnreachable:
+            client.close()
+            raise
+        except paramiko.ssh_exception.IncompatiblePeer as error:
+            client.close()
+            from orchestrator.machines.connect.ssh.negotiation import nothing_in_common
+
+            raise nothing_in_common(settings, error, keys.asked) from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            client.close()
+            _explain(settings, error, proxy, late=time.monotonic() - began >= self._timeout_s)
+        transport = client.get_transport()
+        assert transport is not None  # noqa: S101 - it was opened just now
+        transport.set_keepalive(KEEPALIVE_S)
+        return transport
+
+
+class HostKeys(paramiko.MissingHostKeyPolicy):
+    """Judges the key a host shows. Paramiko is given no keys of its own, so it asks here about every one."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+        #: The last transport that asked.
+        self.asked: Transport | None = None
+        host, port = settings.key_name
+        self._known = list(settings.pinned) or known_hosts.lookup(settings.known_hosts, host, port)
+        if not self._known and port != 22:  # as OpenSSH does, a key filed without a port will do if it matches
+            self._portless = known_hosts.lookup(settings.known_hosts, host, 22)
+        else:
+            self._portless = []
+
+    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """A transport that asks for the kinds of key we know first, and for fast ciphers."""
+        transport = self.asked = Transport(sock, **options)
+        security = transport.get_security_options()
+        security.ciphers = [c for c in CIPHERS if c in security.ciphers] or security.ciphers
+        security.digests = [m for m in MACS if m in security.digests] or security.digests
+        wanted: list[str] = []
+        for key in (*self._known, *self._portless):
+            names = ("rsa-sha2-512", "rsa-sha2-256") if key.kind == "ssh-rsa" else (key.kind,)
+            wanted += [name for name in names if not key.revoked and name in security.key_types]
+        security.key_types = list(dict.fromkeys([*wanted, *security.key_types]))
+        return transport
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
+        blob = key.asbytes()
+        if any(known.revoked and known.blob == blob for known in self._known):
+            raise HostUnreachable(
+                f"{self._settings} shows a key that is marked as revoked", reason="key",
+                cause=f"{key.get_name()} {known_hosts.fingerprint(blob)}",
+                hint="do not log in there; ask whoever runs the machine",
+            )  # fmt: skip
+        valid = [known for known in self._known if not known.revoked]
+        if any(known.blob == blob for known in (*valid, *self._portless)):
+            return
+        same_kind = [known for known in valid if known.kind == key.get_name()]
+        if valid:
+            self._changed(key, (same_kind or valid)[0])
+        self._unknown(key)
+
+    def _unknown(self, key: paramiko.PKey) -> NoReturn:
+        settings = self._settings
+        files = [str(file) for file in settings.known_hosts]
+        kept = bool(files) and files[0] != os.devnull
+        file = files[0] if kept else os.path.expanduser("~/.ssh/known_hosts")  # noqa: PTH111 - pathlib is not needed yet
+        host, _ = settings.key_name
+        if settings.proxy_jump or settings.proxy_command:
+            see = f"ssh {shlex.quote(settings.name)}"  # ssh-keyscan cannot go through a proxy
+        else:
+            see = f"ssh-keyscan -p {settings.port} {shlex.quote(settings.host)}"
+            if settings.host_key_alias:
+                see += f" | sed 's/^[^ ]*/{host}/'"
+            see += f" >> {shlex.quote(file)}"
+        if not kept:
+            see += f', and say `known_hosts = "{file}"` in the target, since your SSH configuration keeps no keys'
+        raise HostUnreachable(
+            f"the key of {settings} is not known",
+            reason="key",
+            cause=f"it shows {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, and no known_hosts file has "
+            f"{known_hosts.address(*settings.key_name)}",
+            hint="compare that fingerprint with the machine's own "
+            f"(there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: {see}",
+        )
+
+    def _changed(self, key: paramiko.PKey, known: known_hosts.KnownKey) -> NoReturn:
+        file = known.where.rpartition(":")[0]
+        name = known_hosts.address(*self._settings.key_name)
+        raise HostUnreachable(
+            f"THE KEY OF {self._settings} HAS CHANGED: this may be another machine, or someone in between",
+            reason="key",
+            cause=f"it shows {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, but {known.where} "
+            f"has {known.kind} {known_hosts.fingerprint(known.blob)}",
+            hint="only if you know why it changed (the machine was made anew): "
+            f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(file)}, then connect again",
+        )
+
+
+def dial(settings: SshSettings, timeout_s: float) -> socket.socket:
+    """A TCP connection to the first address that answers.
+
+    Raises:
+        HostUnreachable: name, port or timeout.
+    """
+    deadline = time.monotonic() + timeout_s
+    problem: OSError = TimeoutError()
+    for family, kind, proto, _, where in _addresses(settings, timeout_s):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(max(0.1, deadline - time.monotonic()))
+            sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            sock.close()
+            problem = error
+        else:
+            return sock
+    if isinstance(problem, TimeoutError):
+        raise HostUnreachable(
+            f"{settings} does not answer on port {settings.port}", reason="timeout",
+            cause=f"no connection within {timeout_s:g} s", hint="is the machine running, and does a firewall block it?",
+        )  # fmt: skip
+    raise HostUnreachable(
+        f"cannot connect to port {settings.port} of {settings}", reason="port", cause=problem.strerror or str(problem),
+        hint="is sshd running there, and is `port` of the target right?",
+    )  # fmt: skip
+
+
+def _addresses(settings: SshSettings, timeout_s: float) -> list[Any]:
+    """``getaddrinfo`` knows no timeout, so it gets a thread that may be left behind."""
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answer.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True, name="resolve")
+    thread.start()
+    thread.join(timeout_s)
+    if answer and isinstance(answer[0], list):
+        return answer[0]
+    error = answer[0] if answer else None
+    raise HostUnreachable(
+        f"no machine is called '{printable(settings.host)}'", reason="name",
+        cause=(getattr(error, "strerror", None) or str(error)) if error else f"no answer within {timeout_s:g} s",
+        hint=f"check `host` of the target, or HostName in the SSH configuration: ssh -G {settings.name}",
+    )  # fmt: skip
+
+
+def _explain(settings: SshSettings, error: Exception, proxy: ProxyProgram | None, *, late: bool) -> NoReturn:
+    """Turn what Paramiko raised before the login into a reason."""
+    detail = printable(str(error)) or "it hung up"
+    if proxy is not None:
+        raise HostUnreachable(
+            f"the ProxyCommand of {settings} leads nowhere", reason="proxy",
+            cause=proxy.complaint() or detail, hint=f"try it: {proxy.command}",
+        ) from None  # fmt: skip
+    if late or isinstance(error, TimeoutError):
+        raise HostUnreachable(
+            f"{settings} accepts connections but does not speak", reason="timeout", cause=detail,
+            hint="the machine may be overloaded or still starting; try again, or raise `connect_timeout_s`",
+        ) from None  # fmt: skip
+    raise HostUnreachable(
+        f"what answers on port {settings.port} of {settings} is not a usable SSH server", reason="port", cause=detail,
+        hint=f"see what it says: ssh -v -p {settings.port} {settings.host}",
+    ) from None  # fmt: skip
+
+
+def _agent_socket(settings: SshSettings) -> str | None:
+    if settings.identity_agent == "none":
+        return None
+    return settings.identity_agent or os.environ.get("SSH_AUTH_SOCK")

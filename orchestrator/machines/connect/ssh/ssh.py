@@ -1,0 +1,169 @@
+"""A machine over SSH: programs run on channels of one connection."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from orchestrator.base.errors import HostUnusable, LinkLost
+from orchestrator.machines.connect.ssh.config import SshSettings, of_target
+from orchestrator.machines.connect.ssh.connection import Dialer, Link
+from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
+from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
+from orchestrator.machines.targets import SshTarget
+
+#: How long a reader goes without looking at standard error, which shares the channel's window with the output.
+STDERR_EVERY_S = 0.5
+#: How long sshd may take to forget a session that was closed, before a refusal counts.
+SESSION_PATIENCE_S = 2.0
+
+
+class SshProcess:
+    #: sshd's window for a new channel is 2 MiB; what it cannot hand to the program yet, it keeps.
+    write_ahead = 1024 * 1024
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self.channel = channel
+        self._errors = bytearray()
+
+    def write(self, data: bytes, timeout_s: float) -> None:
+        self.channel.settimeout(timeout_s)
+        with broken_link_is_an_os_error():
+            self.channel.sendall(data)
+
+    def read(self, limit: int, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._drain_errors()
+            left = deadline - time.monotonic()
+            self.channel.settimeout(max(0.001, min(STDERR_EVERY_S, left)))
+            try:
+                with broken_link_is_an_os_error():
+                    return self.channel.recv(limit)
+            except TimeoutError:
+                if left <= STDERR_EVERY_S:
+                    raise
+
+    def end_input(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self.channel.shutdown_write()
+
+    def wait(self, timeout_s: float) -> int | None:
+        deadline = time.monotonic() + timeout_s
+        while not self.channel.status_event.wait(min(STDERR_EVERY_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return None
+            try:
+                self._drain_errors()  # a full window would keep it from ending
+                with broken_link_is_an_os_error():
+                    while self.channel.recv_ready():
+                        self.channel.recv(64 * 1024)
+            except OSError:
+                return None
+        if not self.channel.exit_status_ready():
+            return None
+        status = self.channel.recv_exit_status()
+        return status if status >= 0 else None
+
+    def stderr(self) -> str:
+        with contextlib.suppress(OSError):
+            self._drain_errors()
+        return printable(self._errors.decode(errors="replace"))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self.channel.close()
+
+    def _drain_errors(self) -> None:
+        with broken_link_is_an_os_error():
+            while self.channel.recv_stderr_ready():
+                self._errors += self.channel.recv_stderr(64 * 1024)
+                del self._errors[:-STDERR_TAIL]
+
+
+@contextlib.contextmanager
+def broken_link_is_an_os_error() -> Iterator[None]:
+    """Reading sends, too: Paramiko acknowledges what was read, and says EOFError if the link broke meanwhile."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise OSError(str(error) or "the connection broke") from error
+
+
+class SshTransport:
+    remote = True
+
+    def __init__(self, link: Link, timeout_s: float) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def dial(cls, target: SshTarget) -> SshTransport:
+        """Raises HostUnreachable, with the reason."""
+        dialer = Dialer(
+            target.ssh_config,
+            target.known_hosts,
+            timeout_s=target.connect_timeout_s,
+            patience_s=target.link_timeout_s,
+        )
+        return cls(dialer.open(of_target(target)), max(target.connect_timeout_s, target.link_timeout_s))
+
+    @classmethod
+    def open(cls, settings: SshSettings, *, timeout_s: float, patience_s: float) -> SshTransport:
+        """Log in with settings that are complete: no configuration file is read. Raises HostUnreachable."""
+        dialer = Dialer(None, None, timeout_s=timeout_s, patience_s=patience_s)
+        return cls(dialer.open(settings), max(timeout_s, patience_s))
+
+    def _type(self, process: SshProcess, script: str) -> None:
+        try:
+            process.write((GUARD + script).encode() + b"\n", self._timeout_s)
+        except TimeoutError:
+            raise
+        except OSError:
+            if not self.alive():
+                raise
+            # The shell ended before it read a word; what it said, and its exit status, tell more.
+
+    def _session(self) -> paramiko.Channel:
+        """A new session of the connection, as soon as sshd is done with one that was closed just now.
+
+        Raises:
+            HostUnusable: it allows no further one.
+        """
+        deadline = time.monotonic() + SESSION_PATIENCE_S
+        while True:
+            try:
+                return self._link.transport.open_session(timeout=self._timeout_s)
+            except paramiko.ChannelException as error:
+                if time.monotonic() >= deadline:
+                    raise HostUnusable(
+                        "sshd there opens no further session on a connection",
+                        cause=f"{printable(error.text)}: MaxSessions of its configuration is too low; files are sent "
+                        "beside what starts and watches runs, which takes 2",
+                        hint="there, as root: set MaxSessions 10 in /etc/ssh/sshd_config, then systemctl reload ssh",
+                    ) from None
+            time.sleep(0.05)
+
+    def run(self, script: str) -> Process:
+        try:
+            channel = self._session()
+            channel.settimeout(self._timeout_s)
+            channel.exec_command(LOADER)
+            process = SshProcess(channel)
+            self._type(process, script)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise LinkLost(
+                "the connection broke", cause=printable(str(error)) or type(error).__name__, hint="try again"
+            ) from None
+        return process
+
+    @property
+    def connection(self) -> paramiko.Transport:
+        return self._link.transport
+
+    def alive(self) -> bool:
+        return self._link.transport.is_active()
+
+    def close(self) -> None:
+        self._link.close()

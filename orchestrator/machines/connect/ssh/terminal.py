@@ -1,0 +1,135 @@
+"""The commands that put a person's terminal on a machine: a run's tmux session, or a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.errors import ConfigError, NotFoundError
+from orchestrator.machines.connect.ssh.config import home_is_elsewhere, of_target, user_config
+from orchestrator.machines.provision.endpoint import key_alias
+from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cloud import Endpoint
+
+
+@dataclass(frozen=True)
+class PinnedMachine:
+    """A machine of a cloud, with the file that holds its host keys."""
+
+    endpoint: Endpoint
+    known_hosts: Path
+    connect_timeout_s: float
+
+
+def pinned(
+    target: GcpTarget | SandboxTarget,
+    book: FileMachineBook,
+    resolve: Callable[[GcpTarget | SandboxTarget], GcpTarget],
+) -> PinnedMachine:
+    """What the book knows of the target's machine.
+
+    Raises:
+        HostUnreachable: nothing.
+    """
+    from orchestrator.machines.connect.cloud_login import unknown
+
+    machine = resolve(target)
+    endpoint = book.known(machine.project, machine.instance)
+    if endpoint is None or not endpoint.host_keys:
+        raise unknown(target.name)
+    return PinnedMachine(endpoint, book.known_hosts(endpoint), machine.connect_timeout_s)
+
+
+def attach_argv(target: Target, run_id: str, machine: PinnedMachine | None = None) -> list[str]:
+    """What to exec to be in a run's tmux session: OpenSSH with a terminal, or tmux itself for ``local`` targets.
+
+    OpenSSH gets the options of the target, so it logs in as the controller does and checks the same host key.
+
+    Args:
+        machine: the target's, if it is in a cloud.
+
+    Raises:
+        NotFoundError: ``run_id`` is no run id.
+    """
+    if not run_ids.is_valid(run_id):
+        raise NotFoundError(f"'{run_id}' is no run id", hint="fcctl ps")
+    tmux = ["tmux", "attach", "-t", f"=fcctl-{run_id}"]
+    if isinstance(target, LocalTarget):
+        return tmux
+    return [*_ssh(target, machine, terminal=True), shlex.join(tmux)]
+
+
+def ssh_argv(target: Target, command: Sequence[str] = (), machine: PinnedMachine | None = None) -> list[str]:
+    """What to exec for a shell on the target's machine, or for ``command`` there; words go to its shell as they are.
+
+    Raises:
+        ConfigError: the target is this machine.
+    """
+    if isinstance(target, LocalTarget):
+        raise ConfigError(
+            f"target '{target.name}' is this machine: no SSH is needed to get there",
+            hint=f"its runs are in {target.root}/runs; of other machines: fcctl hosts ls",
+        )
+    return [*_ssh(target, machine, terminal=False), *command]
+
+
+def _ssh(target: SshTarget | GcpTarget | SandboxTarget, machine: PinnedMachine | None, *, terminal: bool) -> list[str]:
+    """OpenSSH up to and including the destination."""
+    shell = ["ssh", "-t"] if terminal else ["ssh"]
+    if isinstance(target, SshTarget):
+        return [*shell, *_options(target), "--", target.host]
+    if machine is None:
+        raise ConfigError(f"target '{target.name}' is of kind {target.kind}, and no cloud is at hand")
+    return [*shell, *_pinned_options(machine), "--", machine.endpoint.address]
+
+
+def _options(target: SshTarget) -> list[str]:
+    options = user_config(target.ssh_config)
+    for name, value in (("Port", target.port), ("User", target.user), ("IdentityFile", target.identity_file)):
+        if value is not None:
+            options += ["-o", f"{name}={_quoted(str(value))}"]
+    if target.known_hosts:
+        options += ["-o", f"UserKnownHostsFile={_quoted(target.known_hosts)}"]
+    elif home_is_elsewhere():  # OpenSSH would take the files, and the keys, of the password file's home
+        found = of_target(target)
+        options += ["-o", "UserKnownHostsFile=" + " ".join(_quoted(str(file)) for file in found.known_hosts)]
+        keys = [] if target.identity_file else [file for file in found.identity_files if file.exists()]
+        options += [word for file in keys for word in ("-o", f"IdentityFile={_quoted(str(file))}")]
+    if target.proxy_jump:
+        options += ["-J", target.proxy_jump]
+    options += ["-o", f"ConnectTimeout={max(1, round(target.connect_timeout_s))}"]
+    return [*options, "-o", "StrictHostKeyChecking=yes"]
+
+
+def _pinned_options(machine: PinnedMachine) -> list[str]:
+    """Only the pinned keys are trusted and only the machine's own key is offered, whatever the user's files say."""
+    endpoint = machine.endpoint
+    values: dict[str, object] = {
+        "Port": endpoint.port,
+        "User": endpoint.user,
+        "IdentityFile": _quoted(endpoint.identity_file.replace("%", "%%")),
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": _quoted(str(machine.known_hosts).replace("%", "%%")),
+        "GlobalKnownHostsFile": "/dev/null",
+        "HostKeyAlias": key_alias(endpoint.instance_id),
+        "CheckHostIP": "no",
+        "UpdateHostKeys": "no",
+        "StrictHostKeyChecking": "yes",
+        "ServerAliveInterval": 30,
+        "ConnectTimeout": max(1, round(machine.connect_timeout_s)),
+    }
+    if endpoint.proxy_command:
+        values["ProxyCommand"] = shlex.join(endpoint.proxy_command).replace("%", "%%")
+    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
+
+
+def _quoted(value: str) -> str:
+    """A value of an ssh option: OpenSSH splits file names at blanks unless they are quoted."""
+    return f'"{value}"' if " " in value else value

@@ -1,0 +1,81 @@
+"""Running a program on a machine and talking to it, wherever the machine is.
+
+Nothing but :data:`LOADER` ever passes through a login shell, which may be bash, zsh, fish or csh: it starts a POSIX
+shell that reads one line from its standard input and carries it out. So everything is quoted once, for one shell, by
+:func:`command`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Protocol
+
+from orchestrator.base.errors import HostUnusable
+
+#: One line without ``!``, backslash or inner single quote: what all shells read alike between single quotes.
+LOADER = "exec /bin/sh -c 'IFS= read -r line && eval \"$line\"'"
+
+#: Before the line that it reads: another shell, which a startup file may have put in its place, would carry out what it
+#: is sent, too, and take some of what is meant for the program; it ends here.
+GUARD = '[ -n "${line:+is}" ] || exit 97; '
+
+#: How much of a program's standard error is kept, bytes.
+STDERR_TAIL = 8 * 1024
+
+
+class Process(Protocol):
+    """A program that runs on the machine."""
+
+    #: Bytes that can be written before the program reads any, without the two ends blocking each other.
+    write_ahead: int
+
+    def write(self, data: bytes, timeout_s: float) -> None:
+        """Raises TimeoutError if nothing moved for ``timeout_s``, OSError if the program or the link is gone."""
+
+    def read(self, limit: int, timeout_s: float) -> bytes:
+        """At most ``limit`` bytes, empty at the end. Raises TimeoutError after ``timeout_s`` of silence."""
+
+    def end_input(self) -> None: ...
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status, None if there is none (yet): killed, the link is gone, or ``timeout_s`` passed."""
+
+    def stderr(self) -> str:
+        """The end of what it wrote to standard error, safe to print."""
+
+    def close(self) -> None:
+        """Let go of it; its standard input ends."""
+
+
+class Transport(Protocol):
+    """A way to run programs on one machine."""
+
+    #: Whether commands travel over a network.
+    remote: bool
+
+    def run(self, script: str) -> Process:
+        """Run one line of POSIX shell. Raises LinkLost if the machine is out of reach."""
+
+    def alive(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+def command(argv: Sequence[str], *, cwd: str | None = None) -> str:
+    """The line of shell that runs ``argv``, in ``cwd`` if given.
+
+    Raises:
+        HostUnusable: a word holds a line break or NUL, which no line can carry.
+    """
+    for word in (*argv, cwd or ""):
+        if any(c in word for c in "\n\r\0"):
+            raise HostUnusable(f"cannot use {printable(word)!r} on a host", cause="it holds a control character")
+    line = "exec " + shlex.join(argv)
+    return f"cd -- {shlex.quote(cwd)} && {line}" if cwd else line
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    """Text of a host made safe for a terminal: control and formatting characters are gone, the length is bounded."""
+    kept = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: limit + 1])
+    return kept[:limit].strip() + ("…" if len(text) > limit else "")

@@ -1,0 +1,106 @@
+"""The machine at the other end, as a conversation with the host program there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fcctl_remote import wire
+from orchestrator.machines.targets import Target
+
+
+@dataclass(frozen=True)
+class Transfer:
+    files: int
+    bytes: int
+    seconds: float
+    how: str  # inline, rsync, tar, none
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Libraries that steps run on, as one zip file named by its content."""
+
+    path: Path
+    sha256: str
+    size: int  # bytes
+
+
+class Bundles(Protocol):
+    """What of such libraries this computer can send."""
+
+    def tune(self) -> Bundle:
+        """The libraries of a search, put together if they are not yet.
+
+        Raises:
+            ConfigError: they are not installed here.
+            FcctlError: no room for them.
+        """
+
+    def find(self, sha256: str) -> Bundle:
+        """The ones that an earlier plan names. Raises: NotFoundError."""
+
+
+class HostSession(Protocol):
+    """One live conversation with the host program on one machine.
+
+    Raises, from every method: :class:`~orchestrator.base.errors.LinkLost` when the link breaks or falls silent (open a new
+    session and go on), :class:`~orchestrator.base.errors.HostFault` when the host program refuses.
+    """
+
+    @property
+    def hello(self) -> wire.Hello: ...
+
+    def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff: ...
+
+    def send(self, workspace: str, tree_root: str, source_root: Path, paths: Sequence[str]) -> Transfer:
+        """Bring ``paths`` of ``source_root`` into the tree on the host.
+
+        A few small files go inline, in one call; else rsync where both ends have it, else tar.
+        """
+
+    def snapshot(
+        self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
+    ) -> wire.Snapshot: ...
+
+    def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
+        """Add a piece of a bundle; without ``data``, ask how much of it is there."""
+
+    def warm(self, env: Mapping[str, str]) -> None:
+        """Let the host load what steps with ``env`` take long to load, if it was just started. Waits for nothing."""
+
+    def submit(self, plan: wire.RunPlan) -> wire.Submitted: ...
+
+    def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]: ...
+
+    def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]: ...
+
+    def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary: ...
+
+    def files(self, run_id: str) -> wire.FileList: ...
+
+    def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        """The parts in order, each cut into pieces of at most ``MAX_BLOB_BYTES``; calls are pipelined."""
+
+    def forget(self, run_id: str) -> None:
+        """Delete the run's folder on the host, which is safe once its results are verified at home."""
+
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease: ...
+
+    def probe(self, env: Mapping[str, str]) -> dict[str, Any]:
+        """``{"document": environment document, "text": printed report, "exit_code": 0 | 1 | 2}``, as steps with ``env``
+        have it."""
+
+    def close(self) -> None: ...
+
+
+class HostConnector(Protocol):
+    def connect(self, target: Target) -> HostSession:
+        """Log in and start the host program, uploading it if its hash is absent.
+
+        Raises:
+            HostUnreachable: with the reason (name, port, key, login, proxy, timeout).
+            HostUnusable: no Python >= 3.8 there, or no room for the host program.
+        """

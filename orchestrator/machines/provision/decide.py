@@ -1,0 +1,292 @@
+"""How a machine is had: what to do next, given what the cloud shows and what it has refused so far.
+
+Pure. :mod:`orchestrator.machines.provision.acquire` looks, asks :func:`next_move`, makes the move, notes what came of it in
+the :class:`History`, and looks again. Whatever the cloud answers, these things hold:
+
+- a machine is started only after fence 1 (its time limit with STOP) was read back as wanted,
+- nothing is created while a machine of that name is seen in any zone, or while a creation has no known end,
+- of several that were made at one moment, by fcctls that could not know of each other, all keep the same one,
+- it ends: every wait is within the target's ``wake_timeout_s`` (and ``stockout_wait_minutes`` where there is no stock).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Power, Remedy
+from orchestrator.machines.provision.actions import (
+    POLL_S,
+    GiveUp,
+    History,
+    Move,
+    Policy,
+    Resume,
+    SetFence,
+    Snapshot,
+    Start,
+    Stop,
+    Use,
+    Wait,
+    Withdraw,
+)
+from orchestrator.machines.provision.after_refusal import again, hint_for, pause
+from orchestrator.machines.provision.decide_create import creation
+
+#: What the cloud's clock and ours may differ by before a limit counts as another one, seconds.
+SLACK_S = 5.0
+
+
+def next_move(
+    seen: Sequence[Machine], policy: Policy, history: History, now: float, cloud_ahead_s: float = 0.0
+) -> Move:
+    """What to do next.
+
+    Args:
+        seen: every machine of the name, from all zones, as they are now.
+        now: epoch seconds on the clock of ``history``.
+        cloud_ahead_s: how much the cloud's clock, which its deadlines are told by, is ahead of that one.
+    """
+    if now - history.began >= policy.limit_s:
+        return GiveUp(
+            "timeout",
+            f"no machine {policy.name} after {policy.limit_s:.0f} s",
+            cause=_last_words(history) or _states(seen),
+            hint="fcctl hosts ls shows it; try again, or raise wake_timeout_s of the target",
+        )
+    withdrawal = _withdraw(seen, policy, history, now)
+    if withdrawal is not None:
+        return withdrawal
+    machine = choose(seen, policy, history)
+    if machine is None:
+        return creation(policy, history, now, frozenset(), None) if policy.wish.start else _over(policy)
+    power = machine.power
+    if power is Power.RUNNING:
+        return _running(machine, policy, history, now, now + cloud_ahead_s)
+    if power is Power.STOPPED:
+        return _stopped(machine, policy, history, now, seen)
+    if power is Power.SUSPENDED:
+        return _suspended(machine, policy, history, now)
+    return _in_between(machine, policy, history, now)
+
+
+def choose(seen: Sequence[Machine], policy: Policy, history: History) -> Machine | None:
+    """The machine to deal with, of several of one name: of those that are on the oldest, as every fcctl has it; else
+    one whose zone has not refused to start it; else the one that was on last, because its disk is the newest."""
+    order = {zone: n for n, zone in enumerate(policy.zones)}
+
+    def rank(machine: Machine) -> tuple[int, float, int, str]:
+        refused = len([a for a in history.of("start", machine.zone) if a.refusal is not None])
+        return refused, -(machine.started or 0.0), order.get(machine.zone, len(order)), machine.zone
+
+    return min(filter(_is_on, seen), key=_age, default=None) or min(seen, key=rank, default=None)
+
+
+def _is_on(machine: Machine) -> bool:
+    """Or about to be; one that is going down is not."""
+    return machine.power not in (Power.STOPPED, Power.STOPPING, Power.SUSPENDED, Power.SUSPENDING)
+
+
+def _age(machine: Machine) -> tuple[float, str]:
+    """The least is the oldest. The cloud says it, so that everybody agrees; no two machines are the same."""
+    return machine.created if machine.created is not None else math.inf, machine.zone
+
+
+def _withdraw(seen: Sequence[Machine], policy: Policy, history: History, now: float) -> Move | None:
+    """What was made here, if an older one is on by now: another computer's fcctl looked when this one did, saw none
+    either, and made one in another zone. All see the same two, and whoever made the younger takes it back.
+
+    It is ours beyond doubt: made where we made one, with the label of who it was made for. Somebody who found it and
+    uses it has put another label on it.
+    """
+    made = {a.zone for a in history.of("create") if a.refusal is None}
+    own = [m for m in seen if m.zone in made and m.labels.get(RUN_LABEL) == policy.label and MANAGED_LABEL in m.labels]
+    ours = next(filter(_is_on, own), None)
+    if ours is None:
+        return None
+    first = min(filter(_is_on, seen), key=_age)
+    if first is ours:
+        return None
+    refused = again(history.of("delete", ours.zone), policy, now, f"a second {ours.name} cannot be deleted")
+    return refused or Withdraw(ours, first)
+
+
+def snapshot_name(machine: Machine) -> str:
+    """The same for the same state of the disk, so that a rebuild that was cut off finds its snapshot again."""
+    return f"{machine.name[:40].rstrip('-')}-{int(machine.stopped or machine.created or 0):x}"
+
+
+def deadline_of(machine: Machine) -> float | None:
+    """When the cloud itself stops a machine that runs, epoch seconds; None: never, as far as is known."""
+    if machine.termination_action == "DELETE":
+        return None
+    if machine.deadline is not None:
+        return machine.deadline
+    if machine.max_run_s is not None and machine.started is not None:
+        return machine.started + machine.max_run_s
+    return None
+
+
+# -------------------------------------------------------------------------------------------------- one state at a time
+def _running(machine: Machine, policy: Policy, history: History, now: float, cloud_now: float) -> Move:
+    # Whatever was said of it: a start that was refused may have happened all the same.
+    ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
+    wish = policy.wish
+    if not ours and (wish.restart or history.of("resume", machine.zone)):
+        return _stop(machine, policy, history, now)
+    deadline = deadline_of(machine)
+    if deadline is None:
+        return Use(machine) if wish.allow_unfenced and not ours else _unfenced(machine, ours=ours)
+    if not ours and deadline - cloud_now + SLACK_S < wish.need_s:
+        return GiveUp(
+            "budget",
+            f"the cloud stops {machine.name} in {max(0.0, deadline - cloud_now) / 60:.0f} minutes, and this may take"
+            f" {wish.need_s / 60:.0f}",
+            cause="the time limit of a machine that runs cannot be moved",
+            hint="add --restart to stop it and start it with a limit of its own, or wait until it has stopped",
+        )
+    return Use(machine)
+
+
+def _unfenced(machine: Machine, *, ours: bool) -> GiveUp:
+    action = "deletes it" if machine.termination_action == "DELETE" else "never stops it"
+    if ours:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} was started, and the cloud {action} by itself",
+            cause="its time limit was changed between being set and the start",
+            hint="look at who else starts it (fcctl hosts ls), then try again",
+        )
+    return GiveUp(
+        "budget",
+        f"{machine.name} runs, and the cloud {action} by itself",
+        cause="it was started without fcctl; the time limit of a machine that runs cannot be set",
+        hint="add --restart to stop it and start it with a limit, or --allow-unfenced to rely on its own shutdown"
+        " timer alone",
+    )
+
+
+def _stop(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    tried = history.of("stop", machine.zone)
+    if len([a for a in tried if a.worked]) >= 2:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} was stopped, and runs again",
+            cause="somebody else starts it",
+            hint="look at who does (fcctl hosts ls), then try again",
+        )
+    return again(tried, policy, now, f"{machine.name} cannot be stopped") or Stop(machine)
+
+
+def _suspended(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    if not policy.wish.restart:
+        return GiveUp(
+            "conflict",
+            f"{machine.name} is suspended in {machine.zone}",
+            cause="a time limit can be set on a stopped machine only, and stopping it loses what it has in memory",
+            hint="add --restart to lose that, or resume and stop it yourself",
+        )
+    return again(history.of("resume", machine.zone), policy, now, f"{machine.name} cannot be resumed") or Resume(
+        machine
+    )
+
+
+def _stopped(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
+    if not policy.wish.start:
+        return _over(policy)
+    starts = history.of("start", machine.zone)
+    made_here = any(a.worked for a in history.of("create", machine.zone))
+    if made_here or any(a.worked for a in starts):
+        return GiveUp(
+            "preempted",
+            f"{machine.name} was stopped again while it was waking",
+            cause=f"it reached RUNNING in {machine.zone} and is {machine.status} now",
+            hint="fcctl hosts ls tells why; then try again",
+        )
+    if starts and starts[-1].refusal is not None:
+        if starts[-1].refusal.remedy in (Remedy.NEXT_ZONE, Remedy.NEXT_REGION):
+            move = _no_stock(machine, policy, history, now, seen)
+        else:
+            move = again(starts, policy, now, f"{machine.name} cannot be started")
+        if move is not None:
+            return move
+    if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
+        return Wait(POLL_S, f"{machine.name} is about to start")
+    return _fence(machine, policy, history, now) or Start(machine)
+
+
+def _over(policy: Policy) -> GiveUp:
+    return GiveUp(
+        "conflict",
+        f"{policy.name} is off: its session is over",
+        hint="fcctl session status says why; then run it again, or start another session",
+    )
+
+
+def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Move | None:
+    """None if the cloud shows the limit that is wanted."""
+    if machine.max_run_s == policy.wish.max_run_s and machine.termination_action == "STOP":
+        return None
+    tried = history.of("fence", machine.zone)
+    if len([a for a in tried if a.worked]) >= 2:
+        return GiveUp(
+            "conflict",
+            f"the time limit of {machine.name} does not stay as it was set",
+            cause=f"{policy.wish.max_run_s} s was asked for, and it says {machine.max_run_s} s now",
+            hint="another fcctl may be starting it: try again in a moment",
+        )
+    refused = again(tried, policy, now, f"the time limit of {machine.name} cannot be set")
+    return refused or SetFence(machine, policy.wish.max_run_s)
+
+
+def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Move:
+    since = max([history.began, *(a.at for a in history.attempts)])
+    if now - since >= policy.wake_timeout_s:
+        return GiveUp(
+            "timeout",
+            f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
+            hint="fcctl hosts ls shows it; raise wake_timeout_s of the target if that is what it takes",
+        )
+    return Wait(POLL_S, f"{machine.name} is {machine.status}")
+
+
+# ----------------------------------------------------------------------------------------------------------- no stock
+def _no_stock(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move | None:
+    """What the target wants for a stopped machine whose zone has none like it; None: ask again."""
+    starts = [a for a in history.of("start", machine.zone) if a.refusal is not None]
+    refusal = starts[-1].refusal
+    if policy.on_stockout == "rebuild":
+        return _rebuild(machine, policy, history, now, seen)
+    if policy.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
+        left = starts[-1].at + pause(len(starts)) - now
+        return Wait(left, f"no stock in {machine.zone} for {machine.name}") if left > 0 else None
+    waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.on_stockout == "wait" else ""
+    return GiveUp(
+        "capacity",
+        f"{machine.zone} has no machine for {machine.name}{waited}",
+        cause=refusal.message if refusal else None,
+        hint=hint_for(policy, starts[-1]) if refusal and refusal.remedy is Remedy.NEXT_REGION else
+        "try again later, or set on_stockout = \"rebuild\" for the target: a copy of its disk in another zone",
+        refusal=refusal,
+    )  # fmt: skip
+
+
+def _rebuild(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Move:
+    """A copy in a zone that has none of the name: an earlier rebuild may have left some, each off."""
+    other = next((one for one in seen if one.power is not Power.STOPPED), None)
+    if other is not None:
+        decide = _suspended if other.power is Power.SUSPENDED else _in_between
+        return decide(other, policy, history, now)
+    name = snapshot_name(machine)
+    tried = history.of("snapshot", machine.zone)
+    if not any(a.worked for a in tried):
+        return again(tried, policy, now, f"no snapshot of {machine.name} can be made") or Snapshot(machine, name)
+    return creation(policy, history, now, frozenset(one.zone for one in seen), name)
+
+
+def _last_words(history: History) -> str | None:
+    return next((a.refusal.message for a in reversed(history.attempts) if a.refusal), None)
+
+
+def _states(seen: Sequence[Machine]) -> str | None:
+    return ", ".join(f"{m.status} in {m.zone}" for m in seen) or None

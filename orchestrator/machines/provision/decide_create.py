@@ -1,0 +1,102 @@
+"""Where a machine is made when there is none, or none to be had: zone by zone, price model by price model. Pure.
+
+See :mod:`orchestrator.machines.provision.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.machines.cloud import Remedy, region_of
+from orchestrator.machines.provision.actions import POLL_S, Attempt, Create, GiveUp, History, Move, Policy, Wait
+from orchestrator.machines.provision.after_refusal import PATIENCE, fatal, hint_for, in_a_row, pause
+
+
+def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
+    """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
+    if not policy.wish.create:
+        return GiveUp(
+            "not_found",
+            f"there is no machine {policy.name} in {', '.join(policy.zones)}",
+            hint="check instance, project and zones of the target, or set create = true",
+        )
+    tried = history.of("create")
+    if tried and not tried[-1].done:
+        if now - tried[-1].at < policy.wake_timeout_s:
+            return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
+        return GiveUp("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
+                      hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
+    if any(a.worked for a in tried if not history.of("delete", a.zone)):
+        return GiveUp("preempted", f"{policy.name} was created, and is gone again",
+                      cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
+    return _next_place(policy, history, now, taken, snapshot)
+
+
+def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
+    tried = history.of("create")
+    last = tried[-1] if tried else None
+    if last is not None and last.refusal is not None and last.zone not in taken:
+        if last.refusal.remedy is Remedy.LOOK_AGAIN:
+            return _exists(policy, tried, now, snapshot)
+        if last.refusal.remedy is Remedy.FATAL:
+            return fatal(f"{policy.name} cannot be created in {last.zone}", policy, last)
+        if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and in_a_row(tried) < PATIENCE:
+            left = last.at + pause(in_a_row(tried)) - now
+            return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.spot, snapshot)
+    places = [(zone, spot) for spot in policy.models for zone in _hinted(policy, tried) if zone not in taken]
+    rounds = {place: _refusals(tried, place) for place in places}
+    fewest = min(rounds.values(), default=0)
+    place = next((p for p in places if rounds[p] == fewest), None)
+    if place is None or (fewest > 0 and last is not None and not _may_wait(policy, history, now, snapshot)):
+        return _nowhere(policy, last)
+    if fewest > 0 and last is not None and max(rounds.values()) == fewest:
+        left = last.at + pause(fewest) - now
+        if left > 0:
+            return Wait(left, f"no stock for {policy.name} in any zone")
+    return Create(place[0], place[1], snapshot)
+
+
+def _may_wait(policy: Policy, history: History, now: float, snapshot: str | None) -> bool:
+    return policy.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
+
+
+def _nowhere(policy: Policy, last: Attempt | None) -> GiveUp:
+    refusal = last.refusal if last else None
+    return GiveUp(
+        "capacity",
+        f"no zone has a machine for {policy.name}: {', '.join(policy.zones)}",
+        cause=refusal.message if refusal else "the target names no other zone",
+        hint=hint_for(policy, last) or "add zones to `zones` of the target",
+        refusal=refusal,
+    )
+
+
+def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str | None) -> Move:
+    """The name is taken, yet no machine is seen: one is just coming or going, or its disk was left behind."""
+    last = tried[-1]
+    if in_a_row(tried) < 4:
+        left = last.at + pause(in_a_row(tried)) - now
+        return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.spot, snapshot)
+    message = last.refusal.message if last.refusal else ""
+    return GiveUp("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
+                  hint="a disk of that name may be left: delete or rename it, or name another instance",
+                  refusal=last.refusal)  # fmt: skip
+
+
+def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
+    """The target's zones, those first that the cloud itself named as having stock."""
+    named = {zone for a in tried if a.refusal for zone in a.refusal.zones_available}
+    return sorted(policy.zones, key=lambda zone: zone not in named)
+
+
+def _refusals(tried: Sequence[Attempt], place: tuple[str, bool]) -> int:
+    """How often there was none in this place, by itself or because its whole region was refused."""
+    zone, spot = place
+    here = [a for a in tried if a.refusal and a.spot is spot]
+    region = [
+        a for a in here
+        if a.refusal and a.refusal.remedy is Remedy.NEXT_REGION and region_of(a.zone) == region_of(zone)
+    ]  # fmt: skip
+    retried = any(a.zone == zone and a.refusal and a.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) for a in here)
+    own = [a for a in here if a.zone == zone and a.refusal and a.refusal.remedy is Remedy.NEXT_ZONE]
+    return len(own) + len(region) + (1 if retried else 0)

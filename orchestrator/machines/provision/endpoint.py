@@ -1,0 +1,175 @@
+"""From what a cloud says of a machine to the way in: address, login, host keys. Pure.
+
+Host keys are those that the guest itself published through the cloud (guest attributes below ``hostkeys/``), so the
+first login is as safe as the later ones. The emulator's machines all live on loopback, each with a port of its own,
+which two metadata items tell; they count only where the target's API endpoint is on loopback too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from orchestrator.base.errors import HostUnreachable
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cloud import Endpoint, Machine
+    from orchestrator.machines.targets import GcpTarget
+
+#: Where guests publish their host keys, as a query path of guest attributes.
+HOST_KEYS_PATH = "hostkeys/"
+KEYS_ITEM = "ssh-keys"
+OS_LOGIN_ITEM = "enable-oslogin"
+GUEST_ATTRIBUTES_ITEM = "enable-guest-attributes"
+EMULATOR_PORT_ITEM = "fcctl-emulator-ssh-port"
+EMULATOR_USER_ITEM = "fcctl-emulator-ssh-user"
+
+#: The key types that are worth pinning, best first: a guest's RSA key needs no SHA-1, but DSA is not accepted.
+HOST_KEY_TYPES = (
+    "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa",
+)  # fmt: skip
+_MAX_KEY_CHARS = 4096
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+SSH_PORT = 22
+
+
+def key_alias(instance_id: str) -> str:
+    """The name under which a machine's host keys are pinned: addresses change hands, ids do not."""
+    return f"compute.{instance_id}"
+
+
+def on_loopback(api_endpoint: str | None) -> bool:
+    """Whether an API endpoint can only be this computer's own."""
+    host = urlsplit(api_endpoint or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_host_keys(attributes: Mapping[str, str]) -> tuple[str, ...]:
+    """The host keys among guest attributes below ``hostkeys/``, ``"ssh-ed25519 AAAA..."``, the best kind first.
+
+    The guest wrote them, so what is no key of the type it claims to be is left out, and so is what follows a key.
+    """
+    first = {kind: (text.split(maxsplit=1) or [""])[0] for kind, text in attributes.items()}
+    found = {kind: blob for kind, blob in first.items() if _is_key(kind, blob)}
+    return tuple(f"{kind} {found[kind]}" for kind in HOST_KEY_TYPES if kind in found)
+
+
+def is_host_key(line: str) -> bool:
+    """Whether ``line`` is what :func:`parse_host_keys` makes."""
+    kind, _, blob = line.partition(" ")
+    return _is_key(kind, blob)
+
+
+def _is_key(kind: str, blob: str) -> bool:
+    if kind not in HOST_KEY_TYPES or len(blob) > _MAX_KEY_CHARS:
+        return False
+    try:
+        data = base64.b64decode(blob, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    # RFC 4253, 6.6: a key's blob begins with its type, as a string with its length before it.
+    return len(data) > 4 + len(kind) and data[: 4 + len(kind)] == struct.pack(">I", len(kind)) + kind.encode()
+
+
+def endpoint(
+    machine: Machine, host_keys: Sequence[str], *, user: str, identity_file: str, target: GcpTarget, now: float
+) -> Endpoint:
+    """The way in to a machine that runs.
+
+    Args:
+        user, identity_file: of the target's login.
+        now: epoch seconds.
+
+    Raises:
+        HostUnreachable: (config) it has no address that the target's settings lead to.
+    """
+    from orchestrator.machines.cloud import Endpoint
+
+    address, port, proxy = _way(machine, target)
+    if on_loopback(target.api_endpoint):
+        user = _emulated_user(machine) or user
+    return Endpoint(
+        project=machine.project,
+        name=machine.name,
+        zone=machine.zone,
+        instance_id=machine.id,
+        address=address,
+        port=port,
+        user=user,
+        identity_file=identity_file,
+        host_keys=tuple(host_keys),
+        proxy_command=proxy,
+        deadline=machine.deadline,
+        started=machine.started,
+        seen=now,
+    )
+
+
+def _way(machine: Machine, target: GcpTarget) -> tuple[str, int, tuple[str, ...]]:
+    """Address, port and proxy command."""
+    if on_loopback(target.api_endpoint):
+        port = machine.metadata.get(EMULATOR_PORT_ITEM, "")
+        if port.isdecimal() and 0 < int(port) < 65536:
+            return "127.0.0.1", int(port), ()
+    if target.iap:
+        return machine.name, SSH_PORT, iap_command(machine.name, machine.zone, machine.project)
+    address = machine.external_ip or machine.internal_ip
+    if not address or not _is_address(address):
+        raise HostUnreachable(
+            f"{machine.name} has no address",
+            reason="config",
+            cause="the cloud names neither an external nor an internal one",
+            hint="set `iap = true` for the target, or give the machine an external address",
+        )
+    return address, SSH_PORT, ()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _emulated_user(machine: Machine) -> str | None:
+    user = machine.metadata.get(EMULATOR_USER_ITEM, "")
+    return user if _USER.fullmatch(user) else None
+
+
+def iap_command(name: str, zone: str, project: str) -> tuple[str, ...]:
+    """The tunnel through Identity-Aware Proxy: its standard input and output are the connection."""
+    return (
+        "gcloud", "compute", "start-iap-tunnel", name, str(SSH_PORT), "--listen-on-stdin",
+        f"--project={project}", f"--zone={zone}", "--verbosity=error",
+    )  # fmt: skip
+
+
+def login_items(metadata: Mapping[str, str], *, user: str, public_key: str, os_login: bool) -> dict[str, str]:
+    """The metadata items that let a key in, as far as ``metadata`` does not have them yet.
+
+    Other people's keys stay. Guest attributes are asked for too; a guest publishes its host keys only if they were
+    allowed when it was made.
+    """
+    wanted = {OS_LOGIN_ITEM: "TRUE" if os_login else "FALSE", GUEST_ATTRIBUTES_ITEM: "TRUE"}
+    if not os_login:
+        wanted[KEYS_ITEM] = _with_key(metadata.get(KEYS_ITEM, ""), user, public_key)
+    return {key: value for key, value in wanted.items() if metadata.get(key, "").casefold() != value.casefold()}
+
+
+def _with_key(entries: str, user: str, public_key: str) -> str:
+    """``ssh-keys`` with one more line, ``user:key``."""
+    lines = [line for line in entries.splitlines() if line.strip()]
+    wanted = f"{user}:{public_key}"
+    if any(line == wanted or line.startswith(f"{wanted} ") for line in lines):
+        return entries
+    return "\n".join([*lines, f"{wanted} fcctl"])

@@ -1,0 +1,367 @@
+"""The sandbox: an emulator in the background, one per user, started by whoever needs it and gone when nobody does.
+
+Its folder holds its state, what it prints, and ``daemon.json``, which says where it is. An emulator that lives holds
+the lock of its folder, so that a dead one is told from a slow one without a word over the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.base.errors import CloudError, ConfigError
+from orchestrator.machines import sandbox_target as sandbox
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
+
+#: The sandbox ends when no instance has run and nobody has asked for so long.
+IDLE_S = 15 * 60.0
+_START_LIMIT_S = 120.0
+#: A busy computer may keep a living emulator waiting; one that does not answer for so long hangs.
+_ANSWER_LIMIT_S = 60.0
+_END_LIMIT_S = 15.0
+_POLL_S = 0.02
+_STARTED_AS = "orchestrator.emulator.daemon"
+_UNREADABLE = 3  # its exit code if it cannot go on with the state in the folder
+
+
+@dataclass(frozen=True)
+class _Daemon:
+    url: str
+    pid: int
+    identity: str
+
+
+class Sandbox:
+    """The one sandbox of a folder.
+
+    Args:
+        folder: by default in the user's state folder, ``~/.local/state/fcctl/sandbox`` if the platform has no other.
+        idle_s: of an emulator that has to be started.
+    """
+
+    def __init__(self, folder: Path | None = None, idle_s: float = IDLE_S) -> None:
+        self.folder = folder or _default_folder()
+        self._idle_s = idle_s
+
+    def resolve(self, target: SandboxTarget) -> GcpTarget:
+        """The sandbox's machine as a target; the emulator runs when this returns.
+
+        Raises:
+            ConfigError: the state folder cannot be used, or sshd is missing.
+            CloudError: the emulator does not start.
+        """
+        return sandbox.as_machine(target, self.url())
+
+    def url(self) -> str:
+        """Where the emulator listens, started if it does not. Raises as :meth:`resolve` does."""
+        found = self._healthy()
+        if found is not None:
+            return found.url
+        self._prepare()
+        with self._starting():
+            self._settle()
+            found = self._healthy() or self._start()
+        return found.url
+
+    def running(self) -> dict[str, str] | None:
+        """The instances (path below ``/compute/v1/``) and their status; None if no emulator runs."""
+        daemon = self._alive()
+        answer = None if daemon is None else _ask(daemon.url, "status")
+        return None if answer is None else {str(k): str(v) for k, v in answer.get("instances", {}).items()}
+
+    def stop(self) -> bool:
+        """Switch the instances off, end the emulator, and leave no process. False if none ran.
+
+        Raises:
+            ConfigError: it is another user's.
+        """
+        if not self.folder.is_dir():
+            return False
+        self._check_owner()
+        with self._starting():
+            self._settle()
+            if not self._locked():
+                return False
+            daemon = self._alive()
+            if daemon is not None:
+                _ask(daemon.url, "end")
+                if not self._ends() or not _exits(daemon.pid):
+                    self._kill(daemon)
+            return True
+
+    # ------------------------------------------------------------------------------------------------------ is it there
+    def _healthy(self) -> _Daemon | None:
+        """An emulator that answers and runs this code. One of other code is used too while one of its instances runs:
+        ending it would end what runs there."""
+        daemon = self._alive()
+        if daemon is None:
+            return None
+        answer = _ask(daemon.url, "status")
+        if answer is None:
+            return None
+        idle = all(status == "TERMINATED" for status in answer.get("instances", {}).values())
+        return None if daemon.identity != _identity() and idle else daemon
+
+    def _alive(self) -> _Daemon | None:
+        return self._record() if self._locked() else None
+
+    def _record(self) -> _Daemon | None:
+        try:
+            value = json.loads((self.folder / "daemon.json").read_text(encoding="utf-8"))
+            return _Daemon(str(value["url"]), int(value["pid"]), str(value["identity"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _locked(self) -> bool:
+        """Whether an emulator lives in the folder: it holds the lock as long as it does."""
+        try:
+            with (self.folder / "lock").open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    # ------------------------------------------------------------------------------------------------------------ start
+    def _prepare(self) -> None:
+        if shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin") is None:
+            raise ConfigError(
+                "the sandbox's machine is an sshd on this computer, and none is installed",
+                hint="Ubuntu: sudo apt-get install -y openssh-server; or run on this machine itself: --on local",
+            )
+        _check_account()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"the sandbox's folder {self.folder} cannot be made",
+                cause=error.strerror,
+                hint="name a place that can be written: export XDG_STATE_HOME=DIR",
+            ) from None
+        self._check_owner()
+        self.folder.chmod(0o700)
+
+    def _check_owner(self) -> None:
+        owner = self.folder.stat().st_uid
+        if owner != os.geteuid():
+            raise ConfigError(
+                f"the sandbox's folder {self.folder} belongs to another user (id {owner})",
+                hint="give this user another one: export XDG_STATE_HOME=DIR",
+            )
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """One command at a time starts or stops it; the others wait, and find it done."""
+        limit = time.monotonic() + _START_LIMIT_S
+        with (self.folder / "start.lock").open("a") as stream:
+            while True:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > limit:
+                        raise CloudError(
+                            "another command has been starting the sandbox for two minutes",
+                            hint="fcctl emulator --stop, then again",
+                        ) from None
+                    time.sleep(_POLL_S)
+            yield
+
+    def _start(self) -> _Daemon:
+        self._end_other()
+        log = self.folder / "daemon.log"
+        if log.exists():
+            log.replace(log.with_suffix(".before.log"))  # how the last one ended
+        code = self._run(log)
+        if code == _UNREADABLE:
+            self._set_aside()  # written by another version, or cut off
+            code = self._run(log)
+        found = self._record() if code == 0 else None
+        if found is None:
+            tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
+            raise CloudError(
+                "the sandbox's emulator does not start",
+                cause="\n".join(tail)[-1000:] or f"it says nothing; see {log}",
+                hint="fcctl doctor, or run on this machine itself: --on local",
+            )
+        return found
+
+    def _run(self, log: Path) -> int:
+        """Start the emulator; 0 once it listens, else how it ended."""
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            starter = subprocess.Popen(
+                [sys.executable, "-m", _STARTED_AS, json.dumps(self._settings())],
+                stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, cwd="/", env=_environment(),
+                start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(descriptor)
+        try:
+            return starter.wait(_START_LIMIT_S)
+        except BaseException as error:
+            # Not half of one: the emulator itself is of the same group. Ctrl-C ends up here too.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(starter.pid, signal.SIGKILL)
+            starter.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return -signal.SIGKILL
+            raise
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "state": str(self.folder),
+            "idle_s": self._idle_s,
+            "identity": _identity(),
+            "machine": {
+                "project": sandbox.PROJECT,
+                "zone": sandbox.ZONES[0],
+                "name": sandbox.INSTANCE,
+                "machine_type": sandbox.MACHINE_TYPE,
+                "image": sandbox.IMAGE,
+            },
+            # The Python that runs fcctl has what the steps of a job look for, torch perhaps.
+            "guest_path": [str(Path(sys.executable).parent)],
+        }
+
+    def _set_aside(self) -> None:
+        """Keep what was there, out of the way; one such copy is enough."""
+        old = self.folder / "unreadable"
+        shutil.rmtree(old, ignore_errors=True)
+        old.mkdir(mode=0o700)
+        for name in ("state.json", "disks", "snapshots", "begun"):
+            with contextlib.suppress(OSError):
+                (self.folder / name).rename(old / name)
+
+    # -------------------------------------------------------------------------------------------------------------- end
+    def _end_other(self) -> None:
+        """Before another is started: the emulator of other code, or one that hangs.
+
+        Raises:
+            CloudError: it cannot be ended.
+        """
+        if not self._locked():
+            return
+        daemon = self._record()
+        if daemon is not None and (_ask(daemon.url, "end") is None or not self._ends()):
+            self._kill(daemon)
+        if not self._ends():
+            raise CloudError(
+                f"an emulator that this fcctl did not start uses the sandbox's folder {self.folder}",
+                hint="end it, or give this fcctl another place: export XDG_STATE_HOME=DIR",
+            )
+
+    def _settle(self) -> None:
+        """Wait for one that a killed command began to start, until it says where it is."""
+        limit = time.monotonic() + _END_LIMIT_S
+        while self._locked() and self._record() is None and time.monotonic() < limit:
+            time.sleep(_POLL_S)
+
+    def _ends(self) -> bool:
+        """Whether the folder is free within the time an emulator needs to end."""
+        limit = time.monotonic() + _END_LIMIT_S
+        while self._locked():
+            if time.monotonic() > limit:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _kill(self, daemon: _Daemon) -> None:
+        command = _ps(daemon.pid, "command")
+        if _STARTED_AS in command and str(self.folder) in command:  # and not another process that has its number now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(daemon.pid, signal.SIGKILL)
+        self._ends()
+
+
+def _check_account() -> None:
+    """Raises ConfigError if sshd would let this user in nowhere: the sandbox's machine knows no other."""
+    try:
+        shell = pwd.getpwuid(os.geteuid()).pw_shell
+    except KeyError:
+        shell = None
+    if shell is None or Path(shell).name in ("nologin", "false"):
+        why = f"its shell is {shell}" if shell else f"no account has the number {os.geteuid()}"
+        raise ConfigError(
+            "this account cannot log in to the sandbox's machine, which is an sshd on this computer",
+            cause=why,
+            hint="run on this machine itself: --on local",
+        )
+
+
+def _exits(pid: int) -> bool:
+    """Whether a process that is about to leave has left in time."""
+    limit = time.monotonic() + _END_LIMIT_S
+    while (state := _ps(pid, "stat")) and not state.startswith("Z"):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _ps(pid: int, what: str) -> str:
+    argv = ["ps", "-p", str(pid), "-ww", "-o", f"{what}="]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _default_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("fcctl", appauthor=False)) / "sandbox"
+
+
+def _environment() -> dict[str, str]:
+    """What the emulator and its instances get of this command's environment: no secret, no setting, no terminal."""
+    kept = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    return {**found, "PYTHONPATH": str(_package().parent), "PYTHONUNBUFFERED": "1"}
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parents[1]
+
+
+def _identity() -> str:
+    """Which code an emulator of this installation runs: changes with every edit and upgrade."""
+    import hashlib
+
+    digest = hashlib.sha256(str(_package()).encode())
+    for path in sorted((_package() / "emulator").glob("*.py")):
+        facts = path.stat()
+        digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _ask(url: str, what: str) -> dict[str, Any] | None:
+    """``POST url/emulator/what``; None if nobody answers, or not as an emulator would.
+
+    Over a plain socket: an HTTP library takes longer to import than a warm start may take.
+    """
+    where = urlsplit(url)
+    head = f"POST {where.path}/emulator/{what} HTTP/1.0\r\nHost: {where.netloc}\r\nContent-Length: 0\r\n\r\n"
+    try:
+        address = (where.hostname or "127.0.0.1", where.port or 80)
+        with socket.create_connection(address, timeout=_ANSWER_LIMIT_S) as link:
+            link.sendall(head.encode())
+            reply = b"".join(iter(lambda: link.recv(65536), b""))
+        top, _, body = reply.partition(b"\r\n\r\n")
+        value = json.loads(body) if top.split(None, 2)[1] == b"200" else None
+    except (OSError, ValueError, IndexError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,182 @@
+"""What a run may cost: the caps of ``[budget]``, the rate of a target, and the worst case of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from orchestrator.base.errors import ConfigError
+from orchestrator.base.models import WRITTEN
+from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+
+if TYPE_CHECKING:
+    from fcctl_remote import wire
+    from orchestrator.money.prices import Model, Price, PriceTable
+
+#: Dollars that a person may mean.
+Usd = Annotated[float, Field(gt=0, le=1_000_000)]
+
+#: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
+#: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, https://cloud.google.com/compute/vm-instance-pricing
+FENCE_LATENESS_S = 30.0
+MINIMUM_BILLED_S = 60.0
+#: Past the boot and the worst case of a run's steps, for sending the source and fetching the results.
+TRANSFER_MARGIN_S = 15 * 60.0
+
+
+class Budget(BaseModel):
+    """Caps in dollars; an absent cap does not bind."""
+
+    model_config = WRITTEN
+
+    per_run_usd: Usd | None = None
+    per_session_usd: Usd | None = None
+    per_day_usd: Usd | None = None
+    per_month_usd: Usd | None = None
+    project_usd: Usd | None = None
+    #: Price of an hour on a billed machine whose target names none.
+    usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    #: A price list that is newer than the one of this version.
+    _prices: PriceTable | None = PrivateAttr(default=None)
+
+    def with_prices(self, table: PriceTable) -> Budget:
+        """The same caps, reckoned with another price list."""
+        made = self.model_copy()
+        made._prices = table  # noqa: SLF001 - the copy's, that nobody else has yet
+        return made
+
+    @property
+    def prices(self) -> PriceTable:
+        """The price list in force."""
+        from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+
+        return LIST_PRICES if self._prices is None else self._prices
+
+    @property
+    def holds_over_runs(self) -> bool:
+        """Whether a cap reckons with what other runs cost."""
+        return any(cap is not None for cap in (self.per_day_usd, self.per_month_usd, self.project_usd))
+
+
+def dollars(usd: float) -> str:
+    """``$2.50``; of less than a cent, what it is and not ``$0.00``."""
+    return f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.2g}"
+
+
+# ------------------------------------------------------------------------------------------------------------- rates
+def models(target: GcpTarget) -> tuple[Model, ...]:
+    """The price models a start of ``target`` may end in, in the order in which they are tried."""
+    order: dict[str, tuple[Model, ...]] = {
+        "on_demand": ("on_demand",),
+        "spot": ("spot",),
+        "spot_then_on_demand": ("spot", "on_demand"),
+        "on_demand_then_spot": ("on_demand", "spot"),
+    }
+    return order[target.provisioning]
+
+
+def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable | None = None) -> Price:
+    """An hour of a gcp target's machine in one zone: the target's own price, else the budget's, else the list's.
+
+    Raises:
+        ConfigError: nobody knows it, so that no cap could hold.
+    """
+    from orchestrator.machines.cloud import region_of
+    from orchestrator.money.prices import Price
+
+    if target.usd_per_hour is not None:
+        return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
+    if budget.usd_per_hour is not None:
+        return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
+    table = table or budget.prices
+    found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
+    if found is None:
+        raise ConfigError(
+            f"no price is known for {target.machine_type} in {zone}, so that no cap on {target.name} could hold",
+            cause=f"the price table of {table.date} has the g2 family in the regions that offer it",
+            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{target.name}]",
+        )
+    return found
+
+
+def usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
+    """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
+
+    A gcp target's is that of its first zone, in the price model tried first; the sandbox's, which nobody pays, that of
+    the machine it plays. ``local`` costs nothing unless it says so itself.
+
+    Raises:
+        ConfigError: a gcp target whose machine has no known price.
+    """
+    if (machine := as_gcp(target)) is not None:
+        return price_in(machine, budget, machine.zones[0], models(machine)[0], table).usd
+    if target.usd_per_hour is not None:
+        return target.usd_per_hour
+    if target.kind == "ssh" and budget.usd_per_hour is not None:
+        return budget.usd_per_hour
+    return 0.0
+
+
+def usd_by_place(target: Target, budget: Budget, table: PriceTable | None = None) -> dict[str, float]:
+    """What an hour costs in each zone and price model that a start may end in, by ``zone/model``; empty if none may."""
+    machine = as_gcp(target)
+    if machine is None:
+        return {}
+    places = [(zone, model) for zone in machine.zones for model in models(machine)]
+    return {f"{zone}/{model}": price_in(machine, budget, zone, model, table).usd for zone, model in places}
+
+
+def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
+    """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
+    machine = as_gcp(target)
+    if machine is None:
+        return usd_per_hour(target, budget, table)
+    return max(price_in(machine, budget, zone, model, table).usd for zone in machine.zones for model in models(machine))
+
+
+def as_gcp(target: Target) -> GcpTarget | None:
+    """The machine of a cloud behind a target, to reckon with; None if there is none."""
+    if isinstance(target, SandboxTarget):
+        from orchestrator.machines.sandbox_target import as_machine
+
+        return as_machine(target)
+    return target if isinstance(target, GcpTarget) else None
+
+
+# ------------------------------------------------------------------------------------------------------- worst cases
+def worst_case_minutes(steps: Iterable[wire.StepSpec], max_minutes: float | None = None) -> float:
+    """Wall clock of a run in which every step uses its whole timeout in every attempt, cut off at ``max_minutes``."""
+    minutes = sum(step.timeout_s * (step.retries + 1) for step in steps) / 60
+    return minutes if max_minutes is None else min(minutes, max_minutes)
+
+
+def fence_s(minutes: float, target: GcpTarget) -> int:
+    """Fence 1 of a run whose steps take ``minutes`` at worst: seconds from the machine's entry into RUNNING until the
+    cloud stops it. Boot, sending and fetching fit in; the target's own ``max_run_minutes`` is never passed.
+
+    Raises:
+        ConfigError: the steps alone may take longer than the target lets a machine run.
+    """
+    steps_s, longest_s = minutes * 60, target.max_run_minutes * 60
+    if steps_s > longest_s:
+        raise ConfigError(
+            f"the steps may take {minutes:.0f} min, and {target.name} runs {target.max_run_minutes:.0f} min at most",
+            hint=f"lower the steps' timeouts or `budget: {{minutes: N}}` of the job, take fewer with --steps, or raise"
+            f" max_run_minutes of [targets.{target.name}]",
+        )
+    return int(min(longest_s, target.wake_timeout_s + steps_s + TRANSFER_MARGIN_S))
+
+
+def worst_case_usd(minutes: float, rate: float) -> float:
+    """Dollars for ``minutes`` at ``rate`` dollars an hour."""
+    return minutes / 60 * rate
+
+
+def fenced_worst_case_usd(fence_s: float, rate: float) -> float:
+    """The most a start with fence 1 at ``fence_s`` can cost at ``rate`` dollars an hour, whatever happens to it.
+
+    The cloud may be late with the fence, and bills a minute for a machine that was hardly on.
+    """
+    return (fence_s + FENCE_LATENESS_S + MINIMUM_BILLED_S) / 3600 * rate

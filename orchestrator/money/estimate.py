@@ -1,0 +1,213 @@
+"""What a run would cost, reckoned before anything starts: by activity, by zone and price model, and at the worst."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fcctl_remote import wire
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.money import caps as reckoning
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
+from orchestrator.money.prices import Model, Price, PriceTable
+from orchestrator.money.storage_prices import address_usd_per_month, disk_usd_per_month
+
+#: Seconds by activity of one earlier run, its ledger line.
+Past = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One activity: how long it took before, and how long it can take. None: no run of this job tells."""
+
+    activity: str
+    expected_s: float | None
+    worst_s: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way a start may end: the zone, the price model, and what the run costs there."""
+
+    zone: str | None  # None: a machine that is simply there
+    model: Model | None
+    price: Price
+    expected_usd: float | None
+    worst_usd: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What goes on costing while the machine is stopped."""
+
+    what: str
+    usd_per_month: float | None  # None: the table has no price
+    certain: bool  # whether the target has it for sure
+
+
+@dataclass(frozen=True)
+class CostPlan:
+    job: str
+    target: str
+    emulated: bool
+    lines: tuple[Line, ...]
+    choices: tuple[Choice, ...]  # the one tried first is the first
+    fence_s: int | None
+    runs_before: int
+    standing: tuple[Standing, ...]
+    caps: Mapping[str, float]
+
+    @property
+    def expected_usd(self) -> float | None:
+        return self.choices[0].expected_usd
+
+    @property
+    def worst_usd(self) -> float:
+        """In the dearest of the choices."""
+        return max(choice.worst_usd for choice in self.choices)
+
+    @property
+    def refused_by(self) -> list[str]:
+        """The caps that such a run could break, and that would refuse it."""
+        return [name for name, usd in self.caps.items() if self.worst_usd > usd]
+
+    def as_json(self) -> dict[str, Any]:
+        rate = self.choices[0].price.usd / 3600
+        return {
+            "job": self.job,
+            "target": self.target,
+            "emulated": self.emulated,
+            "expected_usd": _rounded(self.expected_usd),
+            "worst_usd": _rounded(self.worst_usd),
+            "fence_s": self.fence_s,
+            "runs_before": self.runs_before,
+            "activities": [
+                {
+                    **asdict(line),
+                    "expected_usd": _rounded(None if line.expected_s is None else line.expected_s * rate),
+                    "worst_usd": _rounded(line.worst_s * rate),
+                }
+                for line in self.lines
+            ],
+            "choices": [
+                {**asdict(c), "expected_usd": _rounded(c.expected_usd), "worst_usd": _rounded(c.worst_usd)}
+                for c in self.choices
+            ],
+            "standing": [asdict(one) for one in self.standing],
+            "caps": dict(self.caps),
+            "refused_by": self.refused_by,
+        }
+
+
+def cost_plan(
+    job: str,
+    target: Target,
+    budget: Budget,
+    steps: Sequence[tuple[str, wire.StepSpec]],
+    *,
+    max_minutes: float | None,
+    job_cap_usd: float | None = None,
+    past: Sequence[Past] = (),
+    table: PriceTable | None = None,
+) -> CostPlan:
+    """The plan of one run.
+
+    Args:
+        steps: (activity, step) of those that run on the machine.
+        max_minutes: the job's own limit for all of them.
+        past: earlier runs of these steps on this target that passed.
+
+    Raises:
+        ConfigError: no price is known, or the steps do not fit into what the target allows.
+    """
+    machine, table = reckoning.as_gcp(target), table or budget.prices
+    lines = _lines(steps, max_minutes, machine, past)
+    expected = [line.expected_s for line in lines if line.expected_s is not None]
+    expected_s, worst_s = (sum(expected) if past else None), sum(line.worst_s for line in lines)
+    if machine is None:
+        rate = reckoning.usd_per_hour(target, budget, table)
+        prices: list[tuple[str | None, Model | None, Price]] = [
+            (None, None, Price(rate, "hour", "configured", _source(target, budget)))
+        ]
+    else:
+        prices = [
+            (zone, model, reckoning.price_in(machine, budget, zone, model, table))
+            for model in reckoning.models(machine)
+            for zone in machine.zones
+        ]
+    choices = tuple(
+        Choice(zone, model, price, None if expected_s is None else expected_s / 3600 * price.usd,
+               worst_s / 3600 * price.usd)
+        for zone, model, price in prices
+    )  # fmt: skip
+    minutes = reckoning.worst_case_minutes([spec for _, spec in steps], max_minutes)
+    return CostPlan(
+        job=job,
+        target=target.name,
+        emulated=target.kind == "sandbox",
+        lines=tuple(lines),
+        choices=choices,
+        fence_s=None if machine is None else reckoning.fence_s(minutes, machine),
+        runs_before=len(past),
+        standing=() if machine is None else tuple(_standing(machine, table)),
+        caps=_caps(budget, job, job_cap_usd),
+    )
+
+
+def _lines(
+    steps: Sequence[tuple[str, wire.StepSpec]],
+    max_minutes: float | None,
+    machine: GcpTarget | None,
+    past: Sequence[Past],
+) -> list[Line]:
+    worst: dict[str, float] = {}
+    if machine is not None:
+        worst["boot"] = machine.wake_timeout_s
+    for activity, step in steps:
+        worst[activity] = worst.get(activity, 0.0) + step.timeout_s * (step.retries + 1)
+    total = sum(worst.values()) - worst.get("boot", 0.0)
+    limited = total if max_minutes is None else min(total, max_minutes * 60)
+    if limited < total:
+        worst["limit of the job"] = limited - total
+    if machine is not None:
+        worst["margin for transfers"] = TRANSFER_MARGIN_S
+        fence = reckoning.fence_s(limited / 60, machine)
+        if (over := fence - sum(worst.values())) < 0:
+            worst["limit of the target"] = over
+        worst["lateness of the fence"] = FENCE_LATENESS_S
+        worst["minimum"] = MINIMUM_BILLED_S
+    before = _medians(past)
+    for activity in before:
+        worst.setdefault(activity, 0.0)
+    return [Line(activity, before.get(activity), seconds) for activity, seconds in worst.items()]
+
+
+def _medians(past: Sequence[Past]) -> dict[str, float]:
+    """Of each activity, the median over the runs; a run that has none of it counts as 0 s."""
+    names = dict.fromkeys(name for run in past for name in run)
+    return {name: statistics.median(run.get(name, 0.0) for run in past) for name in names}
+
+
+def _standing(machine: GcpTarget, table: PriceTable) -> list[Standing]:
+    disk, address = disk_usd_per_month(machine, table), address_usd_per_month(machine, table)
+    return [
+        Standing(f"{machine.disk_gb} GB {machine.disk_type}", _rounded(disk), certain=True),
+        Standing("a static address", _rounded(address), certain=False),
+    ]
+
+
+def _caps(budget: Budget, job: str, job_cap_usd: float | None) -> dict[str, float]:
+    caps = {f"budget: usd of the job {job}": job_cap_usd, "per_run_usd of [budget]": budget.per_run_usd}
+    return {name: usd for name, usd in caps.items() if usd is not None}
+
+
+def _source(target: Target, budget: Budget) -> str:
+    if target.usd_per_hour is not None:
+        return f"usd_per_hour of [targets.{target.name}]"
+    return "usd_per_hour of [budget]" if target.kind == "ssh" and budget.usd_per_hour is not None else "no price given"
+
+
+def _rounded(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, 6)

@@ -1,0 +1,58 @@
+"""The price list that the user fetched, ``prices.json`` in the state folder: it counts instead of this version's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.money.prices import PriceTable
+
+NAME = "prices.json"
+_MAX_BYTES = 1024 * 1024
+
+
+def folder() -> Path:
+    """The user's own state folder, ``~/.local/state/fcctl`` or its like."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("fcctl", appauthor=False))
+
+
+def read() -> PriceTable | None:
+    """None if there is none, if it cannot be read, or if this version's own list is newer."""
+    path = folder() / NAME
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    import json
+
+    from orchestrator.money.prices import from_json
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES
+
+    try:
+        table = from_json(json.loads(text), LIST_PRICES)
+    except ValueError:
+        return None
+    return table if table.date > LIST_PRICES.date else None
+
+
+def write(table: PriceTable) -> Path:
+    """Keep it for all later commands.
+
+    Raises:
+        FcctlError: the folder cannot be written.
+    """
+    import json
+
+    from orchestrator.base.files import disk_errors, write_atomic
+    from orchestrator.money.prices import to_json
+
+    where = folder()
+    with disk_errors("keep the price list", where):
+        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(where, NAME, json.dumps(to_json(table), indent=1).encode())
+    return where / NAME

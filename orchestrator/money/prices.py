@@ -1,0 +1,150 @@
+"""What things cost: a dated table of prices by region, and how the price of a machine comes from it.
+
+The table that comes with fcctl is :mod:`orchestrator.providers.gcp.list_prices`; a target's ``usd_per_hour`` is stronger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+Model = Literal["on_demand", "spot"]
+
+#: Hours of a month, as Google counts them in its prices.
+HOURS_PER_MONTH = 730.0
+#: A static external address in use (attached to a machine, running or stopped), dollars an hour, in every region.
+ADDRESS_IN_USE_USD_PER_HOUR = 0.005
+
+#: vCPUs and L4s of the G2 family; each vCPU brings 4 GiB of memory.
+#: https://cloud.google.com/compute/docs/accelerator-optimized-machines
+G2: dict[str, tuple[int, int]] = {
+    "g2-standard-4": (4, 1),
+    "g2-standard-8": (8, 1),
+    "g2-standard-12": (12, 1),
+    "g2-standard-16": (16, 1),
+    "g2-standard-24": (24, 2),
+    "g2-standard-32": (32, 1),
+    "g2-standard-48": (48, 4),
+    "g2-standard-96": (96, 8),
+}
+#: Disks with a price for the GiB alone; a hyperdisk's parts are priced apart.
+DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
+#: The sizes whose own price the source lists.
+_READ = frozenset({"g2-standard-4", "g2-standard-32"})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One region's prices in dollars: of machines by the hour, of disks by the GiB and month."""
+
+    vcpu: float  # one vCPU and its 4 GiB
+    l4: float
+    spot_vcpu: float
+    spot_l4: float
+    # None: the source does not say.
+    pd_balanced: float | None = None
+    pd_ssd: float | None = None
+    pd_standard: float | None = None
+    snapshot: float | None = None
+    address_unused: float | None = None  # a reserved static address that no machine has, an hour
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars for one ``unit``, and where the figure comes from."""
+
+    usd: float
+    unit: Literal["hour", "GiB-month"]
+    how: Literal["list", "derived", "configured"]
+    source: str
+    date: str | None = None  # ISO 8601; None for what the user says himself
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """Prices of one source and one day, and an older table for what it does not say."""
+
+    source: str
+    date: str
+    regions: Mapping[str, Rates]
+    older: PriceTable | None = None
+
+    def machine(self, machine_type: str, region: str, model: Model = "on_demand") -> Price | None:
+        """An hour of a machine while it is on; None where the table has none."""
+        rates, shape = self.regions.get(region), G2.get(machine_type)
+        if rates is None or shape is None:
+            return None if self.older is None else self.older.machine(machine_type, region, model)
+        vcpus, gpus = shape
+        vcpu, l4 = (rates.vcpu, rates.l4) if model == "on_demand" else (rates.spot_vcpu, rates.spot_l4)
+        how: Literal["list", "derived"] = "list" if machine_type in _READ else "derived"
+        return Price(round(vcpus * vcpu + gpus * l4, 6), "hour", how, self.source, self.date)
+
+    def disk(self, disk_type: str, region: str) -> Price | None:
+        """A GiB of a disk for a month, whether or not its machine runs; None where the table has none."""
+        return self._of_region(region, disk_type.replace("-", "_"), "GiB-month") if disk_type in DISKS else None
+
+    def snapshot(self, region: str) -> Price | None:
+        """A GiB stored in a snapshot for a month."""
+        return self._of_region(region, "snapshot", "GiB-month")
+
+    def unused_address(self, region: str) -> Price | None:
+        """An hour of a static address that no machine has."""
+        return self._of_region(region, "address_unused", "hour")
+
+    def _of_region(self, region: str, name: str, unit: Literal["hour", "GiB-month"]) -> Price | None:
+        for table in (self, self.older):
+            usd = getattr(table.regions.get(region), name, None) if table is not None else None
+            if table is not None and usd is not None:
+                return Price(usd, unit, "list", table.source, table.date)
+        return None
+
+    def region_names(self) -> list[str]:
+        """All that this table or the older one knows."""
+        return sorted({*self.regions, *(self.older.regions if self.older else ())})
+
+    def machines(self, region: str) -> Iterator[tuple[str, Price, Price]]:
+        """(machine type, on demand, spot) of all that the region has."""
+        for name in G2:
+            on_demand, spot = self.machine(name, region), self.machine(name, region, "spot")
+            if on_demand is not None and spot is not None:
+                yield name, on_demand, spot
+
+
+_SANE_USD = (0.0, 1000.0)
+
+
+_MAX_REGIONS = 500
+
+
+# ------------------------------------------------------------------------------------------------------- on disk
+def to_json(table: PriceTable) -> dict[str, Any]:
+    """Without the older table."""
+    names = [field.name for field in fields(Rates)]
+    regions = {region: {name: getattr(rates, name) for name in names} for region, rates in table.regions.items()}
+    return {"schema_version": 1, "source": table.source, "date": table.date, "regions": regions}
+
+
+def from_json(value: Any, older: PriceTable) -> PriceTable:
+    """What :func:`to_json` made.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    try:
+        if value["schema_version"] != 1 or len(value["regions"]) > _MAX_REGIONS:
+            raise ValueError("another version's")
+        regions = {str(region): _checked(rates) for region, rates in value["regions"].items()}
+        return PriceTable(str(value["source"])[:200], str(value["date"])[:10], regions, older)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no price table: {error}") from None
+
+
+def _checked(rates: Mapping[str, Any]) -> Rates:
+    low, high = _SANE_USD
+    for name, usd in rates.items():
+        if usd is not None and not (isinstance(usd, int | float) and low < usd < high):
+            raise ValueError(f"{name}: {usd!r} is no price")
+    if any(rates[name] is None for name in ("vcpu", "l4", "spot_vcpu", "spot_l4")):
+        raise ValueError("a machine without a price")
+    return Rates(**rates)

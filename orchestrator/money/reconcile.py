@@ -1,0 +1,192 @@
+"""The ledger against the cloud's own word on when machines were on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.machines.cloud import Operation
+from orchestrator.machines.power_history import NEAR_START_S, On, off_at
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.money.ledger import UNEXPLAINED, Line, Sighting, Span, latest
+
+#: By how much a stop that was seen may be from the end of the stop's operation without being another, seconds.
+SAME_STOP_S = 60.0
+#: Of less nobody has to hear, seconds: a start's or a stop's own, rounded.
+SLIGHT_S = 1.0
+
+
+# ------------------------------------------------------------------------------------------- what the ledger learns
+def closings(known: Iterable[Sighting], operations: Sequence[Operation], now: float) -> list[Sighting]:
+    """Words that end the times of being on whose end nobody saw, from the cloud's list of what was done."""
+    found = []
+    for sighting in latest(known):
+        if sighting.stopped is not None and not sighting.bound:
+            continue
+        at = off_at(operations, sighting.instance_id, sighting.started)
+        if at is not None:
+            found.append(sighting.model_copy(update={"stopped": at, "seen": now, "bound": False}))
+    return found
+
+
+def corrections(known: Iterable[Sighting], times: Sequence[On], like: Sighting, now: float) -> list[Sighting]:
+    """Words on what nobody saw, and what was seen otherwise than the cloud has it.
+
+    What a machine did before the ledger's first word on it is none of the ledger's: see :func:`earlier`.
+
+    Args:
+        known: of one machine.
+        times: all that the cloud tells of it.
+        like: a word on the machine, for its price and its place.
+    """
+    seen = latest(known)
+    found, same_as = [], _paired(seen, times)
+    for on in times:
+        same = same_as.get(on)
+        if same is None:
+            if not seen or on.started > seen[0].started:
+                new = {"started": on.started, "stopped": on.stopped, "seen": now, "user": on.user, "bound": False}
+                found.append(like.model_copy(update=new))
+        elif _is_news(same, on):
+            new = {"stopped": on.stopped, "seen": now, "user": on.user or same.user, "bound": False}
+            found.append(same.model_copy(update=new))
+    return found
+
+
+def _paired(seen: Sequence[Sighting], times: Sequence[On]) -> dict[On, Sighting]:
+    """Which word is on which time: the nearest starts first, each of them once."""
+    pairs = [(abs(s.started - on.started), s, on) for s in seen for on in times]
+    found: dict[On, Sighting] = {}
+    for apart, sighting, on in sorted(pairs, key=lambda pair: pair[0]):
+        if apart <= NEAR_START_S and on not in found and sighting not in found.values():
+            found[on] = sighting
+    return found
+
+
+def _is_news(known: Sighting, on: On) -> bool:
+    if on.stopped is None:
+        return False
+    return known.stopped is None or known.bound or abs(known.stopped - on.stopped) > SAME_STOP_S
+
+
+def bounds(known: Iterable[Sighting], now: float) -> list[Sighting]:
+    """Words that end, at the latest that it can have been, times of a machine that is gone without a trace.
+
+    That is its time limit with the cloud's lateness, or now, whichever comes first.
+    """
+    found = []
+    for sighting in latest(known):
+        if sighting.stopped is None:
+            limit = now if sighting.fence is None else min(now, sighting.fence + FENCE_LATENESS_S)
+            found.append(sighting.model_copy(update={"stopped": max(limit, sighting.started), "seen": now,
+                                                     "bound": True}))  # fmt: skip
+    return found
+
+
+# --------------------------------------------------------------------------------------------- what the audit shows
+@dataclass(frozen=True)
+class Time:
+    """One time of being on. Epoch seconds of the cloud's clock; dollars at the machine's price."""
+
+    started: float
+    #: None: it is on.
+    stopped: float | None
+    seconds: float
+    usd: float
+    #: Of them, what runs and sessions of this workspace used.
+    used_s: float
+    #: Who asked for the start, as the cloud names them; empty: it does not say.
+    user: str = ""
+    #: It was on no longer than this, and perhaps shorter.
+    bound: bool = False
+
+    @property
+    def for_nobody(self) -> bool:
+        return self.used_s < SLIGHT_S
+
+
+@dataclass(frozen=True)
+class Account:
+    """One machine in the cloud's books and in ours."""
+
+    project: str
+    zone: str
+    name: str
+    instance_id: str
+    target: str
+    #: Whether the cloud has it still; None: that part of the cloud did not answer.
+    there: bool | None
+    times: tuple[Time, ...]
+    #: What the ledger had before this look: what the cloud says beyond it was added by the look.
+    ledger_s: float
+    ledger_usd: float
+    #: What runs claim beyond what the machine was on; the ledger has it as a line below zero.
+    beyond_s: float
+    beyond_usd: float
+    #: When it was on before the ledger's first word on it; not in the ledger.
+    earlier: tuple[On, ...] = ()
+    emulated: bool = False
+
+    @property
+    def cloud_s(self) -> float:
+        return sum(time.seconds for time in self.times)
+
+    @property
+    def cloud_usd(self) -> float:
+        return sum(time.usd for time in self.times)
+
+    @property
+    def used_s(self) -> float:
+        return sum(time.used_s for time in self.times)
+
+    @property
+    def difference_s(self) -> float:
+        """What the ledger had beyond the cloud's word; below zero, what it lacked."""
+        return self.ledger_s - self.cloud_s
+
+    @property
+    def difference_usd(self) -> float:
+        return self.ledger_usd - self.cloud_usd
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.difference_s) < SLIGHT_S and abs(self.beyond_s) < SLIGHT_S
+
+    @property
+    def for_nobody(self) -> list[Time]:
+        return [time for time in self.times if time.for_nobody]
+
+
+def account(
+    word: Sighting, there: bool | None, on: Sequence[Span], before: Iterable[Line], after: Iterable[Line],
+    earlier: Sequence[On] = (),
+) -> Account:  # fmt: skip
+    """The account of one machine.
+
+    Args:
+        word: any on the machine.
+        on: its times of being on, as the cloud has them.
+        before: the ledger as it was before the cloud was asked.
+        after: as it is now.
+        earlier: what the cloud tells of times before the ledger knew the machine.
+    """
+    name = f"{word.name} ({word.instance_id})"
+    had = [line for line in before if line.machine == name]
+    has = [line for line in after if line.machine == name]
+    used = [line for line in has if line.run_id is not None]
+    beyond = [line for line in has if line.activity == UNEXPLAINED]
+    return Account(
+        word.project, word.zone, word.name, word.instance_id, word.target, there,
+        tuple(_time(span, used) for span in on),
+        sum(line.seconds for line in had), sum(line.usd for line in had),
+        -sum(line.seconds for line in beyond), -sum(line.usd for line in beyond), tuple(earlier), word.emulated,
+    )  # fmt: skip
+
+
+def _time(span: Span, used: Iterable[Line]) -> Time:
+    end = max(span.until, span.started + MINIMUM_BILLED_S)
+    inside = sum(max(0.0, min(line.start + line.seconds, end) - max(line.start, span.started)) for line in used)
+    return Time(
+        span.started, None if span.on else span.until, span.billed_s, span.usd(span.billed_s),
+        min(inside, span.billed_s), span.user, span.bound,
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""Write down what stands in a cloud and is billed by the month, for the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import FcctlError
+from orchestrator.machines import sandbox_target as sandbox
+from orchestrator.machines.cloud import Leftover, Machine, Operation
+from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.power_history import deleted_at, disk_deleted_at
+from orchestrator.machines.provision.endpoint import on_loopback
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money import billable as holdings
+from orchestrator.money.billable import Holding, Key, Life
+from orchestrator.money.prices import PriceTable
+from orchestrator.money.storage_prices import belongs, of_leftover, target_of
+from orchestrator.money.usage_api import Sightings
+from orchestrator.runs.services import Services
+
+
+def remember(
+    services: Services, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
+    found: Sequence[Leftover], prices: PriceTable, *, workspace: str, whole: bool,
+) -> None:  # fmt: skip
+    """What the cloud's own lists say of a project's disks, snapshots and addresses; on disk.
+
+    Args:
+        targets: of the project.
+        machines: that are there.
+        found: all disks, snapshots and addresses of the project, whoever's.
+        workspace: this one's name as labels have it: what fcctl made for another is that one's affair.
+        whole: whether everything answered, so that what is not there is gone.
+    """
+    names = frozenset(target.instance for target in targets)
+    now, emulated = services.clock.now(), all(is_emulated(target) for target in targets)
+    known = Holdings(services.sightings, services.clock)
+    known.see(
+        of_leftover(one, target_of(one, targets), machines, prices, now, emulated=emulated)
+        for one in found
+        if belongs(one, names, workspace)
+    )
+    if whole:
+        known.miss(targets[0].project, ((o.project, o.kind, o.place, o.name) for o in found), cloud)
+
+
+def is_emulated(target: GcpTarget) -> bool:
+    """Whether it is the sandbox's machine. Another emulator's is reckoned like a real one: it stands for it."""
+    return target.project == sandbox.PROJECT and on_loopback(target.api_endpoint)
+
+
+class Holdings:
+    """The things that are known, and what is new of them."""
+
+    def __init__(self, sightings: Sightings, clock: Clock) -> None:
+        self._sightings = sightings
+        self._clock = clock
+        self._known: dict[Key, Life] | None = None
+
+    def see(self, found: Iterable[Holding]) -> None:
+        """Things as they are now."""
+        for said in found:
+            word = holdings.news(self._lives().get(said.key), said)
+            if word is not None:
+                self._note(word)
+
+    def hear(self, operations: Sequence[Operation]) -> None:
+        """What was done to machines: with one that was deleted went the disks that were to go with it."""
+        for life in self.standing():
+            last = life.last
+            if last.auto_delete and last.machine_id:
+                at = deleted_at(operations, last.machine_id)
+                if at is not None and at >= (life.created or 0.0):
+                    self._note(holdings.ended(life, at, self._clock.now()))
+
+    def miss(self, project: str, there: Iterable[Key], cloud: Cloud) -> None:
+        """The project's own list is whole, and has ``there``: whatever else was known of it is gone."""
+        present = set(there)
+        for life in self.standing():
+            last = life.last
+            if last.project != project or last.key in present:
+                continue
+            at = self._deleted(life, cloud)
+            now = self._clock.now()
+            self._note(holdings.ended(life, now if at is None else at, now, missed=at is None))
+
+    def end(self, thing: Leftover, at: float) -> None:
+        """It was deleted at ``at``, by this fcctl."""
+        life = self._lives().get((thing.project, thing.kind, thing.place, thing.name))
+        if life is not None and life.gone is None:
+            self._note(holdings.ended(life, at, at))
+
+    def standing(self) -> list[Life]:
+        """Things that are not known to be gone."""
+        return [life for life in self._lives().values() if life.gone is None]
+
+    def _deleted(self, life: Life, cloud: Cloud) -> float | None:
+        """When it was, as far as the cloud's list of what was done says."""
+        last = life.last
+        if last.kind != "disk":
+            return None
+        try:
+            history = cloud.operations(last.place, last.name)
+        except FcctlError:
+            return None
+        return disk_deleted_at(history, last.name, last.seen)
+
+    def _note(self, word: Holding) -> None:
+        self._sightings.note_holding(word)
+        before = self._lives().get(word.key)
+        words = [*before.words, word] if before is not None else [word]
+        self._lives()[word.key] = holdings.lives(words)[-1]
+
+    def _lives(self) -> dict[Key, Life]:
+        """The newest life of each thing."""
+        if self._known is None:
+            self._known = {life.last.key: life for life in holdings.lives(self._sightings.holdings())}
+        return self._known

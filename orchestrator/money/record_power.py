@@ -1,0 +1,78 @@
+"""Write down what a cloud says of machines' starts and stops, for the ledger."""
+
+from __future__ import annotations
+
+from orchestrator.base.clock_api import Clock
+from orchestrator.machines.cloud import Machine, Operation
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.audit import rate_of
+from orchestrator.money.caps import Budget
+from orchestrator.money.ledger import Sighting
+from orchestrator.money.reconcile import closings
+from orchestrator.money.record_billable import Holdings, is_emulated
+from orchestrator.money.storage_prices import of_machine
+from orchestrator.money.usage_api import Sightings
+
+_Word = tuple[str, float, float | None, float | None]
+
+
+class Witness:
+    """Writes each word down once."""
+
+    def __init__(self, sightings: Sightings, clock: Clock, budget: Budget) -> None:
+        self._sightings = sightings
+        self._clock = clock
+        self._budget = budget
+        self._holdings = Holdings(sightings, clock)
+        self._told: set[_Word] | None = None
+
+    def see(self, target: GcpTarget, machine: Machine) -> None:
+        """A machine as it is now."""
+        now, emulated = self._clock.now(), is_emulated(target)
+        self._holdings.see(of_machine(machine, target, self._budget.prices, now, emulated=emulated))
+        if machine.started is None:
+            return
+        said = sighting_of(target, machine, self._budget, now)
+        if _word(said) not in self._words():
+            self._note(said)
+
+    def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
+        """What was done to the machine: it says when one that is gone went off."""
+        place = (target.project, zone, target.instance)
+        known = [s for s in self._sightings.all() if (s.project, s.zone, s.name) == place]
+        for said in closings(known, operations, self._clock.now()):
+            self._note(said)
+        self._holdings.hear(operations)
+
+    def _note(self, said: Sighting) -> None:
+        self._words().add(_word(said))
+        self._sightings.note(said)
+
+    def _words(self) -> set[_Word]:
+        """What was said already. That a machine is on is said once more by each process: it is on still."""
+        if self._told is None:
+            self._told = {_word(said) for said in self._sightings.all() if said.stopped is not None}
+        return self._told
+
+
+def _word(said: Sighting) -> _Word:
+    # A machine's limit is of no more interest once it is off.
+    return said.instance_id, said.started, said.stopped, said.fence if said.stopped is None else None
+
+
+def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> Sighting:
+    """What a machine that was on at least once says of its last start."""
+    off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and not machine.billed
+    return Sighting(
+        project=machine.project,
+        zone=machine.zone,
+        name=machine.name,
+        instance_id=machine.id,
+        target=target.name,
+        usd_per_hour=rate_of(machine, target, budget),
+        started=machine.started or 0.0,
+        stopped=machine.stopped if off else None,
+        seen=now,
+        fence=machine.deadline,
+        emulated=is_emulated(target),
+    )

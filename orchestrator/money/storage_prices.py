@@ -1,0 +1,102 @@
+"""What a month of a disk, a snapshot or a static address costs: as its target says, else as the price list has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, Leftover, Machine, region_of
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.billable import Holding, Kind
+from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
+
+
+def monthly_usd(leftover: Leftover, table: PriceTable, target: GcpTarget | None = None) -> float | None:
+    """Dollars a month; None where nobody knows."""
+    return _monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
+
+
+def _monthly(
+    kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: GcpTarget | None
+) -> float | None:
+    if kind == "address":
+        unused = table.unused_address(region)
+        listed = ADDRESS_IN_USE_USD_PER_HOUR if in_use else None if unused is None else unused.usd
+        own = target.address_usd_per_hour if target is not None else None
+        hourly = listed if own is None else own
+        return None if hourly is None else hourly * HOURS_PER_MONTH
+    if kind == "disk":
+        own = target.disk_usd_per_gib_month if target is not None else None
+        price = table.disk(disk_type, region)
+    else:
+        own = target.snapshot_usd_per_gib_month if target is not None else None
+        price = table.snapshot(region)
+    of_gib = own if own is not None else None if price is None else price.usd
+    return None if of_gib is None else of_gib * gb
+
+
+def disk_usd_per_month(target: GcpTarget, table: PriceTable) -> float | None:
+    """The boot disk of the machine that ``target`` makes, in its first zone."""
+    return _monthly("disk", target.disk_type, target.disk_gb, region_of(target.zones[0]), True, table, target)
+
+
+def address_usd_per_month(target: GcpTarget, table: PriceTable) -> float | None:
+    """A static address that the machine of ``target`` has."""
+    return _monthly("address", "", 0, region_of(target.zones[0]), True, table, target)
+
+
+# --------------------------------------------------------------------------------------------------- what was seen
+def belongs(leftover: Leftover, names: frozenset[str], workspace: str | None = None) -> bool:
+    """Whether a thing is fcctl's, or of one of the machines ``names``.
+
+    Args:
+        workspace: if given, what fcctl made for another one is not.
+    """
+    called_after = any(leftover.name == name or leftover.name.startswith(f"{name}-") for name in names)
+    if called_after or leftover.source in names or names.intersection(leftover.users):
+        return True
+    whose = leftover.labels.get(WORKSPACE_LABEL)
+    return MANAGED_LABEL in leftover.labels and (workspace is None or whose in (None, workspace))
+
+
+def target_of(leftover: Leftover, targets: Iterable[GcpTarget]) -> GcpTarget | None:
+    """The target whose machine has the thing, or that it is called after."""
+
+    def means(target: GcpTarget) -> bool:
+        name = target.instance
+        return name in (*leftover.users, leftover.name, leftover.source) or leftover.name.startswith(f"{name}-")
+
+    return next((target for target in targets if means(target)), None)
+
+
+def of_leftover(
+    leftover: Leftover, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
+    *, emulated: bool = False,
+) -> Holding:  # fmt: skip
+    """What the cloud says of a thing in its own list."""
+    user = next((m for m in machines if m.name in leftover.users and m.zone == leftover.place), None)
+    attached = next((d for d in user.disks if d.name == leftover.name), None) if user is not None else None
+    return Holding(
+        project=leftover.project, kind=leftover.kind, place=leftover.place, name=leftover.name,
+        target=target.name if target is not None else "", gb=leftover.gb, type=leftover.type,
+        in_use=bool(leftover.users), machine_id=user.id if user is not None else "",
+        auto_delete=attached is not None and attached.auto_delete, created=leftover.created, seen=now,
+        usd_per_month=monthly_usd(leftover, table, target), emulated=emulated,
+    )  # fmt: skip
+
+
+def of_machine(
+    machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool = False
+) -> list[Holding]:
+    """What a machine says of its disks: their names and sizes, not their types."""
+    region = region_of(machine.zone)
+    return [
+        Holding(
+            project=machine.project, kind="disk", place=machine.zone, name=disk.name, target=target.name, gb=disk.gb,
+            type=target.disk_type, in_use=True, machine_id=machine.id, auto_delete=disk.auto_delete,
+            created=machine.created, seen=now, by_machine=True,
+            usd_per_month=_monthly("disk", target.disk_type, disk.gb, region, True, table, target),
+            emulated=emulated,
+        )
+        for disk in machine.disks
+        if disk.name and disk.gb
+    ]  # fmt: skip

@@ -1,0 +1,197 @@
+"""What Google's libraries raise, told apart: a refusal, passing trouble, missing rights, or nonsense."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.machines.cloud import Refusal
+from orchestrator.machines.provision import refusals
+
+_LOGIN = "gcloud auth application-default login"
+_NO_SUCH_PROJECT = re.compile(r"resource 'projects/([^/']+)' was not found", re.IGNORECASE)
+_API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
+#: urllib3's, whose package is not ours to import.
+_NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError")
+#: No message of anybody's is longer on the terminal.
+_MAX_TEXT = 600
+
+
+class Nonsense(Exception):
+    """An answer with status 200 that is not one of this service's."""
+
+
+class Forbidden(AuthError):
+    """The service knows who asks, and does not let them."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP error of the service."""
+
+    status: int
+    reason: str  # quotaExceeded, notFound, ...; empty if it names none
+    message: str
+
+    @property
+    def passing(self) -> bool:
+        return refusals.is_passing(self.reason, self.status)
+
+    def refusal(self, *, creating: bool = False) -> Refusal:
+        return refusals.classify(self.reason, self.message, http_status=self.status, creating=creating)
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """The request may or may not have been carried out."""
+
+    why: str
+    #: The connection was never made, so nothing was carried out.
+    unreached: bool = False
+
+
+def understood(error: Exception, project: str) -> Answer | NoAnswer:
+    """What ``error`` means.
+
+    Raises:
+        AuthError: credentials are missing, have expired or lack a permission; the project or its API is not there.
+        CloudError: the request could not even be made.
+    """
+    import requests.exceptions as http
+    from google.api_core import exceptions as api
+    from google.auth import exceptions as auth
+    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]  # it ships without types
+
+    if isinstance(error, api.GoogleAPICallError):
+        answer = _answer(error)
+        if not answer.passing:
+            check_rights(answer, project)
+        return answer
+    if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
+        return NoAnswer(_text(error), unreached=True)  # no token to be had at the moment, so nothing was asked
+    if isinstance(error, auth.GoogleAuthError):
+        raise _credentials(error, project) from None
+    if isinstance(error, http.SSLError):
+        raise CloudError(
+            "cannot make a secure connection to the cloud", cause=_text(error),
+            hint="if a proxy of your organisation stands in between, name its certificates: REQUESTS_CA_BUNDLE=FILE",
+        ) from None  # fmt: skip
+    if isinstance(error, http.ConnectionError | http.Timeout | http.ChunkedEncodingError | http.ContentDecodingError):
+        root = _root(error)
+        unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or type(root).__name__ in _NO_CONNECTION
+        return NoAnswer(_clean(re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))), unreached=unreached)
+    if isinstance(error, Nonsense | ParseError | http.JSONDecodeError | UnicodeDecodeError):
+        return NoAnswer("the answer is not one of this service's: is there a login page in between?")
+    raise CloudError("a request to the cloud could not be made", cause=_text(error), hint="fcctl doctor") from error
+
+
+def check_rights(answer: Answer, project: str) -> None:
+    """Raises AuthError if the answer is about who asks, or in which project."""
+    what = _rights(answer, project)
+    if what is not None:
+        message, hint = what
+        kind = Forbidden if answer.status == 403 else AuthError
+        raise kind(message, cause=answer.message[:_MAX_TEXT], hint=hint)
+
+
+def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
+    """Message and hint."""
+    text = answer.message
+    if answer.status == 401:
+        return "the cloud does not take these credentials", _LOGIN
+    if answer.reason in _API_OFF or "has not been used in project" in text:
+        return (
+            f"the Compute Engine API is not enabled in project {project}",
+            f"gcloud services enable compute.googleapis.com --project={project}",
+        )
+    missing = _NO_SUCH_PROJECT.search(text)
+    if answer.status == 404 and missing and (missing[1] == project or missing[1].isdecimal()):
+        return _no_project(project)
+    if answer.status != 403 or answer.reason in ("quotaExceeded", "rateLimitExceeded"):
+        return None
+    if "illing" in text:
+        return (
+            f"project {project} has no billing account",
+            f"link one: https://console.cloud.google.com/billing/linkedaccount?project={project}",
+        )
+    if "USER_PROJECT_DENIED" in text or "serviceusage.services.use" in text:
+        return (
+            "the credentials charge their requests to a project they may not use",
+            f"gcloud auth application-default set-quota-project {project}",
+        )
+    permission = refusals.missing_permission(text)
+    if permission is not None:
+        return f"no permission {permission} in project {project}", refusals.permission_hint(permission, project)
+    if answer.reason in ("forbidden", "PERMISSION_DENIED", "IAM_PERMISSION_DENIED", ""):
+        return (
+            f"the cloud forbids it in project {project}",
+            f"ask an owner of {project} for roles/compute.instanceAdmin.v1",
+        )
+    return None
+
+
+def _no_project(project: str) -> tuple[str, str]:
+    return (
+        f"there is no project '{project}', or these credentials may not see it",
+        "check `project` of the target: gcloud projects list",
+    )
+
+
+def no_credentials(error: Exception, project: str) -> FcctlError:
+    """For what finding the credentials raises."""
+    from google.auth import exceptions as auth
+
+    return _credentials(error, project) if isinstance(error, auth.GoogleAuthError) else AuthError(
+        "the credentials of this computer cannot be read", cause=_text(error), hint=_LOGIN
+    )  # fmt: skip
+
+
+def _credentials(error: Exception, project: str) -> FcctlError:
+    from google.auth import exceptions as auth
+
+    if isinstance(error, auth.InvalidOperation):  # an emulator, or what answers in its place, wants to know who asks
+        return AuthError(
+            "the API endpoint wants credentials, and none are sent to an emulator", cause=_text(error),
+            hint="is `api_endpoint` the URL that `fcctl emulator` printed?",
+        )  # fmt: skip
+    if isinstance(error, auth.DefaultCredentialsError):
+        return AuthError("there are no Google Cloud credentials on this computer", cause=_text(error), hint=_LOGIN)
+    if isinstance(error, auth.RefreshError | auth.OAuthError):
+        message = f"the Google Cloud credentials have expired or were revoked (project {project})"
+        return AuthError(message, cause=_text(error), hint=_LOGIN)
+    return AuthError("the Google Cloud credentials cannot be used", cause=_text(error), hint=_LOGIN)
+
+
+def _answer(error: Exception) -> Answer:
+    """Of a ``GoogleAPICallError``, whose own text has the whole URL in front."""
+    entries = [entry for entry in getattr(error, "errors", None) or [] if isinstance(entry, dict)]
+    first = entries[0] if entries else {}
+    message = str(first.get("message") or getattr(error, "message", "") or error)
+    info = str(getattr(error, "reason", None) or "")  # of google.rpc.ErrorInfo, the newer form
+    # A limit on how much is done at once is "quotaExceeded" in the older form, like one that is used up.
+    reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
+    message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
+    status = int(getattr(error, "code", 0) or 0)
+    return Answer(status, reason, f"HTTP {status}, and a page for people" if message.startswith("<") else message)
+
+
+def _root(error: BaseException) -> BaseException:
+    """What is at the bottom of an error of the HTTP library, which wraps it two or three times."""
+    for _ in range(5):
+        inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((arg for arg in reversed(error.args) if isinstance(arg, BaseException)), None)
+        if inner is None:
+            break
+        error = inner
+    return error
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args and isinstance(error.args[0], str) else error
+    return _clean(str(first)) or type(error).__name__
+
+
+def _clean(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:_MAX_TEXT].strip()

@@ -1,0 +1,71 @@
+"""What is billed by the month: disks, snapshots and static addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.machines.cloud import Leftover
+from orchestrator.providers.gcp.messages import last, moment
+from orchestrator.providers.gcp.requests import Api
+
+_UNREACHABLE = "UNREACHABLE"
+_GIB = 1024**3
+
+
+def leftovers(api: Api) -> tuple[list[Leftover], list[str]]:
+    """All of them, and what could not be asked: zones, regions, or a whole kind for want of a permission."""
+    found: list[Leftover] = []
+    unasked: set[str] = set()
+    kinds: tuple[tuple[str, Callable[[Api, set[str]], Iterator[Leftover]]], ...] = (
+        ("disks", _disks), ("snapshots", _snapshots), ("addresses", _addresses),
+    )  # fmt: skip
+    for what, read in kinds:
+        try:
+            found += read(api, unasked)
+        except (AuthError, CloudError) as error:
+            unasked.add(f"{what} ({error.message})")
+    return sorted(found, key=lambda one: (one.kind, one.name, one.place)), sorted(unasked)
+
+
+def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) -> Iterator[tuple[str, Any]]:
+    """(place, what is there) of an aggregated list."""
+    for page in api.pages(service, "aggregated_list", request, what):
+        unasked.update(last(scope) for scope in page.unreachables)
+        for scope, scoped in page.items.items():
+            if scoped.warning.code == _UNREACHABLE:
+                unasked.add(last(scope))
+            yield last(scope), scoped
+
+
+def _disks(api: Api, unasked: set[str]) -> Iterator[Leftover]:
+    for place, scoped in _scopes(api, "Disks", "AggregatedListDisksRequest", "disks", unasked):
+        for raw in scoped.disks:
+            yield Leftover(
+                "disk", api.project, place, raw.name, int(raw.size_gb), last(raw.type_), dict(raw.labels),
+                tuple(map(last, raw.users)), created=moment(raw.creation_timestamp),
+            )  # fmt: skip
+
+
+def _snapshots(api: Api, unasked: set[str]) -> Iterator[Leftover]:
+    del unasked  # they are global
+    for page in api.pages("Snapshots", "list", "ListSnapshotsRequest", "snapshots"):
+        for raw in page.items:
+            place = next(iter(raw.storage_locations), "global")
+            # Billed by what it stores, which the service knows only after a while; until then by the disk's size.
+            stored = -(-int(raw.storage_bytes) // _GIB) or int(raw.disk_size_gb)
+            yield Leftover(
+                "snapshot", api.project, place, raw.name, max(1, stored), labels=dict(raw.labels),
+                source=last(raw.source_disk), created=moment(raw.creation_timestamp),
+            )  # fmt: skip
+
+
+def _addresses(api: Api, unasked: set[str]) -> Iterator[Leftover]:
+    for place, scoped in _scopes(api, "Addresses", "AggregatedListAddressesRequest", "addresses", unasked):
+        for raw in scoped.addresses:
+            if raw.address_type != "INTERNAL":
+                yield Leftover(
+                    "address", api.project, place, raw.name, labels=dict(raw.labels),
+                    users=tuple(map(last, raw.users)), created=moment(raw.creation_timestamp),
+                )  # fmt: skip

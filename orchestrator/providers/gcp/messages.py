@@ -1,0 +1,222 @@
+"""Google's messages and ours: what an instance or an operation says, and what to send to make a machine.
+
+The messages are taken as ``Any``: their classes are made at run time, and importing them takes over a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from orchestrator.machines.cloud import (
+    Disk,
+    Machine,
+    MachineSpec,
+    Operation,
+    OperationState,
+    Quota,
+    Refusal,
+    Remedy,
+    region_of,
+)
+from orchestrator.machines.provision import refusals
+
+#: What is given to a service account that the target names; its roles say what it may do.
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+BOOT_DEVICE = "boot"
+
+
+def last(url: str) -> str:
+    """The name that a URL of a resource ends with."""
+    return url.rstrip("/").rsplit("/", 1)[-1]
+
+
+def moment(text: str) -> float | None:
+    """Epoch seconds of an RFC 3339 time; None where there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+# -------------------------------------------------------------------------------------------------- what the cloud says
+def machine(raw: Any, project: str) -> Machine:
+    """An ``Instance``."""
+    scheduling = raw.scheduling
+    limit = int(scheduling.max_run_duration.seconds) or None
+    started = moment(raw.last_start_timestamp)
+    running = raw.status == "RUNNING"
+    deadline = moment(getattr(raw.resource_status.scheduling, "termination_timestamp", ""))  # older libraries lack it
+    if deadline is None and limit is not None and started is not None:
+        deadline = started + limit
+    interfaces = list(raw.network_interfaces)
+    return Machine(
+        project=project,
+        zone=last(raw.zone),
+        name=raw.name,
+        id=str(raw.id),
+        status=raw.status,
+        machine_type=last(raw.machine_type),
+        accelerators={last(a.accelerator_type): int(a.accelerator_count) for a in raw.guest_accelerators},
+        labels=dict(raw.labels),
+        label_fingerprint=raw.label_fingerprint,
+        metadata={item.key: item.value for item in raw.metadata.items},
+        metadata_fingerprint=raw.metadata.fingerprint,
+        spot=scheduling.provisioning_model == "SPOT" or bool(scheduling.preemptible),
+        internal_ip=next((i.network_i_p for i in interfaces if i.network_i_p), None),
+        external_ip=next((a.nat_i_p for i in interfaces for a in i.access_configs if a.nat_i_p), None),
+        disks=tuple(_disk(disk) for disk in raw.disks),
+        created=moment(raw.creation_timestamp),
+        started=started,
+        stopped=moment(raw.last_stop_timestamp),
+        max_run_s=limit,
+        termination_action=scheduling.instance_termination_action or None,
+        deadline=deadline if running else None,
+    )
+
+
+def _disk(raw: Any) -> Disk:
+    return Disk(last(raw.source), raw.device_name, bool(raw.boot), int(raw.disk_size_gb), bool(raw.auto_delete))
+
+
+_STATES: Mapping[str, OperationState] = {"PENDING": "PENDING", "RUNNING": "RUNNING", "DONE": "DONE"}
+
+
+def operation(raw: Any) -> Operation:
+    """An ``Operation``. A DONE one has failed if it names an error, whatever its HTTP status says or leaves out."""
+    state = _STATES.get(getattr(raw.status, "name", str(raw.status)), "RUNNING")
+    return Operation(
+        name=raw.name,
+        zone=last(raw.zone) or None,
+        type=raw.operation_type,
+        target=last(raw.target_link),
+        state=state,
+        refusal=_refusal(raw) if state == "DONE" else None,
+        started=moment(raw.start_time) or moment(raw.insert_time),
+        finished=moment(raw.end_time),
+        target_id=str(int(raw.target_id) or ""),
+        collection=_collection(raw.target_link),
+        user=str(raw.user)[:200],
+    )
+
+
+def _collection(url: str) -> str:
+    """``instances`` of ``.../zones/us-west1-c/instances/vm``."""
+    return last(url.rstrip("/").rpartition("/")[0])
+
+
+def _refusal(raw: Any) -> Refusal | None:
+    status = int(raw.http_error_status_code) or None
+    creating = raw.operation_type in ("insert", "bulkInsert") and "/instances/" in raw.target_link
+    errors = list(raw.error.errors)
+    if not errors:
+        if status is None or status < 400:
+            return None
+        return refusals.classify("", raw.http_error_message, http_status=status, creating=creating)
+    found = [
+        refusals.classify(
+            error.code,
+            error.message,
+            http_status=status,
+            details=[_detail(detail) for detail in error.error_details],
+            creating=creating,
+        )
+        for error in errors
+    ]
+    # Of several errors the one that nothing can be done about decides.
+    return next((one for one in found if one.remedy is Remedy.FATAL), found[0])
+
+
+def _detail(raw: Any) -> refusals.ErrorDetail:
+    return refusals.ErrorDetail(
+        reason=raw.error_info.reason,
+        metadata=dict(raw.error_info.metadatas),
+        quota_metric=raw.quota_info.metric_name,
+        quota_dimensions=dict(raw.quota_info.dimensions),
+        quota_limit=raw.quota_info.limit if raw.quota_info.metric_name else None,
+    )
+
+
+def quotas(raw: Any, region: str | None) -> list[Quota]:
+    """The ``quotas`` of a ``Region`` or a ``Project``."""
+    return [Quota(row.metric, region, float(row.limit), float(row.usage)) for row in raw.quotas]
+
+
+# ------------------------------------------------------------------------------------------------------- what is sent
+def instance(spec: MachineSpec, zone: str) -> dict[str, Any]:
+    """The ``Instance`` that makes a machine, as the fields of a message."""
+    source = (
+        {"source_snapshot": f"global/snapshots/{spec.snapshot}"}
+        if spec.snapshot
+        else {"source_image": f"projects/{spec.image_project}/global/images/family/{spec.image_family}"}
+    )
+    values: dict[str, Any] = {
+        "name": spec.name,
+        "machine_type": f"zones/{zone}/machineTypes/{spec.machine_type}",
+        "labels": dict(spec.labels),
+        "metadata": {"items": items(spec.metadata)},
+        "scheduling": scheduling(spec),
+        "disks": [
+            {
+                "boot": True,
+                "auto_delete": True,  # goes only when the machine is deleted on purpose: it is never its deadline's end
+                "device_name": BOOT_DEVICE,
+                "initialize_params": {
+                    "disk_size_gb": spec.disk_gb,
+                    "disk_type": f"zones/{zone}/diskTypes/{spec.disk_type}",
+                    "labels": dict(spec.labels),
+                    **source,
+                },
+            }
+        ],
+        "network_interfaces": [_interface(spec, zone)],
+        "service_accounts": [{"email": spec.service_account, "scopes": [_SCOPE]}] if spec.service_account else [],
+        "guest_accelerators": [
+            {"accelerator_type": f"zones/{zone}/acceleratorTypes/{kind}", "accelerator_count": count}
+            for kind, count in spec.accelerators.items()
+        ],
+    }
+    if spec.tags:
+        values["tags"] = {"items": list(spec.tags)}
+    return values
+
+
+def items(metadata: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in metadata.items()]
+
+
+def scheduling(spec: MachineSpec) -> dict[str, Any]:
+    """Fence 1 from the first start on; and what a machine with a GPU needs."""
+    return {
+        "provisioning_model": "SPOT" if spec.spot else "STANDARD",
+        "on_host_maintenance": "TERMINATE",
+        "automatic_restart": False,
+        **limit(spec.max_run_s),
+    }
+
+
+def limit(seconds: int) -> dict[str, Any]:
+    """The part of a ``Scheduling`` that stops the machine, and keeps it."""
+    return {"max_run_duration": {"seconds": seconds}, "instance_termination_action": "STOP"}
+
+
+def limited(raw: Any, seconds: int) -> Any:
+    """A copy of a ``Scheduling`` with fence 1 in it, in place of any other end."""
+    changed = type(raw)(raw)
+    for field, value in {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit(seconds)}.items():
+        setattr(changed, field, value)
+    changed.termination_time = None
+    return changed
+
+
+def _interface(spec: MachineSpec, zone: str) -> dict[str, Any]:
+    """Bare names are of this project; ``projects/HOST/...`` is a shared network."""
+    network, subnetwork = spec.network or "default", spec.subnetwork
+    values: dict[str, Any] = {"network": network if "/" in network else f"global/networks/{network}"}
+    if subnetwork:
+        within = subnetwork if "/" in subnetwork else f"regions/{region_of(zone)}/subnetworks/{subnetwork}"
+        values = {"subnetwork": within, **(values if spec.network else {})}
+    if spec.external_ip:
+        values["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
+    return values

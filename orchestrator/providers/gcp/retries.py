@@ -1,0 +1,113 @@
+"""One request to the cloud, seen through passing trouble for a bounded time."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import CloudError, FcctlError
+from orchestrator.providers.gcp.failures import Answer, NoAnswer, understood
+
+R = TypeVar("R")
+_LOG = logging.getLogger(__name__)
+
+#: How long one request is repeated, seconds: past a minute's rate limit, and a restart of whatever answered 5xx.
+PATIENCE_S = 90.0
+#: The same if nothing was ever reached: then it is the laptop that is offline, and its user waits for nothing.
+OFFLINE_PATIENCE_S = 12.0
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 15.0
+_OFFLINE = "is this computer online? https://status.cloud.google.com says how the service is"
+_EMULATOR = "is the emulator at the target's `api_endpoint` still running? fcctl emulator"
+
+
+class Refused(Exception):
+    """The service said no, and would say no again."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
+class Calls:
+    """Repeats a request while its trouble is of the passing kind: 429, rate limits, 5xx, no answer.
+
+    Waits double, up to :data:`LONGEST_WAIT_S`, each shortened at random by up to half so that several controllers do
+    not come back together.
+    """
+
+    def __init__(self, clock: Clock, project: str, *, emulated: bool) -> None:
+        self._clock = clock
+        self._project = project
+        self._hint = _EMULATOR if emulated else _OFFLINE
+        self._reached = False
+
+    def __call__(self, what: str, request: Callable[[], R]) -> R:
+        """The request's answer.
+
+        Raises:
+            Refused: with what the service said.
+            AuthError: see :func:`~orchestrator.providers.gcp.failures.understood`.
+            CloudError: the trouble lasted.
+        """
+        began, waits = self._clock.monotonic(), 0
+        while True:
+            try:
+                answer = self.once(request)
+            except Refused as refused:
+                if not refused.answer.passing:
+                    raise
+                why, patience = f"{refused.answer.status} {refused.answer.message}", PATIENCE_S
+            except Unanswered as lost:
+                why = lost.trouble.why
+                patience = PATIENCE_S if self._reached or not lost.trouble.unreached else OFFLINE_PATIENCE_S
+            else:
+                return answer
+            wait = pause(waits)
+            spent = self._clock.monotonic() - began
+            if spent + wait > patience:
+                raise CloudError(
+                    f"the cloud did not answer for {spent:.0f} s ({what})", cause=why,
+                    hint=self._hint,
+                ) from None  # fmt: skip
+            _LOG.info("%s: %s; again in %.1f s", what, why, wait)
+            self._clock.sleep(wait)
+            waits += 1
+
+    def once(self, request: Callable[[], R]) -> R:
+        """The same without repeating.
+
+        Raises:
+            Refused, AuthError, CloudError: as above.
+            Unanswered: no answer, or none that makes sense.
+        """
+        try:
+            answer = request()
+        except FcctlError:  # there are no credentials to make a client with
+            raise
+        except Exception as error:  # noqa: BLE001 - the libraries have a dozen trees of them; none gets past here
+            meaning = understood(error, self._project)
+        else:
+            self._reached = True
+            return answer
+        if isinstance(meaning, Answer):
+            self._reached = True
+            raise Refused(meaning)
+        raise Unanswered(meaning)
+
+
+class Unanswered(Exception):
+    """Whether the request was carried out is not known."""
+
+    def __init__(self, trouble: NoAnswer) -> None:
+        super().__init__(trouble.why)
+        self.trouble = trouble
+
+
+def pause(waits: int) -> float:
+    """Seconds to wait after so many waits already."""
+    longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(waits, 10))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - not for secrets

@@ -1,0 +1,220 @@
+"""Two sides of runs compared: their benchmarks with verdicts, and all that may explain them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.base.errors import NotFoundError
+from orchestrator.results import telemetry
+from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.facts import Difference
+from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
+from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, Busy, Machine, Row, rows_of
+from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
+from orchestrator.results.compare.verdicts import Comparison, Options, compare
+from orchestrator.results.documents import Documents, load
+from orchestrator.results.name_runs import Shelf, named
+from orchestrator.results.records import RunRecord, StepRecord
+
+#: From this utilisation on, telemetry speaks of a GPU at work, per cent.
+AT_WORK = 50.0
+
+
+class Library(Shelf, Protocol):
+    """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
+
+    def folder(self, run_id: str) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """Runs under the name they were asked for by."""
+
+    name: str
+    runs: tuple[RunRecord, ...]
+    documents: tuple[Documents, ...]
+    rows: tuple[Row, ...]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [d.content for documents in self.documents for d in documents.of(kind)]
+
+    @property
+    def first(self) -> RunRecord:
+        return self.runs[0]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What became of the source between the sides; ``changes`` None where git does not know."""
+
+    old: str | None  # commit
+    new: str | None
+    same_tree: bool
+    dirty: tuple[str, ...]  # sides whose runs held changes that no commit has
+    changes: SourceChanges | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison with everything around it."""
+
+    old: Side
+    new: Side
+    comparison: Comparison
+    environment: tuple[Difference, ...]
+    source: Source
+    resources: tuple[Difference, ...]
+    profile: tuple[Difference, ...]
+    metrics: tuple[Difference, ...]
+    searches: tuple[Difference, ...] = ()
+    conditions: tuple[FailOn, ...] = ()
+
+    @property
+    def failures(self) -> list[Failure]:
+        return failures(self.comparison, self.conditions)
+
+    def as_json(self) -> dict[str, Any]:
+        """One document; ``regression`` says what exit code 9 says."""
+        options = self.comparison.options
+        return {
+            "old": _side_json(self.old),
+            "new": _side_json(self.new),
+            "options": {**asdict(options), "allow": sorted(options.allow)},
+            "counts": self.comparison.counts(),
+            "benchmarks": [b.as_json() for b in self.comparison.benchmarks],
+            "controls": [b.as_json() for b in self.comparison.controls],
+            "only_old": [asdict(key) for key in self.comparison.only_old],
+            "only_new": [asdict(key) for key in self.comparison.only_new],
+            "environment": [asdict(d) for d in self.environment],
+            "source": asdict(self.source),
+            "resources": [asdict(d) for d in self.resources],
+            "profile": [{**asdict(d), "change": d.change} for d in self.profile],
+            "metrics": [{**asdict(d), "change": d.change} for d in self.metrics],
+            "searches": [{**asdict(d), "change": d.change} for d in self.searches],
+            "fail_on": [asdict(c) for c in self.conditions],
+            "failures": [asdict(f) for f in self.failures],
+            "regression": bool(self.failures),
+        }
+
+
+def compare_runs(
+    store: Library,
+    old: str,
+    new: str,
+    *,
+    options: Options | None = None,
+    fail_on: tuple[FailOn, ...] = (),
+    history: SourceHistory | None = None,
+    root: Path | None = None,
+) -> Report:
+    """Compare what ``old`` and ``new`` name: an id, a part of one, ``last``, a tag, or several with commas between.
+
+    Without ``history`` and ``root`` nothing is said of the commits between them.
+
+    Raises:
+        RunNotFound, RunNotFinished: as the store does.
+        NotFoundError: something was asked to fail on, and there is nothing in common that could.
+    """
+    sides = side(store, old), side(store, new)
+    comparison = compare(sides[0].rows, sides[1].rows, options)
+    if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
+        raise NotFoundError(
+            f"{old} and {new} have no benchmark in common",
+            cause="there is nothing that could be slower, so that --fail-on would pass whatever happens",
+            hint=f"fcctl results show {sides[1].first.run_id}; both sides need a benchmark of one name and mode",
+        )
+    return Report(
+        old=sides[0],
+        new=sides[1],
+        comparison=comparison,
+        environment=tuple(compare_facts.environment(_machines(sides[0]), _machines(sides[1]))),
+        source=_source(sides[0], sides[1], history, root),
+        resources=tuple(compare_facts.resources(sides[0].of("build"), sides[1].of("build"))),
+        profile=tuple(compare_facts.profile(sides[0].of("profile"), sides[1].of("profile"))),
+        metrics=tuple(compare_facts.metrics(sides[0].of("metrics"), sides[1].of("metrics"))),
+        searches=tuple(compare_facts.searches(sides[0].of("tuning"), sides[1].of("tuning"))),
+        conditions=fail_on,
+    )
+
+
+def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
+    """What is tolerated is also what may be called the same."""
+    shares = [c.share for c in fail_on if c.share > 0]
+    return replace(options, margin=min(shares)) if shares else options
+
+
+def side(store: Library, name: str) -> Side:
+    """Load the runs that ``name`` stands for."""
+    runs = [store.get(run_id) for run_id in named(store, name)]
+    folders = [store.folder(run.run_id) for run in runs]
+    documents = [load(run, folder) for run, folder in zip(runs, folders, strict=True)]
+    rows = [
+        row
+        for run, folder, found in zip(runs, folders, documents, strict=True)
+        for row in rows_of_run(run, folder, found)
+    ]
+    return Side(name, tuple(runs), tuple(documents), tuple(rows))
+
+
+def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[Row]:
+    """The benchmarks of one run. Each document is one launch of a process."""
+    found = documents.of("benchmark")
+    if not found:
+        return []
+    seen = telemetry.load(folder)
+    steps = {step.id: step for step in record.steps}
+    return [
+        row
+        for document in found
+        for row in rows_of(document.content, Machine(record.host, busy(seen, steps.get(document.step))))
+    ]
+
+
+def busy(seen: telemetry.Series, step: StepRecord | None) -> Busy:
+    """What telemetry saw of the GPU while ``step`` worked it; nothing if it did not."""
+    began, ended = (_epoch(text) for text in (step.started, step.finished)) if step else (None, None)
+    if began is None or ended is None:
+        return Busy()
+    at_work = [s for s in seen.samples if began <= s.time <= ended and s.values.get("util_pct", 0.0) >= AT_WORK]
+    clocks = sorted(s.values["sm_mhz"] for s in at_work if "sm_mhz" in s.values)
+    if not clocks:
+        return Busy()
+    throttled = sum(bool(THROTTLES.intersection(s.throttled)) for s in at_work)
+    return Busy(clocks[len(clocks) // 2], throttled >= THROTTLED_SHARE * len(at_work))
+
+
+# ------------------------------------------------------------------------------------------------ inside
+def _machines(of: Side) -> list[dict[str, Any]]:
+    """Environment documents where there are any, else what the records say of the hosts; and the runs' settings."""
+    machines = of.of("environment") or [run.host for run in of.runs]
+    return [*machines, *({"job": run.job, "settings": dict(run.settings)} for run in of.runs)]
+
+
+def _source(old: Side, new: Side, history: SourceHistory | None, root: Path | None) -> Source:
+    commits = old.first.source.git_commit, new.first.source.git_commit
+    changes = None
+    if history is not None and root is not None and commits[0] and commits[1] and commits[0] != commits[1]:
+        changes = history.changes(root, commits[0], commits[1])
+    trees = {run.source.tree_sha256 for run in (*old.runs, *new.runs)}
+    dirty = tuple(s.name for s in (old, new) if any(run.source.dirty for run in s.runs))
+    return Source(commits[0], commits[1], len(trees) == 1, dirty, changes)
+
+
+def _side_json(of: Side) -> dict[str, Any]:
+    return {
+        "name": of.name,
+        "runs": [
+            {"run_id": r.run_id, "created": r.created, "status": r.status, **r.source.model_dump()} for r in of.runs
+        ],
+    }
+
+
+def _epoch(iso: str | None) -> float | None:
+    try:
+        return datetime.fromisoformat(iso).timestamp() if iso else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,195 @@
+"""What a run measured, made ready to be compared: one row for each benchmark of each launched process.
+
+The documents come from a host, so that nothing in them need be there or have the right type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.results.statistics.effect import Launch
+from orchestrator.results.timings import Timing, entries, number
+
+MAX_SAMPLES, MAX_ROWS = 100_000, 20_000
+#: From this share of blocks or samples on, a benchmark counts as throttled.
+THROTTLED_SHARE = 0.1
+#: Telemetry's reasons that mean a GPU ran slower than it could; a clock that somebody chose is no throttling.
+THROTTLES = frozenset(
+    {"sw_power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake", "sw_thermal_slowdown"}
+    | {"hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a time depends on besides the code. None where nobody said."""
+
+    device: str | None = None  # the GPU, or the processor of what ran on none
+    driver: str | None = None
+    sm_mhz: float | None = None  # in the middle of the measurement
+    power_limit_w: float | None = None
+    throttled: bool | None = None
+    threads: int | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which benchmark it is."""
+
+    name: str
+    variant: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One benchmark as one process measured it."""
+
+    key: Key
+    launch: Launch
+    unit: str
+    shape: tuple[tuple[str, int], ...]
+    method: str  # of measuring: the tool and its version of the method
+    is_control: bool  # code that is not ours, timed beside ours
+    conditions: Conditions
+    p50: float | None = None
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What telemetry saw of the GPU while a step worked it."""
+
+    sm_mhz: float | None = None
+    throttled: bool | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of a run: its record's host facts, and what telemetry saw during the step."""
+
+    host: dict[str, Any] = field(default_factory=dict)
+    busy: Busy = Busy()
+
+
+def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
+    """Every entry of one benchmark document that has a time. Entries of one name count up: ``copy``, ``copy#2``."""
+    raw = _objects(document.get("benchmarks"))[:MAX_ROWS]
+    timed = entries(document)[:MAX_ROWS]
+    theirs = {id(t) for t in controls(timed)}  # a timing may hold a dictionary, and so has no hash
+    paired = _paired(document)
+    seen: dict[Key, int] = {}
+    found = []
+    for timing, entry in zip(timed, raw, strict=True):
+        beside = paired.get(timing.name, [])
+        groups = max(1, *(_whole(c.get("replicates")) or 1 for c in beside)) if beside else 1
+        launch = Launch(_samples(entry.get("samples")), timing.stats, groups)
+        if launch.value("p50") is None and launch.value("mean") is None:
+            continue
+        key = Key(timing.name, timing.variant, timing.mode)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] > 1:
+            key = Key(f"{timing.name}#{seen[key]}", timing.variant, timing.mode)
+        found.append(
+            Row(
+                key=key,
+                launch=launch,
+                unit=timing.unit,
+                shape=tuple(sorted((timing.shape or {}).items())),
+                method=method_of(document),
+                is_control=id(timing) in theirs,
+                conditions=_conditions(document, beside, machine),
+                p50=timing.p50,
+            )
+        )
+    return found
+
+
+def controls(timed: list[Timing]) -> list[Timing]:
+    """References that stand beside something that is none: alone, code with PyTorch in its name is somebody's own."""
+    ours = {(t.case, t.mode) for t in timed if not t.is_reference}
+    return [t for t in timed if t.is_reference and (t.case, t.mode) in ours]
+
+
+def method_of(document: dict[str, Any]) -> str:
+    """How it was measured: the tool, and the version of its method if that has one."""
+    version = document.get("method_version")
+    tool = document.get("tool")
+    return " ".join(str(part)[:60] for part in (tool, f"v{version}" if version is not None else None) if part)
+
+
+def _paired(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The comparisons that each benchmark took part in, by its name."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for comparison in _objects(document.get("comparisons")):
+        for name in {str(comparison.get("benchmark")), str(comparison.get("against"))}:
+            found.setdefault(name, []).append(comparison)
+    return found
+
+
+def _conditions(document: dict[str, Any], beside: list[dict[str, Any]], machine: Machine) -> Conditions:
+    environment = _object(document.get("environment"))
+    gpu = _object(machine.host.get("gpu"))
+    named = document.get("device") or environment.get("device") or gpu.get("name")
+    on_cpu = named == "cpu" or not (named or gpu.get("present"))
+    if on_cpu:
+        cpu = _object(machine.host.get("cpu")).get("model") or machine.host.get("machine")
+        return Conditions(device=_text(cpu), threads=_whole(document.get("threads")))
+    clocks, throttled = _clocks(beside)
+    return Conditions(
+        device=_text(named),
+        driver=_text(environment.get("driver") or gpu.get("driver")),
+        sm_mhz=clocks or machine.busy.sm_mhz,
+        power_limit_w=number(gpu.get("power_limit_w")),
+        throttled=machine.busy.throttled if throttled is None else throttled,
+        mig=gpu["mig"] if isinstance(gpu.get("mig"), bool) else None,
+    )
+
+
+def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | None]:
+    """The SM clock (middle of its readings, MHz) while these were measured, and whether that was throttled."""
+    readings: list[float] = []
+    blocks, throttled = 0, 0.0
+    for comparison in comparisons:
+        clocks = comparison.get("clocks")
+        throttled += number(comparison.get("throttled_blocks")) or 0.0
+        if isinstance(clocks, dict):  # as published: extremes only
+            extremes = clocks.get("sm_mhz")
+            readings += [v for v in map(number, extremes if isinstance(extremes, list) else [extremes]) if v]
+            blocks += int(number(clocks.get("readings")) or 0)
+        else:
+            each = _objects(clocks)
+            readings += [v for v in (number(c.get("sm_mhz")) for c in each) if v]
+            blocks += len(each)
+    readings.sort()
+    middle = readings[len(readings) // 2] if readings else None
+    return middle, throttled >= THROTTLED_SHARE * blocks if blocks else None
+
+
+def _samples(value: object) -> tuple[float, ...]:
+    """All of them, or none: what is no time spoils the rest."""
+    given = value[:MAX_SAMPLES] if isinstance(value, list) else []
+    found = [v for v in map(number, given) if v is not None and v > 0]
+    return tuple(found) if len(found) == len(given) else ()
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return list(_each(value)) if isinstance(value, list) else []
+
+
+def _each(value: list[Any]) -> Iterator[dict[str, Any]]:
+    return (v for v in value if isinstance(v, dict))
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value[:120] if isinstance(value, str) and value else None
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,280 @@
+"""Two sides compared, benchmark by benchmark, each with a verdict.
+
+========================  =============================================================================================
+verdict                   when
+========================  =============================================================================================
+incomparable              another GPU, driver, clock, throttling, shape, unit or method: the times do not mean the same
+slower, faster            significant after Holm's correction over all benchmarks, and by ranks
+same                      otherwise, and the equivalence test (90 % interval) says: no difference beyond the margin
+inconclusive              neither: too little was measured to tell
+========================  =============================================================================================
+
+``ratio`` is the new time over the old one: 1.05 is 5 % slower.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as stdlib_statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from orchestrator.results.compare.rows import Conditions, Key, Row
+from orchestrator.results.statistics.blocks import METRICS, NEEDS
+from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS, Effect, effect
+from orchestrator.results.statistics.ranks import holm
+
+Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
+VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "incomparable")
+
+#: The chance that a comparison of equals calls anything in it faster or slower.
+ALPHA = 0.05
+#: A difference up to which two times may be called the same, as a share; and one that nobody minds however certain.
+MARGIN, NEGLIGIBLE = 0.03, 0.005
+#: Clocks further apart than this explain a difference by themselves.
+CLOCK_TOLERANCE = 0.03
+#: Modes that time single calls from a program: the processor takes part.
+CALLS = frozenset({"eager", "wall", "cpu"})
+#: What ``allow`` may name.
+CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compare, and how strictly. Shares: 0.01 is 1 %."""
+
+    metric: str = "p50"
+    alpha: float = ALPHA
+    margin: float = MARGIN
+    #: Assumed between launches where there are too few to measure it; None: by the mode, see domain/statistics.py.
+    spread: float | None = None
+    allow: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One benchmark on both sides. ``p_adjusted`` is Holm's."""
+
+    name: str
+    variant: str
+    mode: str
+    unit: str
+    verdict: Verdict
+    shape: dict[str, int] = field(default_factory=dict)
+    effect: Effect | None = None
+    p_adjusted: float | None = None
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_control: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        plain = asdict(self)
+        found = plain.pop("effect") or {}
+        return {**plain, **{key: value for key, value in found.items() if key != "lacks"}}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All benchmarks of two sides, ours first, the worst first."""
+
+    options: Options
+    benchmarks: tuple[Compared, ...]
+    controls: tuple[Compared, ...]  # code that is not ours, timed in the same processes
+    only_old: tuple[Key, ...] = ()
+    only_new: tuple[Key, ...] = ()
+
+    def counts(self) -> dict[str, int]:
+        return {v: sum(b.verdict == v for b in self.benchmarks) for v in VERDICTS}
+
+
+def compare(old: Sequence[Row], new: Sequence[Row], options: Options | None = None) -> Comparison:
+    """Match the rows of two sides and judge each pair. Several rows of one benchmark are several launches.
+
+    Needs NumPy and SciPy, which are imported when it is called.
+    """
+    options = options or Options()
+    pairs, only_old, only_new = _matched(_grouped(old), _grouped(new))
+    controls = [p for p in pairs if p.is_control]
+    measured = [_measured(p, options, 0.0) for p in controls]
+    ours = [_measured(p, options, _unrest(measured, p.new[0].key.mode)) for p in pairs if not p.is_control]
+    return Comparison(
+        options=options,
+        benchmarks=tuple(sorted(_judged(ours, options), key=_order)),
+        controls=tuple(_judged(measured, options)),
+        only_old=tuple(only_old),
+        only_new=tuple(only_new),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ matching
+@dataclass(frozen=True)
+class _Pair:
+    old: list[Row]
+    new: list[Row]
+
+    @property
+    def is_control(self) -> bool:
+        return self.new[0].is_control and self.old[0].is_control
+
+
+def _grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row)
+    return found
+
+
+def _matched(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> tuple[list[_Pair], list[Key], list[Key]]:
+    """Pairs in the new side's order. What is left over matches by name and mode alone, where that is unambiguous:
+    one variant against another."""
+    pairs = {key: _Pair(old[key], new[key]) for key in new if key in old}
+    left_old = [key for key in old if key not in new]
+    left_new = [key for key in new if key not in old]
+    for key in list(left_new):
+        here = [k for k in left_new if (k.name, k.mode) == (key.name, key.mode)]
+        there = [k for k in left_old if (k.name, k.mode) == (key.name, key.mode)]
+        if len(here) == len(there) == 1:
+            pairs[key] = _Pair(old[there[0]], new[key])
+            left_new.remove(key)
+            left_old.remove(there[0])
+    return [pairs[key] for key in new if key in pairs], left_old, left_new
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+def _measured(pair: _Pair, options: Options, unrest: float) -> Compared:
+    """A pair with its effect, and the verdict as far as one benchmark alone decides it."""
+    key, was = pair.new[0].key, pair.old[0].key
+    reasons, notes = _obstacles(pair, options)
+    spread = max(_spread(key, options), unrest, _clock_unrest(pair))
+    found = effect(
+        [r.launch for r in pair.old], [r.launch for r in pair.new], metric=options.metric, spread=spread,
+        confidence=1 - options.alpha,
+    )  # fmt: skip
+    if found is None:
+        needs = NEEDS.get(options.metric)
+        reasons.append(f"no {options.metric}" + (f": that takes {needs} samples in a launch" if needs else ""))
+    elif found.basis == "samples" and unrest > _spread(key, options):
+        notes.append(f"code that did not change moved too: launches are taken to differ by {100 * unrest:.1f} %")
+    if was.variant != key.variant:
+        notes.append(f"variant {was.variant or 'unnamed'} against {key.variant or 'unnamed'}")
+    return Compared(
+        name=key.name,
+        variant=key.variant,
+        mode=key.mode,
+        unit=pair.new[0].unit,
+        shape=dict(pair.new[0].shape),
+        verdict="incomparable" if reasons else "inconclusive",
+        effect=found,
+        reasons=tuple(reasons) or tuple(filter(None, [found.lacks if found else ""])),
+        notes=tuple(notes),
+        is_control=pair.is_control,
+    )
+
+
+def _spread(key: Key, options: Options) -> float:
+    return options.spread if options.spread is not None else SPREAD_CALLS if key.mode in CALLS else SPREAD
+
+
+def _unrest(controls: Sequence[Compared], mode: str) -> float:
+    """The spread between launches that the controls of this mode show, robust against single ones; 0 without any."""
+    moved = [
+        abs(math.log(c.effect.ratio)) for c in controls if c.effect and c.mode == mode and c.verdict != "incomparable"
+    ]
+    if not moved:
+        return 0.0
+    # The median of |x| of a normal x is 0.6745 standard deviations; two launches differ by the square root of two.
+    return stdlib_statistics.median(moved) / 0.6745 / math.sqrt(2)
+
+
+def _clock_unrest(pair: _Pair) -> float:
+    """Clocks within the tolerance still move the times by as much."""
+    clocks = [_middle([r.conditions.sm_mhz for r in side]) for side in (pair.old, pair.new)]
+    return abs(math.log(clocks[1] / clocks[0])) if clocks[0] and clocks[1] else 0.0
+
+
+# ------------------------------------------------------------------------------------------------ obstacles
+def _obstacles(pair: _Pair, options: Options) -> tuple[list[str], list[str]]:
+    """Why the two sides cannot be compared, and why they could not be, had ``allow`` not said so."""
+    found = [(name, said) for name, said in _differences(pair) if said]
+    return (
+        [said for name, said in found if name not in options.allow],
+        [said for name, said in found if name in options.allow],
+    )
+
+
+def _differences(pair: _Pair) -> Iterable[tuple[str, str]]:
+    yield "unit", _unlike(pair, "unit", lambda r: r.unit)
+    yield "shape", _unlike(pair, "shape", lambda r: ",".join(f"{k}={v}" for k, v in r.shape))
+    yield "method", _unlike(pair, "method of measuring", lambda r: r.method)
+    yield "gpu", _unlike(pair, "device", lambda r: r.conditions.device)
+    yield "gpu", _unlike(pair, "partitioning (MIG)", lambda r: r.conditions.mig)
+    yield "gpu", _unlike(pair, "number of threads", lambda r: r.conditions.threads)
+    yield "driver", _unlike(pair, "driver", lambda r: r.conditions.driver)
+    yield "clocks", _unlike(pair, "power limit", lambda r: r.conditions.power_limit_w)
+    yield "clocks", _other_clocks(pair)
+    yield "throttling", _other_throttling(pair)
+
+
+def _unlike(pair: _Pair, what: str, of: Callable[[Row], Any]) -> str:
+    """What differs within or between the sides; what one side does not know cannot."""
+    old, new = ({str(of(r)) for r in side if of(r) not in (None, "")} for side in (pair.old, pair.new))
+    if not old or not new or len(old | new) == 1:
+        return ""
+    return f"other {what}: {' and '.join(sorted(old))}, now {' and '.join(sorted(new))}"
+
+
+def _other_clocks(pair: _Pair) -> str:
+    old, new = (_middle([r.conditions.sm_mhz for r in side]) for side in (pair.old, pair.new))
+    if not old or not new or abs(math.log(new / old)) <= math.log1p(CLOCK_TOLERANCE):
+        return ""
+    return f"other clocks: {old:.0f} MHz, now {new:.0f} MHz"
+
+
+def _other_throttling(pair: _Pair) -> str:
+    states = [{r.conditions.throttled for r in side} - {None} for side in (pair.old, pair.new)]
+    if not states[0] or not states[1] or len(states[0] | states[1]) == 1:
+        return ""
+    told = ["in some launches" if len(s) > 1 else "yes" if True in s else "no" for s in states]
+    return f"other throttling: {told[0]}, now {told[1]}"
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v]
+    return stdlib_statistics.median(known) if known else None
+
+
+# ------------------------------------------------------------------------------------------------ judging
+def _judged(found: list[Compared], options: Options) -> list[Compared]:
+    """Verdicts over the whole family."""
+    family = [i for i, c in enumerate(found) if c.effect and c.verdict != "incomparable" and not c.effect.lacks]
+    adjusted = dict(zip(family, holm([_p(found[i]) for i in family]), strict=True))
+    return [
+        replace(c, verdict=_verdict(c.effect, adjusted[i], options), p_adjusted=adjusted[i])
+        if i in adjusted and c.effect
+        else c
+        for i, c in enumerate(found)
+    ]
+
+
+def _p(compared: Compared) -> float:
+    return compared.effect.p if compared.effect else 1.0
+
+
+def _verdict(found: Effect, p_adjusted: float, options: Options) -> Verdict:
+    significant = p_adjusted <= options.alpha and found.rank_p <= options.alpha and not found.low <= 1 <= found.high
+    if significant and abs(found.ratio - 1) >= min(NEGLIGIBLE, options.margin):
+        return "slower" if found.ratio > 1 else "faster"
+    within = 1 - options.margin <= found.inner_low and found.inner_high <= 1 + options.margin
+    return "same" if within else "inconclusive"
+
+
+def _order(compared: Compared) -> tuple[int, float]:
+    size = abs(math.log(compared.effect.ratio)) if compared.effect else 0.0
+    return VERDICTS.index(compared.verdict), -size
+
+
+__all__ = [
+    "ALPHA", "CONDITIONS", "MARGIN", "METRICS", "VERDICTS", "Compared", "Comparison", "Conditions", "Options", "Row",
+    "Verdict", "compare",
+]  # fmt: skip

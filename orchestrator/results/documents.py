@@ -1,0 +1,100 @@
+"""The documents of a complete run, read back. Names and content came from a host and are not trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base import result_file
+from orchestrator.results.records import RunRecord, StepRecord
+
+MAX_BYTES = 64 * 1024 * 1024
+#: Of a step.
+WENT_WELL = ("passed", "warned")
+#: Kind of a search's document, and its name.
+TUNING = "tuning"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One JSON document a step wrote. ``path`` is relative to the run's folder."""
+
+    step: str
+    kind: str
+    path: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What could be read, in the order of the steps, and a line for each that could not."""
+
+    items: tuple[Document, ...]
+    problems: tuple[str, ...] = ()
+
+    def of(self, kind: str) -> list[Document]:
+        return [d for d in self.items if d.kind == kind]
+
+
+def load(record: RunRecord, folder: Path) -> Documents:
+    """Read the documents that ``record`` names from the run's ``folder``, and what cut-off searches had found."""
+    items, problems = [], []
+    for step in record.steps:
+        for ref in step.documents:
+            try:
+                items.append(Document(step.id, ref.kind, ref.path, _read(folder, ref.path)))
+            except (OSError, ValueError) as exc:
+                problems.append(f"{step.id}: {ref.path}: {exc.strerror if isinstance(exc, OSError) else exc}")
+        items += _untold(step, folder)
+    return Documents(tuple(items), tuple(problems))
+
+
+def _untold(step: StepRecord, folder: Path) -> Iterator[Document]:
+    """What a search had found that was cut off: its record does not name it, since nobody looked at what a cancelled
+    step had left. Of one that went well it does not name what the host found fault with."""
+    if step.status in WENT_WELL or any(ref.kind == TUNING for ref in step.documents):
+        return
+    path = f"steps/{step.id}/out/{TUNING}.json"
+    try:
+        content = _read(folder, path)
+    except (OSError, ValueError):
+        return
+    if content.get("kind") == TUNING:
+        yield Document(step.id, TUNING, path, content)
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; nothing, if it is no list."""
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def part(value: object, *keys: str) -> Any:
+    """``value[key][key]...``, None where the way ends early."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def label(document: Document) -> str:
+    """What ties documents of one kernel together: its label (the variant with its settings); empty without one."""
+    return str(document.content.get("label") or document.content.get("variant") or "")
+
+
+def _read(folder: Path, path: str) -> dict[str, Any]:
+    stream, size = result_file.opened(folder, path)
+    with stream:
+        if size > MAX_BYTES:
+            raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
+        content = stream.read(MAX_BYTES)
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise ValueError("not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004  one kind of error for everything a host can get wrong
+    return value

@@ -1,0 +1,129 @@
+"""Names of runs: given, taken away, and looked up wherever a run is asked for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from orchestrator.base.clock import iso
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
+from orchestrator.results.last import Last
+from orchestrator.results.records import RunRecord, RunRow
+from orchestrator.results.tags import BASELINE, Tag, check_name
+
+
+class Rows(Protocol):
+    """What lists runs."""
+
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+
+
+class Shelf(Rows, Protocol):
+    """What these workflows need of :class:`orchestrator.results.store_api.Store`."""
+
+    def get(self, run_id: str) -> RunRecord: ...
+    def resolve(self, name: str) -> str: ...
+    def is_complete(self, run_id: str) -> bool: ...
+    def tags(self) -> dict[str, Tag]: ...
+    def tag(self, tag: Tag, *, move: bool) -> None: ...
+
+
+def give(store: Shelf, clock: Clock, name: str, runs: list[str], *, move: bool = False, note: str = "") -> Tag:
+    """Let ``name`` stand for ``runs``, each an id, a part of one, ``last``, or another tag.
+
+    Raises:
+        UsageError: it cannot be a tag, or no run is named.
+        RunNotFound: one of the runs is not here, or not complete.
+        ConflictError: the name stands for other runs already, and ``move`` is not given.
+    """
+    check_name(name)
+    ids = list(dict.fromkeys(run_id for word in runs for run_id in named(store, word)))
+    if not ids:
+        raise UsageError("name the run to tag", hint=f"fcctl results tag {name} last")
+    first = store.get(ids[0])
+    for other in ids[1:]:
+        store.get(other)
+    gpu = first.host.get("gpu")
+    tag = Tag(
+        name=name,
+        runs=tuple(ids),
+        created=iso(clock.now()) or "",
+        note=note,
+        job=first.job,
+        gpu=str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        git_commit=first.source.git_commit or "",
+    )
+    store.tag(tag, move=move)
+    return tag
+
+
+def named(store: Shelf, words: str) -> list[str]:
+    """The complete runs that ``words`` stands for: an id, a part of one, ``last``, ``last:JOB``, ``last~1``, a tag, or
+    several of these with commas between.
+
+    Raises:
+        RunNotFound: none is called so, or a tag's run is not on this machine.
+    """
+    found: list[str] = []
+    for word in filter(None, (part.strip() for part in words.split(","))):
+        found += _one(store, word)
+    if not found:
+        raise RunNotFound(f"no run is called {words[:80]!r}", hint="fcctl results ls lists the runs")
+    return list(dict.fromkeys(found))
+
+
+def _one(store: Shelf, word: str) -> list[str]:
+    tag = store.tags().get(word)
+    if tag is not None:
+        return _at_hand(store, tag)
+    if word == BASELINE:
+        raise RunNotFound(
+            "there is no baseline yet", hint="choose a run for it: fcctl results tag baseline RUN (or last:JOB)"
+        )
+    if last := Last.of(word):
+        return [newest(store, last)]
+    try:
+        return [store.resolve(word)]
+    except RunNotFound as exc:
+        if store.tags() and not exc.hint:
+            exc.hint = f"tags: {', '.join(store.tags())}"
+        raise
+
+
+def _at_hand(store: Shelf, tag: Tag) -> list[str]:
+    missing = [run for run in tag.runs if not store.is_complete(run)]
+    if not missing:
+        return list(tag.runs)
+    raise RunNotFound(
+        f"the tag {tag.name!r} stands for {missing[0]}, which is not on this machine",
+        cause=f"{len(missing)} of its {len(tag.runs)} runs were collected elsewhere, or deleted",
+        hint=(
+            f"where it is: fcctl results export {tag.name} -o {tag.name}.tar.zst; "
+            f"here: fcctl results import {tag.name}.tar.zst"
+        ),
+    )
+
+
+def newest(store: Rows, last: Last) -> str:
+    """Among the *complete* runs.
+
+    Raises:
+        RunNotFound: there are not so many.
+    """
+    rows = store.rows(limit=last.back + 1, job=last.job)
+    if len(rows) <= last.back:
+        raise last.missing(len(rows), "complete ")
+    return rows[last.back].run_id
+
+
+def tags_of(store: Shelf) -> dict[str, list[str]]:
+    """Run id -> its tags; none if the file cannot be read: who only lists runs is not to be kept from it."""
+    found: dict[str, list[str]] = {}
+    try:
+        tags = store.tags()
+    except FcctlError:
+        return {}
+    for tag in tags.values():
+        for run in tag.runs:
+            found.setdefault(run, []).append(tag.name)
+    return found

@@ -1,0 +1,190 @@
+"""A run that is not complete: its folder, its owner, and the way it becomes a complete one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import ConflictError, FcctlError
+from orchestrator.base.files import disk_errors, sync_folder, sync_tree, write_atomic
+from orchestrator.base.journal import FileJournal
+from orchestrator.base.lock import OwnerLock
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store.intake import FolderIntake, Limits
+from orchestrator.results.store.rows import RECORD, DamagedRecord, is_complete, read_record
+
+PLAN, JOURNAL, LOCK = "plan.json", "journal.jsonl", "lock"
+#: An active folder on its way out: renamed first, so that a crash while deleting it leaves no half of a run.
+DONE = ".done-"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Every path of one run."""
+
+    root: Path
+    run_id: str
+
+    @property
+    def active(self) -> Path:
+        return self.root / "active" / self.run_id
+
+    @property
+    def done(self) -> Path:
+        return self.root / "active" / f"{DONE}{self.run_id}"
+
+    @property
+    def damaged(self) -> Path:
+        return self.root / "active" / f".damaged-{self.run_id}"
+
+    @property
+    def partial(self) -> Path:
+        return self.root / "runs" / f"{self.run_id}.partial"
+
+    @property
+    def final(self) -> Path:
+        return self.root / "runs" / self.run_id
+
+
+class FileActiveRun:
+    """See :class:`orchestrator.results.store_api.ActiveRun`. Made by the store, which holds the lock it is given."""
+
+    def __init__(
+        self, places: Places, lock: OwnerLock, clock: Clock, limits: Limits, index: Callable[[RunRecord], None]
+    ) -> None:
+        self.run_id = places.run_id
+        self._places = places
+        self._lock = lock
+        self._limits = limits
+        self._index = index
+        self._journal = FileJournal(places.active / JOURNAL, clock)
+
+    @property
+    def journal(self) -> FileJournal:
+        return self._journal
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was saved by ``begin``.
+
+        Raises:
+            FcctlError: it is missing or damaged.
+        """
+        plan = read_plan(self._places.active)
+        if plan is None:
+            raise FcctlError(
+                f"run {self.run_id} has no plan", hint=f"it never started; remove it: rm -r {self._places.active}"
+            )
+        return plan
+
+    def intake(self) -> FolderIntake:
+        return FolderIntake(self._places.partial, self._limits)
+
+    def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
+        """See the port. A file that the host sent under such a name gives way.
+
+        Raises:
+            FcctlError: the disk is full; or the host left something else than a file there.
+        """
+        if is_complete(self._places.final):
+            return
+        intake = self.intake()
+        for path, content in make(self._places.partial).items():
+            intake.discard(path)
+            intake.write(path, 0, content)
+
+    def complete(self, record: RunRecord) -> Path:
+        """Make the run complete; safe to repeat after a crash at any point of it. Returns the run's folder.
+
+        The order is what makes it safe: (1) journal, plan and run.json join the results, flushed; (2) one rename makes
+        them final; (3) the index learns of it, or does so at the next listing; (4) the active folder goes.
+
+        Raises:
+            ConflictError: another folder has the run's name.
+            FcctlError: the disk is full or not writable; the run is still active and nothing of it is lost.
+        """
+        if record.run_id != self.run_id:
+            raise ValueError(f"the record is of {record.run_id}, not of {self.run_id}")
+        with disk_errors("complete the run", self._places.root, again=f"fcctl pull-results {self.run_id}"):
+            if not is_complete(self._places.final):
+                self._gather(record)
+                self._publish()
+            self.finish()
+        return self._places.final
+
+    def finish(self) -> None:
+        """What is left to do once the final folder is there: index it, end the active run."""
+        with suppress(DamagedRecord):  # damaged after it was written: listings say so
+            self._index(read_record(self._places.final, self.run_id))
+        self._end()
+
+    def discard(self) -> None:
+        """Remove an active run that has no plan: it was killed while being made, and never was.
+
+        One whose plan is there but unreadable, or which has a journal, is put aside instead, under
+        ``active/.damaged-<run-id>``.
+        """
+        active = self._places.active
+        with disk_errors("remove the active run", active):
+            if self._lock.held and (self._journal.entries() or _size(active / PLAN)):
+                os.rename(active, self._places.damaged)  # noqa: PTH104
+                self.release()
+            else:
+                self._end()
+
+    def release(self) -> None:
+        self._journal.close()
+        self._lock.release()
+
+    def _gather(self, record: RunRecord) -> None:
+        active, partial = self._places.active, self._places.partial
+        partial.mkdir(parents=True, exist_ok=True)
+        for name in (PLAN, JOURNAL):
+            write_atomic(partial, name, (active / name).read_bytes())
+        write_atomic(partial, RECORD, record.model_dump_json(indent=1).encode() + b"\n")
+        # Collected files are flushed here, all at once: the host may forget the run as soon as this returns.
+        sync_tree(partial)
+
+    def _publish(self) -> None:
+        partial, final = self._places.partial, self._places.final
+        try:
+            os.rename(partial, final)  # noqa: PTH104  the crash tests count the os calls
+        except OSError as exc:
+            if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                raise
+            raise ConflictError(
+                f"{final} is in the way of the run's results",
+                cause=f"it exists, and has no {RECORD} that would make it a complete run",
+                hint=f"move it elsewhere, then: fcctl pull-results {self.run_id}",
+            ) from exc
+        sync_folder(final.parent)
+
+    def _end(self) -> None:
+        active, done = self._places.active, self._places.done
+        self._journal.close()
+        if active.is_dir() and self._lock.held:
+            shutil.rmtree(done, ignore_errors=True)
+            os.rename(active, done)  # noqa: PTH104
+            shutil.rmtree(done, ignore_errors=True)
+        self._lock.release()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def read_plan(active: Path) -> dict[str, Any] | None:
+    """The saved plan of an active folder; None if there is none, or none that can be read."""
+    try:
+        plan = json.loads((active / PLAN).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return plan if isinstance(plan, dict) else None

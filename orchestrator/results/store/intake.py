@@ -1,0 +1,206 @@
+"""Where bytes from an untrusted host become files: only below the run's own ``.partial`` folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fcctl_remote import wire
+from orchestrator.base import open_beneath as beneath
+from orchestrator.base import safe_paths as paths
+from orchestrator.base.errors import HostFault
+from orchestrator.base.files import disk_errors, sync_folder, write_all
+
+MAX_JSON_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most a run may bring home."""
+
+    bytes: int = 20 * 1024**3
+    files: int = 100_000
+
+
+class FolderIntake:
+    """Files of mode 0o644 (never executable) below ``root``, which is created.
+
+    Names are taken first come, first served: one that a case-insensitive file system would take for an earlier one is
+    refused, on every system alike.
+    """
+
+    def __init__(self, root: Path, limits: Limits | None = None) -> None:
+        self.root = root
+        self.limits = limits or Limits()
+        self._files: dict[str, str] = {}  # folded name -> as first spelled
+        self._folders: dict[str, str] = {}
+        self._used = 0
+        with disk_errors("make the folder for the results", root.parent):
+            if not root.is_dir():
+                root.mkdir(parents=True)
+                sync_folder(root.parent)
+            self._scan()
+
+    def accepts(self, path: str, size: int = 0) -> str | None:
+        """None, which also reserves the name, or why not: bad_name, reserved, collides, too_many_files, too_large.
+
+        ``size`` is what the host announced, in bytes; give it to learn early that the file will not fit.
+        """
+        reason = paths.fault(path)
+        if reason:
+            return reason
+        key = paths.folded(path)
+        if self._files.get(key) != path:
+            if key in self._files or self._clashes(path, key):
+                return "collides"
+            if len(self._files) >= self.limits.files:
+                return "too_many_files"
+        if size and size > self.limits.bytes - self._used + self.size(path):
+            return "too_large"
+        self._take(path, key)
+        return None
+
+    def size(self, path: str) -> int:
+        """Bytes already here; 0 when the file is absent or its name is not acceptable."""
+        if paths.fault(path):
+            return 0
+        with self._reading(), beneath.opened(self.root, path, os.O_RDONLY) as fd:
+            return os.fstat(fd).st_size
+        return 0
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        """Put ``data`` at ``offset`` bytes, which is at most the present size: the host cannot make holes.
+
+        Raises:
+            HostFault: an unacceptable name (``bad_name``), a gap (``bad_reply``), or over the limit (``too_large``).
+            FcctlError: the disk is full, or something that is no plain file stands in the way.
+        """
+        reason = self.accepts(path)
+        if reason:
+            raise HostFault(f"the host sent a file that cannot be stored: {path!r:.200}", fault=reason, cause=reason)
+        again = "collect the run again: fcctl pull-results"
+        with (
+            disk_errors("store the results", self.root, again=again),
+            beneath.opened(self.root, path, os.O_WRONLY, create=True) as fd,
+        ):
+            size = os.fstat(fd).st_size
+            if not 0 <= offset <= size:
+                raise HostFault(
+                    f"the host sent bytes of {path!r} out of order",
+                    fault="bad_reply",
+                    cause=f"{size} bytes are here and the next piece is for offset {offset}",
+                )
+            grown = max(0, offset + len(data) - size)
+            self._refuse_over_limit(path, grown)
+            os.lseek(fd, offset, os.SEEK_SET)
+            try:
+                write_all(fd, data)
+            finally:
+                self._used += max(0, os.fstat(fd).st_size - size)
+
+    def verified(self, entry: wire.FileEntry) -> bool:
+        """Whether the file here has the size and sha256 the host announced."""
+        if paths.fault(entry.path):
+            return False
+        with self._reading(), beneath.opened(self.root, entry.path, os.O_RDONLY) as fd:
+            if os.fstat(fd).st_size != entry.size:
+                return False
+            with os.fdopen(os.dup(fd), "rb", buffering=0) as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256.lower()
+        return False
+
+    def discard(self, path: str) -> None:
+        """Delete the file, if it is here; its name stays taken."""
+        if paths.fault(path):
+            return
+        *folders, name = path.split("/")
+        size = self.size(path)
+        with self._reading("discard a file"), beneath.folder(self.root, folders) as parent:
+            os.unlink(name, dir_fd=parent)
+            self._used -= size
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
+        content = self._content(path, limit)
+        return content if content and len(content) <= limit else None
+
+    def _content(self, path: str, limit: int) -> bytes | None:
+        """The file, one byte over ``limit`` at most; None if it is absent."""
+        if paths.fault(path):
+            return None
+        with (
+            self._reading(),
+            beneath.opened(self.root, path, os.O_RDONLY) as fd,
+            os.fdopen(os.dup(fd), "rb") as stream,
+        ):
+            return stream.read(limit + 1)
+        return None
+
+    def read_json(self, path: str) -> Any:
+        """A collected JSON file, None if absent.
+
+        Raises:
+            ValueError: it is not JSON, nests too deeply, or is larger than 64 MiB.
+        """
+        content = self._content(path, MAX_JSON_BYTES)
+        if content is None:
+            return None
+        if len(content) > MAX_JSON_BYTES:
+            raise ValueError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
+        try:
+            return json.loads(content)
+        except RecursionError:
+            raise ValueError(f"{path}: nested too deeply") from None
+
+    @contextmanager
+    def _reading(self, action: str = "read the results") -> Iterator[None]:
+        """Around the use of a file that may be absent, which is no error here."""
+        with disk_errors(action, self.root), suppress(FileNotFoundError):
+            yield
+
+    def _refuse_over_limit(self, path: str, grown: int) -> None:
+        if self._used + grown > self.limits.bytes:
+            raise HostFault(
+                f"the host sent more than {self.limits.bytes} bytes of results",
+                fault="too_large",
+                cause=f"{path!r} would go over the limit; what was stored before it is kept",
+                hint="let the job write less below its folder, or delete what it does not need at its end",
+            )
+
+    def _clashes(self, path: str, key: str) -> bool:
+        """Whether the new file ``path`` meets a folder of its name, or needs as folder a file or another spelling."""
+        if key in self._folders:
+            return True
+        return any(
+            name in self._files or self._folders.get(name, spelled) != spelled
+            for name, spelled in _parents(path)
+        )  # fmt: skip
+
+    def _take(self, path: str, key: str) -> None:
+        self._files[key] = path
+        self._folders.update(_parents(path))
+
+    def _scan(self) -> None:
+        """Learn what an earlier, interrupted collection left here."""
+        for top, _folders, names, folder_fd in os.fwalk(self.root, follow_symlinks=False):
+            for name in names:
+                path = (Path(top) / name).relative_to(self.root).as_posix()
+                if paths.fault(path) is None:
+                    self._used += os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
+                    self._take(path, paths.folded(path))
+
+
+def _parents(path: str) -> list[tuple[str, str]]:
+    """(folded, as spelled) of each folder above ``path``."""
+    found = []
+    end = path.find("/")
+    while end >= 0:
+        found.append((paths.folded(path[:end]), path[:end]))
+        end = path.find("/", end + 1)
+    return found

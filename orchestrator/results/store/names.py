@@ -1,0 +1,87 @@
+"""What people call a run: its id, a few of its characters, or how long ago it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.errors import RunNotFound, nearest
+from orchestrator.results.records import RunRow
+
+if TYPE_CHECKING:
+    from orchestrator.results.last import Last
+
+#: How many of the newest ids are compared to find the one a mistyped name may have meant.
+_RECENT = 500
+#: How many candidates are looked up: enough to name a few and to say that there are more.
+_SOME = 6
+
+
+class Runs(Protocol):
+    """What a name is looked up in."""
+
+    def active(self) -> list[str]: ...
+    def is_complete(self, run_id: str) -> bool: ...
+    def plan_of(self, run_id: str) -> dict[str, Any] | None: ...
+    def ids_starting(self, text: str, limit: int) -> list[str]: ...
+    def ids_ending(self, text: str, limit: int) -> list[str]: ...
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
+
+
+def resolve(name: str, runs: Runs) -> str:
+    """The one run ``name`` stands for; see :meth:`orchestrator.results.store_api.Store.resolve`."""
+    from orchestrator.results.last import Last
+
+    name = name.strip()
+    if last := Last.of(name):
+        return _last(last, runs)
+    text = name.lower()
+    active = runs.active()
+    if run_ids.is_valid(text) and (text in active or runs.is_complete(text)):
+        return text
+    found = _matches(text, active, runs)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(found[:4])
+        more = ", ..." if len(found) > 4 else ""
+        raise RunNotFound(f"{name!r} could be any of several runs", hint=f"give more of one of: {some}{more}")
+    raise _unknown(name, active, runs)
+
+
+def _last(last: Last, runs: Runs) -> str:
+    begun = [i for i in runs.active() if last.job is None or _job_of(i, runs) == last.job]
+    complete = [row.run_id for row in runs.rows(limit=last.back + 1, job=last.job)]  # the newest first
+    # Ids sort by the second they were made in; within one second, what is still active is the newer.
+    every = dict.fromkeys([*sorted(begun, reverse=True), *complete])
+    newest = sorted(every, key=lambda i: (i[:16], i in begun), reverse=True)
+    if len(newest) <= last.back:
+        raise last.missing(len(newest))
+    return newest[last.back]
+
+
+def _job_of(run_id: str, runs: Runs) -> str | None:
+    """The job in an active run's saved plan, which holds the host's plan directly or as ``plan``."""
+    saved = runs.plan_of(run_id) or {}
+    inner = saved.get("plan")
+    job = (inner if isinstance(inner, dict) else saved).get("job")
+    return job if isinstance(job, str) else None
+
+
+def _matches(text: str, active: list[str], runs: Runs) -> list[str]:
+    """The runs whose ids begin with ``text``, or, if none does, end with it."""
+    if not text:
+        return []
+    starting = [*(i for i in active if i.startswith(text)), *runs.ids_starting(text, _SOME)]
+    ending = [] if starting else [*(i for i in active if i.endswith(text)), *runs.ids_ending(text, _SOME)]
+    return list(dict.fromkeys(starting or ending))
+
+
+def _unknown(name: str, active: list[str], runs: Runs) -> RunNotFound:
+    if runs.rows(limit=1, job=name):
+        return RunNotFound(f"{name!r} is a job, not a run", hint=f"its newest run is last:{name}")
+    known = [*active, *(row.run_id for row in runs.rows(limit=_RECENT))]
+    tokens = {run_id[-6:]: run_id for run_id in reversed(known)}
+    near = tokens.get(nearest(name, tokens) or "") if len(name) <= 8 else nearest(name, known)
+    hint = f"did you mean {near}?" if near else "fcctl results ls lists the runs, fcctl ps the active ones"
+    return RunNotFound(f"no run is called {name[:80]!r}", hint=hint)

@@ -1,0 +1,117 @@
+"""From ``run.json`` on disk to a record, and from a record to the row that lists it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.base import run_id as run_ids
+from orchestrator.results.records import RunRecord, RunRow
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+RECORD = "run.json"
+_TEXT = 200  # characters of a name the index keeps; run.json has them all
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+
+
+class DamagedRecord(ValueError):
+    """A run's folder whose run.json is absent, torn, hostile, or another run's."""
+
+
+def is_complete(folder: str | Path) -> bool:
+    """Whether ``folder`` holds a ``run.json``, whose presence means the run is complete."""
+    try:
+        return stat.S_ISREG(os.lstat(f"{folder}/{RECORD}").st_mode)
+    except OSError:
+        return False
+
+
+def read_record(folder: str | Path, run_id: str) -> RunRecord:
+    """The validated ``run.json`` of ``folder``.
+
+    Raises:
+        DamagedRecord: with the reason, on one line.
+    """
+    content = _read_bounded(f"{folder}/{RECORD}")
+    try:
+        record = RunRecord.model_validate_json(content)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DamagedRecord(f"{RECORD}: {where + ': ' if where else ''}{first['msg']}"[:300]) from None
+    if record.run_id != run_id:
+        raise DamagedRecord(f"{RECORD} is of another run: {record.run_id[:70]!r}")
+    return record
+
+
+def row_of(record: RunRecord) -> RunRow:
+    """The line of ``fcctl results ls``; odd values of a hostile record become plain ones."""
+    created = record.created if _ISO.fullmatch(record.created) else _created_by_id(record.run_id)
+    return RunRow(
+        run_id=record.run_id,
+        job=record.job[:_TEXT],
+        target=record.target[:_TEXT],
+        status=record.status,
+        exit_code=max(-(2**31), min(record.exit_code, 2**31)),
+        created=created,
+        finished=record.finished[:_TEXT],
+        duration_s=_duration_s(record),
+        gpu=gpu_name(record.host),
+        git_commit=record.source.git_commit[:_TEXT] if record.source.git_commit else None,
+        usd=record.cost.usd if math.isfinite(record.cost.usd) and not record.cost.emulated else 0.0,
+        tree_sha256=record.source.tree_sha256[:_TEXT],
+    )
+
+
+def gpu_name(host: dict[str, Any]) -> str | None:
+    """The GPU of a host record, wherever that names it: ``gpu.name``, ``gpu`` or ``gpu_name``."""
+    gpu = host.get("gpu", host.get("gpu_name"))
+    if isinstance(gpu, dict):
+        gpu = gpu.get("name")
+    return gpu[:_TEXT] if isinstance(gpu, str) and gpu else None
+
+
+def _read_bounded(path: str) -> bytes:
+    try:
+        # O_NONBLOCK: a FIFO under that name must not make us wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise DamagedRecord(f"no {RECORD}") from None
+    except OSError as exc:
+        raise DamagedRecord(f"{RECORD} cannot be read: {exc.strerror}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedRecord(f"{RECORD} is not a plain file")
+        if found.st_size > MAX_RECORD_BYTES:
+            raise DamagedRecord(f"{RECORD} has {found.st_size} bytes, more than {MAX_RECORD_BYTES}")
+        with os.fdopen(os.dup(fd), "rb") as stream:
+            return stream.read()
+    except OSError as exc:
+        raise DamagedRecord(f"{RECORD} cannot be read: {exc.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+def _created_by_id(run_id: str) -> str:
+    stamp = run_id[:16]
+    if not run_ids.is_valid(run_id):
+        return "1970-01-01T00:00:00.000Z"
+    day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
+    return f"{day}T{stamp[9:11]}:{stamp[11:13]}:{stamp[13:15]}.000Z"
+
+
+def _duration_s(record: RunRecord) -> float:
+    try:
+        began = datetime.fromisoformat(record.started or record.created)
+        seconds = (datetime.fromisoformat(record.finished) - began).total_seconds()
+    except (ValueError, TypeError):  # TypeError: one has a time zone and the other none
+        return 0.0
+    return max(0.0, seconds)

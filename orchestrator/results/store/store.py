@@ -1,0 +1,377 @@
+"""The store of one workspace: :class:`orchestrator.results.store_api.Store` on files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.base.files import disk_errors, sync_folder, write_atomic
+from orchestrator.base.journal import FileJournal
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.lock import OwnerLock, owner_of
+from orchestrator.results.records import RunRecord, RunRow
+from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan
+from orchestrator.results.store.incoming import PREFIX, IncomingRun
+from orchestrator.results.store.intake import Limits
+from orchestrator.results.store.names import resolve
+from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
+
+if TYPE_CHECKING:
+    from orchestrator.results.measurement import Measurement
+    from orchestrator.results.store.index import Index, Skipped
+    from orchestrator.results.store.tag_file import TagFile
+    from orchestrator.results.tags import Tag
+
+#: An active folder that is being made; without its final name it is no run.
+NEW = ".new-"
+#: A complete run that is being deleted; and how long an import may stand still before it counts as dead, seconds.
+PRUNED, IMPORT_S = ".pruned-", 86_400.0
+#: Notes about machines that are not known to be off; see :meth:`FileStore.owe`.
+OWED = "active/.owed"
+
+
+class FileStore:
+    """``root`` is the workspace's ``results`` folder; it is created when the first run begins.
+
+    Several processes may use one store at once. ``note`` hears what was repaired or skipped, one line at a time;
+    stderr by default.
+    """
+
+    def __init__(
+        self, root: Path, clock: Clock, *, limits: Limits | None = None, note: Callable[[str], None] | None = None
+    ) -> None:
+        self.root = root
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._note = note or _to_stderr
+
+    @cached_property
+    def _index(self) -> Index:
+        """Not before it is used: a run needs SQLite at its end."""
+        from orchestrator.results.store.index import Index
+
+        return Index(self.root / "index.sqlite", self.root / "runs", self._note)
+
+    @cached_property
+    def _tags(self) -> TagFile:
+        from orchestrator.results.store.tag_file import TagFile
+
+        return TagFile(self.root)
+
+    # ------------------------------------------------------------------------------------------ active runs
+    def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
+        """A new active run, owned by this process, its plan on disk.
+
+        Raises:
+            ConflictError: a run of that id exists.
+            FcctlError: the disk is full or not writable.
+        """
+        places = self._places(run_id)
+        if places.active.exists() or places.final.exists():
+            raise ConflictError(f"run {run_id} exists already", hint="start it again: it gets a fresh id")
+        fresh = self.root / "active" / f"{NEW}{run_id}"
+        with disk_errors("write the run's plan", self.root, again="start the run again"):
+            self._sweep()
+            fresh.mkdir(parents=True, exist_ok=True)
+            (self.root / "runs").mkdir(exist_ok=True)
+            lock = OwnerLock.take(fresh / LOCK, self._clock.now())
+            if lock is None:
+                raise ConflictError(f"run {run_id} is being made by another fcctl", hint="start it again")
+            try:
+                (fresh / JOURNAL).touch()
+                write_atomic(fresh, PLAN, json.dumps(plan, indent=1).encode())
+                os.rename(fresh, places.active)  # noqa: PTH104  the crash tests count the os calls
+                sync_folder(places.active.parent)
+            except BaseException:
+                lock.release()
+                shutil.rmtree(fresh, ignore_errors=True)
+                raise
+        return self._active(places, lock)
+
+    def active(self) -> list[str]:
+        """Ids of the runs that are not complete, oldest first. One that was killed after its last rename is ended."""
+        try:
+            names = sorted(p.name for p in (self.root / "active").iterdir() if run_ids.is_valid(p.name))
+        except FileNotFoundError:
+            return []
+        return [name for name in names if not self._ended(name)]
+
+    def claim(self, run_id: str) -> FileActiveRun | None:
+        """Take over an active run; None while another live process owns it (see :meth:`owner`).
+
+        Raises:
+            RunNotFound: it is not active (any more).
+        """
+        run = self._claim(run_id)
+        if run is not None and is_complete(self._places(run_id).final):
+            run.finish()
+            raise _not_active(run_id)
+        return run
+
+    def owner(self, run_id: str) -> dict[str, Any] | None:
+        """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
+        return owner_of(self._places(run_id).active / LOCK)
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        """An active run's saved plan, without claiming it; None if it has none."""
+        return read_plan(self._places(run_id).active)
+
+    def journal_of(self, run_id: str) -> list[JournalEntry]:
+        """A run's journal, active or complete, without claiming it; empty if there is no such run."""
+        places = self._places(run_id)
+        folder = places.active if places.active.is_dir() else places.final
+        return FileJournal(folder / JOURNAL, self._clock).entries()
+
+    # ------------------------------------------------------------------------------------------ machines left on
+    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
+        """Write down that a machine which ``run_id`` turned on is not known to be off."""
+        folder = self.root / OWED
+        with disk_errors("write down what is left on", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder, f"{self._places(run_id).run_id}.json", json.dumps(debt).encode())
+
+    def owed(self) -> dict[str, dict[str, Any]]:
+        """What was written down so and not yet :meth:`paid`, by run id."""
+        found = {}
+        for path in sorted((self.root / OWED).glob("*.json")):
+            with suppress(OSError, ValueError):
+                debt = json.loads(path.read_bytes())
+                if run_ids.is_valid(path.stem) and isinstance(debt, dict):
+                    found[path.stem] = debt
+        return found
+
+    def paid(self, run_id: str) -> None:
+        """The machine is off."""
+        (self.root / OWED / f"{self._places(run_id).run_id}.json").unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------ complete runs
+    def is_complete(self, run_id: str) -> bool:
+        """Whether the run's results are here, whole."""
+        return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
+
+    def get(self, run_id: str) -> RunRecord:
+        """A complete run's record.
+
+        Raises:
+            RunNotFinished: it is active.
+            RunNotFound: there is no such run.
+            FcctlError: its run.json is damaged.
+        """
+        if not self.is_complete(run_id):
+            if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
+                raise RunNotFinished(
+                    f"run {run_id} is not complete yet",
+                    hint=f"follow it: fcctl attach {run_id}; or bring its results home: fcctl pull-results {run_id}",
+                )
+            raise RunNotFound(f"no run {run_id[:80]!r} here", hint="fcctl results ls lists the runs")
+        try:
+            return read_record(self._places(run_id).final, run_id)
+        except DamagedRecord as exc:
+            raise FcctlError(
+                f"run {run_id} cannot be read",
+                cause=str(exc),
+                hint=f"its other files are in {self.folder(run_id)}; fcctl results reindex lists all damaged runs",
+            ) from exc
+
+    def resolve(self, name: str) -> str:
+        """A full run id from an id, a unique prefix or suffix, ``last`` or ``last:<job>``; complete or active.
+
+        Raises:
+            RunNotFound: with the nearest id as a hint.
+        """
+        return resolve(name, self)
+
+    def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
+        """Complete runs, newest first; filters are ``job``, ``target``, ``status``, ``gpu``, ``git_commit``."""
+        from orchestrator.results.store.schema import FILTERS
+
+        unknown = filters.keys() - FILTERS
+        if unknown:
+            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
+        return self._index.rows(limit, {name: value for name, value in filters.items() if value is not None})
+
+    def measurements(self, *, limit: int = 1000, **filters: str | None) -> list[Measurement]:
+        """What complete runs measured, newest first, out of the index.
+
+        Filters are ``benchmark``, ``variant``, ``mode``, ``gpu``, ``job``, ``target`` and ``run_id``.
+        """
+        from orchestrator.results.store.schema import MEASURED_FILTERS
+
+        unknown = filters.keys() - MEASURED_FILTERS
+        if unknown:
+            raise TypeError(f"unknown filters: {', '.join(sorted(unknown))}")
+        return self._index.measurements(limit, {name: value for name, value in filters.items() if value is not None})
+
+    def benchmarks(self) -> list[tuple[str, str]]:
+        """(benchmark, variant) of all that complete runs measured, in order."""
+        return self._index.benchmarks()
+
+    def query(self, sql: str, limit_s: float, max_rows: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+        """Columns, rows and whether there are more, of a SELECT on the index (tables ``runs``, ``benchmarks``).
+
+        Raises:
+            UsageError: it is none, or takes longer than ``limit_s``.
+        """
+        return self._index.query(sql, limit_s, max_rows)
+
+    # ------------------------------------------------------------------------------------------ coming and going
+    def incoming(self, run_id: str) -> IncomingRun:
+        """A run that is about to be written from an archive.
+
+        Raises:
+            RunNotFound: ``run_id`` is none.
+            ConflictError: a run of that id is active here.
+        """
+        places = self._places(run_id)
+        if places.active.exists():
+            raise ConflictError(f"run {run_id} is active here", hint=f"fcctl pull-results {run_id} completes it")
+        return IncomingRun(self.root, places.run_id, self._limits, self._insert)
+
+    def best(self, count: int) -> set[str]:
+        """The runs that hold one of the ``count`` best times of any benchmark of ours."""
+        return self._index.best(count)
+
+    def size(self, run_id: str) -> int:
+        """Bytes of a complete run's files on the disk."""
+        total = 0
+        for top, _folders, names in os.walk(self._places(run_id).final):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    total += (Path(top) / name).lstat().st_blocks * 512
+        return total
+
+    def delete(self, run_ids_gone: Sequence[str]) -> None:
+        """Delete complete runs for good. Each is renamed first, so that none is ever half there."""
+        runs = self.root / "runs"
+        with disk_errors("delete runs", runs):
+            for run_id in run_ids_gone:
+                doomed = runs / f"{PRUNED}{run_id}"
+                with suppress(FileNotFoundError):
+                    os.rename(self._places(run_id).final, doomed)  # noqa: PTH104
+            self._index.remove(list(run_ids_gone))
+            for folder in runs.iterdir():
+                if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------------ names
+    def tags(self) -> dict[str, Tag]:
+        """Names that people gave to runs.
+
+        Raises:
+            ConfigError: results/tags.toml is damaged.
+        """
+        return self._tags.read()
+
+    def tag(self, tag: Tag, *, move: bool) -> None:
+        """Add a name, or with ``move`` let it stand for other runs than before.
+
+        Raises:
+            ConflictError: it stands for other runs, and may not be moved.
+        """
+        from orchestrator.results.tags import with_tag
+
+        self._tags.change(lambda tags: with_tag(tags, tag, move=move))
+
+    def untag(self, name: str) -> None:
+        """Forget a name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        from orchestrator.results.tags import without_tag
+
+        self._tags.change(lambda tags: without_tag(tags, name))
+
+    def ids_starting(self, text: str, limit: int) -> list[str]:
+        """Ids of complete runs, newest first."""
+        return self._index.ids_starting(text, limit)
+
+    def ids_ending(self, text: str, limit: int) -> list[str]:
+        """Ids of complete runs, newest first."""
+        return self._index.ids_ending(text, limit)
+
+    def folder(self, run_id: str) -> Path:
+        """Where the run's files are: the complete folder, or the partial one while that is all there is."""
+        places = self._places(run_id)
+        return places.partial if not places.final.is_dir() and places.partial.is_dir() else places.final
+
+    def reindex(self) -> tuple[int, list[Skipped]]:
+        """Build the index anew from the runs' folders: how many runs it holds, and what was skipped, and why."""
+        with disk_errors("build the index of the runs", self.root):
+            return self._index.rebuild()
+
+    # ------------------------------------------------------------------------------------------ inside
+    def _places(self, run_id: str) -> Places:
+        if not run_ids.is_valid(run_id):  # it is about to become a path
+            raise RunNotFound(f"{run_id[:80]!r} is no run id", hint="fcctl results ls lists the runs")
+        return Places(self.root, run_id)
+
+    def _active(self, places: Places, lock: OwnerLock) -> FileActiveRun:
+        return FileActiveRun(places, lock, self._clock, self._limits, self._insert)
+
+    def _insert(self, record: RunRecord) -> None:
+        self._index.insert(record)
+
+    def _claim(self, run_id: str) -> FileActiveRun | None:
+        places = self._places(run_id)
+        with disk_errors("claim the run", places.active):
+            if not places.active.is_dir():
+                raise _not_active(run_id)
+            try:
+                lock = OwnerLock.take(places.active / LOCK, self._clock.now())
+            except FileNotFoundError:
+                raise _not_active(run_id) from None
+            return None if lock is None else self._active(places, lock)
+
+    def _ended(self, run_id: str) -> bool:
+        """Whether an active folder is of a complete run; what its controller could not finish is finished here."""
+        if not is_complete(self._places(run_id).final):
+            return False
+        with suppress(FcctlError):  # its owner is about to do it, or has just done it
+            run = self._claim(run_id)
+            if run is not None:
+                run.finish()
+        return True
+
+    def _sweep(self) -> None:
+        """Delete folders that a killed controller was making or deleting."""
+        with suppress(FileNotFoundError):
+            for folder in (self.root / "active").iterdir():
+                if folder.name.startswith(DONE) or (folder.name.startswith(NEW) and _is_old(folder)):
+                    self._sweep_one(folder)
+
+    def _sweep_one(self, folder: Path) -> None:
+        with suppress(OSError):
+            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            if lock is not None:  # else its maker lives
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
+
+
+def _not_active(run_id: str) -> RunNotFound:
+    return RunNotFound(
+        f"run {run_id} is not active", hint="fcctl ps lists the active runs, fcctl results ls the others"
+    )
+
+
+def _is_old(folder: Path, seconds: float = 60) -> bool:
+    """Whether whoever was making it is not about to lock it. Real time: the file system's."""
+    try:
+        return time.time() - folder.stat().st_mtime > seconds
+    except FileNotFoundError:
+        return False
+
+
+def _to_stderr(message: str) -> None:
+    sys.stderr.write(f"note: {message}\n")

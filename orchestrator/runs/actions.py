@@ -1,0 +1,292 @@
+"""The moves of a run: what :func:`orchestrator.runs.lifecycle.decide` may ask for, each carried out.
+
+Every move has its line in the journal before its effect; what it came to is in the journal too, or it is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault, MachineStopped
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.shutdown_timer import Armed, arm, disarm
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs import local_steps as prewake
+from orchestrator.runs.collect import Collection, collect
+from orchestrator.runs.follow import follow
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Mode, Move, Stage, State, advance, fold
+from orchestrator.runs.notices import of_run, of_stopped
+from orchestrator.runs.record import add_report, record_of
+from orchestrator.runs.send_notice import tell
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+from orchestrator.runs.sync import send_bundles, send_source, warm_up
+from orchestrator.runs.tidy import make_room, tidy_host
+from orchestrator.runs.watchers import watchers
+
+if TYPE_CHECKING:
+    from orchestrator.runs.machine.hold import MachineHold
+
+
+class Moves:
+    """One active run, and what can be done about it. Owns neither the run nor the link."""
+
+    def __init__(
+        self,
+        services: Services,
+        link: Link,
+        active: ActiveRun,
+        mode: Mode,
+        source: Source | None = None,
+        waking: Waking | None = None,
+    ) -> None:
+        self.services = services
+        self.link = link
+        self.active = active
+        self.mode = mode
+        self._source = source
+        self._waking = waking or Waking()
+        self._collection: Collection | None = None
+        self.saved = SavedPlan.model_validate(active.plan)
+        #: What the journal says, folded.
+        self.state: State = fold(active.journal.entries())
+        #: The machine, where it is one that fcctl turns on and off.
+        self.machine: MachineHold | None = self._hold()
+
+    def _hold(self) -> MachineHold | None:
+        if self.saved.fence_s is None:
+            return None
+        from orchestrator.runs.machine.hold import MachineHold
+
+        return MachineHold(self.services, self.link, self.active, self.saved, self.log)
+
+    @property
+    def run_id(self) -> str:
+        return self.active.run_id
+
+    @property
+    def is_on_a_machine(self) -> bool:
+        """Whether the host has the run, as far as is known, and is a machine that fcctl turns on and off."""
+        return self.state.machine == "held" and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
+
+    def make(self, move: Move) -> RunRecord | None:
+        """Make one move; the record, if that was the last."""
+        if move is Move.COMPLETE:
+            return self._complete()
+        makes: dict[Move, Callable[[], None]] = {
+            Move.PREWAKE: self._prewake,
+            Move.SETTLE_HERE: self._settle_here,
+            Move.ACQUIRE: self.acquire,
+            Move.SYNC: self._sync,
+            Move.SUBMIT: self._submit,
+            Move.ASK: self._ask,
+            Move.FOLLOW: self._follow,
+            Move.WAIT: self.wait,
+            Move.COLLECT: self._collect,
+            Move.RELEASE: self._release,
+            Move.ABANDON: self._abandon,
+        }
+        makes[move]()
+        return None
+
+    def _prewake(self) -> None:
+        """The steps that belong here; only if all of them went well does the run cost anything."""
+        self.log("prewake")
+        try:
+            stepped = prewake.carry_out(self.services, self.active, self.saved, self._wanted_source())
+        except KeyboardInterrupt:
+            self._settle_here("interrupted before the machine was woken")
+            raise
+        self.log("stepped", **stepped.line(goes_on=stepped.status == "passed" and bool(self.saved.plan.steps)))
+
+    def _settle_here(self, reason: str = "the fcctl that ran its first steps on this computer was killed") -> None:
+        stepped = prewake.settle(self.services, self.active, reason)
+        status = "cancelled" if self.mode == "launch" else "error"
+        self.log("stepped", **{**stepped.line(goes_on=False), "status": status})
+
+    def _abandon(self) -> None:
+        self.log("abandoned", reason="the controller stopped before the run was submitted; nothing ran")
+
+    def acquire(self) -> None:
+        """Have the machine on, and nobody else's limit on it."""
+        self.wanted_machine().acquire(restart=self._waking.restart, allow_unfenced=self._waking.allow_unfenced)
+
+    def _sync(self) -> None:
+        self._arm()
+        self.log("sync", tree_sha256=self.saved.source.tree_sha256)
+        warm_up(self.link, self.saved.plan)
+        send_bundles(self.link, self.saved.plan, self.services.bundles, self.services.observer)
+        if self.saved.plan.resume_from is not None:
+            return  # the source is there, in the working folder of the run that this one goes on with
+        source = self._wanted_source()
+        make_room(self.services, self.link)
+        send_source(self.link, self.saved.plan, source, self.services.observer)
+
+    def _wanted_source(self) -> Source:
+        if self._source is None:
+            raise ValueError("a launch needs the source")
+        return self._source
+
+    def _arm(self) -> None:
+        """Before anything else runs on a machine that is ours to power off."""
+        if not self.saved.target.owned:
+            return
+        self.log("arm")
+        if self.machine is not None:
+            armed: Armed | None = self.machine.timer.arm()
+        else:
+            armed = arm(self.link, self.saved.plan, self.services.observer)
+        if armed is not None:
+            self.log("armed", token=armed.token, deadline=armed.deadline)
+
+    def _disarm(self) -> None:
+        for entry in self.active.journal.entries():
+            if entry.kind == "armed":
+                disarm(self.link, entry.data["token"], self.services.observer)
+
+    def _submit(self) -> None:
+        adopted = prewake.adopted(self.stepped(), self.active.intake().read_json, self.services.observer)
+        plan = self._within_budget(replace(self.saved.plan, adopted=[*self.saved.plan.adopted, *adopted]))
+        self.log("submit", **({} if plan.stop_by is None else {"stop_by": plan.stop_by}))
+        reply = self.link.call(lambda s: s.submit(plan))
+        self.log("submitted", state=reply.state)
+
+    def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
+        """``plan`` with the host told when the run has to be over for its budget to hold."""
+        if self.saved.stop_at_usd is None:
+            return plan
+        if self.machine is not None:
+            return self.machine.timer.within_budget(plan)
+        return replace(plan, stop_by=self.link.host_now() + self.saved.worst_case_minutes * 60)
+
+    def _ask(self) -> None:
+        self.services.observer.phase("find", f"looking for {self.run_id} on {self.saved.target.name}")
+        if self.ask() is not None:
+            self.log("submitted", state="found")
+        else:
+            self.log("abandoned", reason="the controller stopped while submitting, and the host never got the run")
+
+    def ask(self) -> wire.RunSummary | None:
+        """How the run stands at the host; None if the host does not know it."""
+        found = self.link.call(lambda s: s.status([self.run_id]))
+        return found[0] if found else None
+
+    def _follow(self) -> None:
+        journal = self.active.journal
+        watch = watchers(self.services, self.link, self.saved, journal, self.log, self.machine)
+        summary = follow(self.link, self.run_id, self.services, watch)
+        if summary is None:
+            self._unknown_there()
+        else:
+            self.log("ended", status=summary.status)
+
+    def _unknown_there(self) -> None:
+        reason = f"{self.saved.target.name} does not know this run any more: its ~/.fcctl is gone or was replaced"
+        self.log("lost", reason=reason)
+
+    def ended_already(self) -> bool:
+        """Whether the host has nothing more to wait for."""
+        summary = self.ask()
+        return summary is None or summary.status in wire.RUN_ENDINGS
+
+    def _collect(self) -> None:
+        if self.state.without_outcome != "lost":
+            ours = tuple(f"steps/{step.id}/" for step in self.stepped())
+            intake = self.active.intake()
+            try:
+                self._collection = collect(
+                    self.link, self.run_id, intake, self.services, lambda path: not path.startswith(ours)
+                )
+            except HostFault as fault:
+                if fault.fault != "not_found" or self.ask() is not None:
+                    raise
+                self._unknown_there()
+        omitted = self._collection.omitted if self._collection else []
+        self.log("collected", omitted=[wire.encode(o) for o in omitted])
+
+    def _complete(self) -> RunRecord:
+        now = self.services.clock.now()
+        record = record_of(self.active, self.saved, self.state, self.machine, now)
+        if self.state.without_outcome is None and self.machine is None:
+            self._disarm()
+        if self.state.without_outcome is None:
+            add_report(self.services, self.active, self.saved, record)
+        self.log("complete", status=record.status)
+        self.active.complete(record)
+        tell(self.services, of_run(record))
+        if self.state.without_outcome is None and self.machine is None and not record.omitted:
+            tidy_host(self.services, self.link)
+        if self.machine is not None and self.services.store.owed():
+            from orchestrator.runs.machine.pending_releases import pay
+
+            pay(self.services, "due")
+        return record
+
+    def _release(self) -> None:
+        machine = self.wanted_machine()
+        if self.state.without_outcome is None:
+            self._learn_why(machine)
+            tidy_host(self.services, self.link)
+        left = machine.letting_go.left_behind()
+        if left:
+            from orchestrator.hosts.recover import settle
+
+            settle(self.services, left)
+        machine.letting_go.release(ran=self.state.without_outcome is None)
+
+    def _learn_why(self, machine: MachineHold) -> None:
+        """The host can tell that it went down under the run, but only the cloud for what: at a time limit, say."""
+        said = {entry.kind: entry.data for entry in self.active.journal.entries()}
+        if said.get("ended", {}).get("status") != "preempted" or "stopped" in said or "went_down" in said:
+            return
+        why = machine.watch.goes_down()
+        if why is not None:
+            self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
+
+    def wait(self) -> NoReturn:
+        """Raise what is to be said of a run whose results are on the disk of a machine that is off."""
+        last = self.last_stopped()
+        raise MachineStopped(
+            str(last.get("reason")),
+            how=str(last.get("how")),
+            status=str(last.get("status")),
+            cause=f"what run {self.run_id} has so far is on its disk",
+            hint=f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}",
+        )
+
+    def note_stopped(self, stopped: MachineStopped) -> None:
+        """The machine is off, and the run's results are on its disk, if it has one."""
+        facts = {"how": stopped.how, "status": stopped.status, "at": stopped.at}
+        self.log("stopped", reason=stopped.message, **facts)
+        if not stopped.disk:
+            self.log("lost", reason=stopped.message)
+            return  # and complete in a moment, which is told
+        plan = self.saved.plan
+        notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
+        tell(self.services, notice)
+
+    def last_stopped(self) -> dict[str, object]:
+        """What the journal says of the last time that the machine was stopped under the run."""
+        return next(dict(e.data) for e in reversed(self.active.journal.entries()) if e.kind == "stopped")
+
+    def wanted_machine(self) -> MachineHold:
+        """The machine of a run that must have one."""
+        if self.machine is None:
+            raise ValueError(f"target {self.saved.target.name} has no machine to be turned on or off")
+        return self.machine
+
+    def stepped(self) -> list[wire.StepResult]:
+        """The steps that ran on this computer."""
+        return prewake.results(self.active.journal.entries())
+
+    def log(self, kind: str, **data: object) -> None:
+        """A line of the journal, on disk when this returns, and what follows from it."""
+        self.active.journal.append(kind, **data)
+        self.state = advance(self.state, JournalEntry(seq=0, time=self.services.clock.now(), kind=kind, data=data))

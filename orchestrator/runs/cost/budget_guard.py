@@ -1,0 +1,138 @@
+"""The live guard: what a run costs is watched while it is followed, and a cap that is about to be hit ends it.
+
+Loaded only for a run that has caps. It needs the controller; the host program's own ``stop_by`` and the cloud's fence
+do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fcctl_remote import wire
+from orchestrator.base.errors import BudgetError, HostFault
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.find import Log
+from orchestrator.money.caps import Budget, as_gcp, dollars
+from orchestrator.money.deadline import Cap, began_to_cost, judge
+from orchestrator.results.store_api import Journal
+from orchestrator.runs.cost.machine_cost import rate_of
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+
+#: How often other runs' spending is read again, and a run's own is reckoned, seconds.
+BOOKS_EVERY_S = 60.0
+LOOK_EVERY_S = 2.0
+#: What a step gets to write down what it has before it is killed, seconds.
+GRACE_S = 10.0
+
+
+def run_caps(job: str, budget: Budget, job_usd: float | None, run_usd: float | None) -> list[Cap]:
+    """What one run is held to: all that were given, whoever gave them."""
+    given = {"per_run_usd of [budget]": budget.per_run_usd, f"budget: usd of the job {job}": job_usd,
+             "--budget": run_usd}  # fmt: skip
+    return [Cap(name=name, usd=usd) for name, usd in given.items() if usd is not None]
+
+
+def books_caps(budget: Budget) -> list[Cap]:
+    """What all runs of a time are held to together."""
+    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
+    names = (("per_day_usd", "day"), ("per_month_usd", "month"), ("project_usd", "project"))
+    return [
+        Cap(name=f"{key} of [budget]", usd=usd, over=over)
+        for usd, (key, over) in zip(caps, names, strict=True)
+        if usd is not None
+    ]
+
+
+@dataclass
+class _Seen:
+    books: dict[str, float]
+    at: float
+
+
+class Guard:
+    """Watches the caps of one run. Says each thing once."""
+
+    def __init__(self, services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log) -> None:
+        self._services = services
+        self._link = link
+        self._saved = saved
+        self._journal = journal
+        self._log = log
+        self._machine = as_gcp(saved.target) is not None
+        self._seen: _Seen | None = None
+        self._looked = float("-inf")
+        self._warned: set[str] = set()
+        self._ending = False
+
+    def look(self) -> None:
+        """Warn of a cap that is nearly spent; end the run if one is about to be hit."""
+        now = self._services.clock.monotonic()
+        if self._ending or now - self._looked < LOOK_EVERY_S:
+            return
+        self._looked = now
+        own, rate = self._own()
+        if own is None:
+            return
+        for cap in self._saved.caps:
+            spent = own + (self._elsewhere(cap) if cap.over != "run" else 0.0)
+            strictly = cap.over != "run" or self._saved.stop_at_usd is not None
+            verdict = judge(cap, spent, rate, strictly=strictly)
+            if verdict == "stop":
+                self._end(cap, spent)
+                return
+            if verdict == "warn" and cap.name not in self._warned:
+                self._warned.add(cap.name)
+                self._services.observer.note(f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent")
+
+    def _own(self) -> tuple[float | None, float]:
+        """What the run has cost so far, dollars, and its price of an hour."""
+        entries = self._journal.entries()
+        rate, began = rate_of(entries, self._saved), began_to_cost(entries, machine=self._machine)
+        if began is None or rate <= 0:
+            return None, rate
+        return self._journal.age(began) / 3600 * rate, rate
+
+    def _elsewhere(self, cap: Cap) -> float:
+        """What all the other runs of that time have cost."""
+        now = self._services.clock.monotonic()
+        if self._seen is None or now - self._seen.at >= BOOKS_EVERY_S:
+            from orchestrator.runs.cost.spending import spent_without
+
+            spent = spent_without(self._services, self._saved.plan.run_id)
+            self._seen = _Seen({"day": spent.day, "month": spent.month, "project": spent.project}, now)
+        return self._seen.books[cap.over]
+
+    def _end(self, cap: Cap, spent: float) -> None:
+        """The current step's notice and grace; what it has by then is collected as always."""
+        self._ending = True
+        reason = f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent"
+        self._services.observer.note(f"{reason}: the run is ended")
+        run_id = self._saved.plan.run_id
+        self._log("over_budget", reason=reason)
+        try:
+            self._link.call(lambda s: s.cancel(run_id, reason, status="over_budget", grace_s=GRACE_S))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+
+
+def watcher(
+    services: Services, link: Link, saved: SavedPlan, journal: Journal, log: Log
+) -> Callable[[wire.WatchReply], None]:
+    """What :func:`orchestrator.runs.follow.follow` is to do after each reply."""
+    guard = Guard(services, link, saved, journal, log)
+    return lambda reply: guard.look() if reply.summary.status not in wire.RUN_ENDINGS else None
+
+
+def refuse_useless(saved: SavedPlan, least_s: float) -> None:
+    """Raises BudgetError: the budget to stop at does not even buy ``least_s`` seconds."""
+    bought = saved.fence_s if saved.fence_s is not None else saved.worst_case_minutes * 60
+    if bought < least_s:
+        raise BudgetError(
+            f"{dollars(saved.stop_at_usd or 0)} buys {max(0.0, bought):.0f} seconds of {saved.target.name}, which is"
+            " too little to begin with",
+            cause=f"${saved.worst_rate:.2f} an hour, with the cloud's lateness and its minimum",
+            hint="raise the cap, or wait for a day with more left of it (fcctl cost budget)",
+        )

@@ -1,0 +1,47 @@
+"""``fcctl cost plan``: dollars before anything is started, with what earlier runs of the job took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.base.errors import UsageError
+from orchestrator.machines.targets import Target
+from orchestrator.money import estimate as reckoning
+from orchestrator.money.caps import Budget
+from orchestrator.money.estimate import CostPlan, Past
+from orchestrator.results.store_api import Store
+from orchestrator.runs.job.job import Job
+from orchestrator.runs.job.plan import slice_steps
+
+#: Earlier runs that count, the newest first.
+RUNS_BEFORE = 10
+
+
+def cost_plan(store: Store, job: Job, target: Target, budget: Budget, steps_range: str | None = None) -> CostPlan:
+    """The plan of a run of ``job`` on ``target``. Nothing is asked of any machine or cloud.
+
+    Raises:
+        UsageError: a step that the job does not have, or none is left for the machine.
+        ConfigError: no price is known, or the steps do not fit into what the target allows.
+    """
+    steps = [step for step in slice_steps(job.steps, steps_range) if step.where == "host"]
+    if not steps:
+        raise UsageError(f"no step of '{job.job}' is left to run on the machine", hint=f"fcctl jobs show {job.job}")
+    wanted = {step.id for step in steps}
+    return reckoning.cost_plan(
+        job.job,
+        target,
+        budget,
+        [(step.activity, step.spec()) for step in steps],
+        max_minutes=job.budget.minutes,
+        job_cap_usd=job.budget.usd,
+        past=list(_past(store, job.job, target.name, wanted)),
+    )
+
+
+def _past(store: Store, job: str, target: str, steps: set[str]) -> Iterator[Past]:
+    """What runs of these steps took that passed; a run of other steps says nothing about these."""
+    for row in store.rows(limit=RUNS_BEFORE, job=job, target=target, status="passed"):
+        record = store.get(row.run_id)
+        if {step.id for step in record.steps} >= steps and record.cost.breakdown:
+            yield {line.activity: line.seconds for line in record.cost.breakdown}

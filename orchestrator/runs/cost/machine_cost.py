@@ -1,0 +1,210 @@
+"""What a run's machine cost, from the run's journal: from the machine's start until it was off again. Pure.
+
+How long it was on is the cloud's word, where it has one; what the time went into is told by the times of the journal's
+lines and by the steps' own durations. The two are different clocks, so the parts are made to fit the whole: what
+nothing accounts for is ``idle``, and where the parts are too many, ``idle`` and ``boot`` give way first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.base.clock import iso
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
+from orchestrator.runs.job.saved_plan import SavedPlan
+
+#: The part of the bill that begins with a line of the journal; None: the machine is off, or not this run's any more.
+_PHASES: dict[str, str | None] = {
+    "acquired": "sync", "submitted": "run", "ended": "collect", "lost": "collect", "collected": "stop",
+    "abandoned": "stop", "released": None, "unreleased": None, "stopped": None,
+}  # fmt: skip
+
+
+@dataclass
+class Sitting:
+    """One time that the machine was on for the run."""
+
+    #: The controller's clock: when it was asked for, or, if it was on already, when the run took it.
+    began: float
+    parts: dict[str, float] = field(default_factory=dict)
+    turned_on: bool = True
+    #: The cloud's clock.
+    started: float | None = None
+    stopped: float | None = None
+    #: When the cloud was to stop it by itself; it was not on for longer, whenever this computer came to look.
+    deadline: float | None = None
+    released: str | None = None
+    #: Whether it answered.
+    acquired: bool = False
+
+    @property
+    def since(self) -> float:
+        """From when on it was on for the run: by the cloud's clock, if the run had it turned on."""
+        return self.started if self.turned_on and self.started is not None else self.began
+
+    @property
+    def seconds(self) -> float:
+        since, held = self.started, sum(self.parts.values())
+        if since is None:
+            return held
+        longest = math.inf if self.deadline is None else max(0.0, self.deadline + FENCE_LATENESS_S - since)
+        if self.stopped is None:
+            return min(longest, held)
+        if self.turned_on:
+            return min(longest, max(0.0, self.stopped - since))
+        # One that was on already is paid for from when the run took it, which only this computer's clock tells.
+        return min(longest, held, self.stopped - self.began if self.stopped > self.began else held)
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether nobody knows when it went off: it was on for the run no longer than :attr:`seconds`."""
+        return self.stopped is None and self.released in ("stopped", "deleted", "gone")
+
+    @property
+    def billed(self) -> bool:
+        """Whether it was ever on, as far as is known."""
+        if self.released == "gone":
+            return self.acquired or self.stopped is not None
+        return bool(self.parts) and self.released not in ("off", "untouched")
+
+
+def sittings(entries: Sequence[JournalEntry]) -> list[Sitting]:
+    """The times the machine was on for the run, the first one first; one that was never turned on is none."""
+    found: list[Sitting] = []
+    phase, since = None, 0.0
+    for entry in entries:
+        if entry.kind == "acquire":
+            found.append(Sitting(entry.time))
+            phase, since = "look", entry.time
+            continue
+        if not found:
+            continue
+        changed = _next_phase(entry, phase)
+        if changed == phase:
+            continue
+        parts = found[-1].parts
+        if phase is not None and phase != "look":
+            parts[phase] = parts.get(phase, 0.0) + max(0.0, entry.time - since)
+        _learn(found[-1], entry)
+        phase, since = changed, entry.time
+    return [sitting for sitting in found if sitting.billed]
+
+
+def _next_phase(entry: JournalEntry, phase: str | None) -> str | None:
+    if entry.kind == "cloud" and phase == "look" and entry.data.get("action") in ("start", "create", "resume"):
+        return "boot"
+    if entry.kind not in _PHASES:
+        return phase
+    after = _PHASES[entry.kind]
+    return after if phase is not None else None
+
+
+def _learn(sitting: Sitting, entry: JournalEntry) -> None:
+    if entry.kind == "cloud":
+        sitting.began = entry.time
+    elif entry.kind == "acquired":
+        sitting.acquired = True
+        sitting.turned_on = bool(entry.data.get("turned_on"))
+        sitting.started = entry.data.get("started")
+        sitting.deadline = entry.data.get("deadline")
+    elif entry.kind in ("released", "unreleased", "stopped"):
+        sitting.released = str(entry.data.get("how", "left on")) if entry.kind == "released" else "stopped"
+        sitting.released = None if entry.kind == "unreleased" else sitting.released
+        sitting.stopped = entry.data.get("at") if entry.kind == "stopped" else entry.data.get("stopped")
+        sitting.started = sitting.started or entry.data.get("started")
+
+
+def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Sequence[StepRecord]) -> CostRecord:
+    """The bill: seconds of being on, at the price of the place, with what they went into."""
+    on = sittings(entries)
+    whole = sum(sitting.seconds for sitting in on)
+    parts: dict[str, float] = {}
+    for sitting in on:
+        for name, seconds in sitting.parts.items():
+            parts[name] = parts.get(name, 0.0) + seconds
+    parts = _fitted(_with_steps(parts, steps), whole)
+    for sitting in on:
+        missing = MINIMUM_BILLED_S - sitting.seconds
+        if sitting.turned_on and missing > 0:
+            parts["minimum"] = parts.get("minimum", 0.0) + missing
+    rate = rate_of(entries, saved)
+    billed = sum(parts.values())
+    lines = [
+        CostLine(activity=name, seconds=round(seconds, 3), usd=round(seconds * rate / 3600, 6))
+        for name, seconds in parts.items()
+        if round(seconds, 3) > 0
+    ]
+    return CostRecord(
+        usd=round(billed * rate / 3600, 6),
+        usd_per_hour=rate,
+        billed_s=round(billed, 3),
+        breakdown=lines,
+        upper_bound=any(sitting.upper_bound for sitting in on),
+        emulated=saved.target.kind == "sandbox",
+    )
+
+
+def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
+    """Dollars an hour where the machine was in the end, and as what it was bought."""
+    for entry in reversed(entries):
+        if entry.kind == "acquired":
+            model = "spot" if entry.data.get("spot") else "on_demand"
+            return saved.usd_by_place.get(f"{entry.data.get('zone')}/{model}", saved.usd_per_hour)
+    return saved.usd_per_hour
+
+
+def _with_steps(parts: dict[str, float], steps: Sequence[StepRecord]) -> dict[str, float]:
+    """``run`` as the steps' activities, and ``idle`` for what lies between them."""
+    order: dict[str, float] = {name: parts[name] for name in ("boot", "sync") if name in parts}
+    for step in steps:
+        if step.duration_s > 0:
+            order[step.activity] = order.get(step.activity, 0.0) + step.duration_s
+    between = parts.get("run", 0.0) - sum(max(0.0, step.duration_s) for step in steps)
+    if between > 0:
+        order["idle"] = between
+    return {**order, **{name: parts[name] for name in ("collect", "stop") if name in parts}}
+
+
+def _fitted(parts: dict[str, float], whole: float) -> dict[str, float]:
+    """The same parts with ``whole`` as their sum."""
+    parts = dict(parts)
+    excess = sum(parts.values()) - whole
+    if excess < 0:
+        parts["idle"] = parts.get("idle", 0.0) - excess
+        return parts
+    for name in ("idle", "boot", "stop"):
+        give = min(excess, parts.get(name, 0.0))
+        if give > 0:
+            parts[name] -= give
+            excess -= give
+    total = sum(parts.values())
+    return {name: seconds * whole / total for name, seconds in parts.items()} if total > 0 else parts
+
+
+def _names_it(facts: dict[str, Any]) -> bool:
+    return all(facts.get(key) for key in ("project", "zone", "name", "instance_id"))
+
+
+def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
+    """The machine, and when it was on for the run; None if it was never had."""
+    on = sittings(entries)
+    had = next((e.data for e in reversed(entries) if e.kind in ("acquired", "released") and _names_it(e.data)), None)
+    if had is None or not on:
+        return None
+    last = on[-1]
+    ended = last.stopped if last.released in ("stopped", "deleted", "gone") else None
+    return MachineRecord(
+        project=str(had["project"]),
+        zone=str(had["zone"]),
+        name=str(had["name"]),
+        instance_id=str(had["instance_id"]),
+        began=iso(on[0].since),
+        ended=iso(ended),
+        released=last.released,
+        sittings=[SittingRecord(began=iso(s.since) or "", seconds=round(s.seconds, 3)) for s in on],
+    )

@@ -1,0 +1,142 @@
+"""The books of a workspace: what its runs and its machines cost, and what is left of the caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import tzinfo
+
+from pydantic import ValidationError
+
+from orchestrator.base.errors import BudgetError, FcctlError
+from orchestrator.base.timezones import zone
+from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
+from orchestrator.money import ledger as books
+from orchestrator.money.caps import Budget, dollars
+from orchestrator.money.ledger import Line, Spent
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import Store
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+
+
+def lines(services: Services, local: tzinfo | None = None) -> list[Line]:
+    """All that was ever billed here, machines and what stands without them, oldest first.
+
+    Args:
+        local: whose days the lines of what stands are cut at.
+    """
+    found = books.ledger(_records(services.store), services.sightings.all())
+    found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
+    things = services.sightings.holdings()
+    if things:
+        from orchestrator.money.billable import standing_lines
+
+        found += standing_lines(things, services.clock.now(), local or zone(None))
+    return sorted(found, key=lambda line: (line.start, line.run_id or ""))
+
+
+def _open_sessions(services: Services) -> Iterator[SessionRecord]:
+    """The sessions that are not over, as if they ended now."""
+    now = services.clock.now()
+    for saved, machine in _sessions(services):
+        if machine is not None:
+            yield SessionRecord(
+                session_id=saved.session_id, target=saved.target.name, how="stopped", reason="open",
+                created=saved.created, ended=now, instance_id=machine.instance_id, started=machine.started,
+            )  # fmt: skip
+
+
+def _sessions(services: Services) -> Iterator[tuple[SavedSession, Machine | None]]:
+    for session_id in services.sessions.open():
+        try:
+            saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
+        except ValidationError:
+            continue
+        yield saved, machine_of(services.sessions.journal_of(session_id))
+
+
+def _records(store: Store) -> Iterator[RunRecord]:
+    for row in store.rows():
+        try:
+            yield store.get(row.run_id)
+        except FcctlError:
+            continue  # damaged or just pruned; listings say so
+
+
+def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzinfo | None = None) -> None:
+    """Refuse what could break a cap of the day, the month or the project.
+
+    Runs that are not complete count with their worst case: they may still cost that.
+
+    Raises:
+        BudgetError: with what is spent, what is left, and what this could cost.
+    """
+    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
+    if worst_usd <= 0 or all(cap is None for cap in caps):
+        return
+    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
+    underway = _underway(services)
+    for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
+        if cap is not None and used + underway + worst_usd > cap + 1e-9:
+            left = max(0.0, cap - used - underway)
+            also = f", and runs underway may cost ${underway:.2f}" if underway else ""
+            raise BudgetError(
+                f"this could cost {dollars(worst_usd)}, and {dollars(left)} are left of the {name}'s {dollars(cap)}",
+                cause=f"${used:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
+                hint=_hint(name),
+            )
+
+
+def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None) -> list[tuple[str, float]]:
+    """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
+    if not budget.holds_over_runs:
+        return []
+    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
+    underway = _underway(services)
+    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
+    return [
+        (name, cap - used - underway)
+        for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True)
+        if cap is not None
+    ]
+
+
+def spent_without(services: Services, run_id: str, local: tzinfo | None = None) -> Spent:
+    """What was spent today, this month and ever by all but one run."""
+    others = [line for line in lines(services, local) if line.run_id != run_id]
+    return books.spent(others, services.clock.now(), local or zone(None))
+
+
+def _underway(services: Services) -> float:
+    """Dollars that runs which are not complete, and sessions that are not over, may cost, each at its worst."""
+    store, total = services.store, 0.0
+    for run_id in store.active():
+        try:
+            saved = SavedPlan.model_validate(store.plan_of(run_id))
+        except ValidationError:
+            continue  # `fcctl ps` says so
+        if saved.target.kind != "sandbox" and (saved.session is None or saved.session_abroad):
+            total += saved.worst_case_usd
+    return total + sum(_rest_of_sessions(services))
+
+
+def _rest_of_sessions(services: Services) -> Iterator[float]:
+    """What each open session may cost beyond what the books have of it already."""
+    for saved, machine in _sessions(services):
+        if saved.target.kind == "sandbox":
+            continue
+        booked = 0.0
+        if machine is not None and machine.started is not None:
+            name = f"{machine.name} ({machine.instance_id})"
+            of_it = [line for line in lines(services) if line.machine == name and line.start >= machine.started - 1.0]
+            booked = sum(line.usd for line in of_it)
+        yield max(0.0, saved.worst_case_usd - booked)
+
+
+def _used(spent: Spent) -> tuple[float, float, float]:
+    return spent.day, spent.month, spent.project
+
+
+def _hint(name: str) -> str:
+    key = {"day": "per_day_usd", "month": "per_month_usd", "project": "project_usd"}[name]
+    return f"take fewer steps with --steps, lower their timeouts, or raise [budget] {key}"

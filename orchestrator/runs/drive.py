@@ -1,0 +1,212 @@
+"""Carry one run to its end, from wherever its journal says it is.
+
+``fcctl run`` and every command that finds a dead controller's run go through :class:`Driver`. What happened is read
+from the journal, what to do next is :func:`orchestrator.runs.lifecycle.decide`, how it is done is in
+:mod:`orchestrator.runs.actions`. This module goes on from one move to the next, and sees to what comes between: a
+machine that is off, a host that does not answer, a person who wants it to end.
+"""
+
+from __future__ import annotations
+
+from fcctl_remote import wire
+from orchestrator.base.errors import AuthError, CloudError, HostError, HostFault, LinkLost, MachineStopped
+from orchestrator.results.records import RunRecord, RunStatus
+from orchestrator.results.store_api import Intake
+from orchestrator.runs.actions import Moves
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Move, Stage, State, decide
+
+
+class Driver:
+    """Moves one active run along. Owns neither the run nor the link: the caller opens and closes both."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+
+    @property
+    def run_id(self) -> str:
+        return self._moves.run_id
+
+    @property
+    def saved(self) -> SavedPlan:
+        return self._moves.saved
+
+    @property
+    def state(self) -> State:
+        """What the journal says, folded."""
+        return self._moves.state
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the host has the run, or may have it."""
+        return self.state.stage >= Stage.SUBMITTING
+
+    @property
+    def ended_here(self) -> bool:
+        """Whether the run came to its end on this computer: no machine was woken for it, nothing was sent."""
+        return self.state.without_outcome == "here"
+
+    def begin(self) -> None:
+        """The journal's first line: what this run is to do."""
+        facts: dict[str, object] = {"before_wake": len(self.saved.before_wake)} if self.saved.before_wake else {}
+        if self.saved.session is not None:
+            facts["session"] = self.saved.session
+        self._moves.log("begun", **facts, **({"machine": True} if self._moves.machine else {}))
+
+    def launch(self) -> None:
+        """As far as RUNNING: the host has the run and needs nobody to go on. Or to its end, if that comes first."""
+        while self.state.stage < Stage.RUNNING:
+            self._step()
+
+    def take_machine(self) -> None:
+        """Have the machine before :meth:`launch`, which then goes on from there."""
+        self._moves.acquire()
+
+    @property
+    def waits(self) -> bool:
+        """Whether what the run has is on the disk of a machine that is off, as far as the journal knows."""
+        return decide(self.state, self._moves.mode) is Move.WAIT
+
+    def join(self) -> None:
+        """If the machine that the run waits for was turned on by somebody else: go on there."""
+        if self.waits:
+            self._moves.wanted_machine().join()
+
+    def wake(self, seconds: int) -> None:
+        """Turn the machine on again, with a limit of ``seconds``, for what is on its disk; then :meth:`finish`.
+
+        Raises:
+            FcctlError: it cannot be had; it is off again, and the run waits as before.
+        """
+        try:
+            self._moves.wanted_machine().wake(seconds)
+        except BaseException:
+            self.off_again()
+            raise
+
+    def off_again(self) -> None:
+        """What was woken for the run is off again, and the run waits as before."""
+        last = self._moves.last_stopped()
+        at = self._moves.wanted_machine().letting_go.turn_off_again()
+        self._moves.log("stopped", **{**last, "at": at})
+
+    def collect_only(self) -> None:
+        """To COLLECTED: everything is here, and the machine not let go."""
+        while self.state.stage < Stage.COLLECTED:
+            self._step()
+
+    def intake(self) -> Intake:
+        """What came home so far."""
+        return self._moves.active.intake()
+
+    def finish(self, *, wait: bool = True) -> RunRecord | None:
+        """To the end. With ``wait=False``, None is the answer while the run still goes on at the host."""
+        revived = False
+        while True:
+            try:
+                if decide(self.state, self._moves.mode) is Move.FOLLOW and not wait and not self._moves.ended_already():
+                    return None
+                record = self._step()
+            except MachineStopped as stopped:
+                if not self._moves.is_on_a_machine:
+                    raise
+                self._moves.note_stopped(stopped)
+                continue
+            except HostError as lost:
+                if revived or not self._moves.is_on_a_machine:
+                    raise
+                revived = True
+                self._revive(lost)
+                continue
+            if record is not None:
+                return record
+
+    def _revive(self, lost: HostError) -> None:
+        """The machine does not answer: it may be off, or have another address than the one that is remembered.
+
+        Raises:
+            HostError: it runs, and cannot be reached; or the cloud, which would know, does not answer either.
+        """
+        try:
+            self._moves.wanted_machine().watch.revive()
+        except MachineStopped as stopped:
+            self._moves.note_stopped(stopped)
+        except (AuthError, CloudError) as unknown:
+            cause = f"{lost.cause or lost.message}; and whether it is on is not known: {unknown.message}"
+            raise LinkLost(lost.message, cause=cause, hint=unknown.hint or lost.hint) from unknown
+
+    def abandon(self, reason: str, status: RunStatus, hint: str | None = None) -> RunRecord:
+        """End a run that the host does not have, as ``cancelled`` or ``error``; ``hint`` is what to do about it.
+
+        Raises:
+            ValueError: the host took it.
+        """
+        if self.state.stage >= Stage.RUNNING:
+            raise ValueError(f"run {self.run_id} is on the host")
+        self._moves.log("abandoned", reason=reason, status=status, **({"hint": hint} if hint else {}))
+        return self._to_the_end()
+
+    def give_up(self, reason: str, *, disk: bool = True) -> RunRecord:
+        """End a run whose host will not come back: what came home is kept, the run is ``lost``.
+
+        Args:
+            disk: whether what is on the disk of a machine that was stopped under it may be of use to somebody yet.
+        """
+        self._moves.log("lost", reason=reason)
+        self._moves.log("collected")
+        if not disk and self._moves.machine is not None and self.state.stopped:
+            self._moves.machine.letting_go.delete_stopped()
+        return self._to_the_end()
+
+    def _to_the_end(self) -> RunRecord:
+        """Nothing is asked of the host any more: let the machine go, and complete the run."""
+        while True:
+            record = self._step()
+            if record is not None:
+                return record
+
+    def cancel(self, reason: str, grace_s: float) -> None:
+        """Tell the host to end the run. It may have ended, or never have arrived; :meth:`finish` finds out.
+
+        Raises:
+            MachineStopped: its machine is off, and the run with it; only its results are to be fetched.
+        """
+        if self.waits:
+            self._moves.wait()
+        self._moves.log("cancel", reason=reason)
+        try:
+            self._moves.link.call(lambda s: s.cancel(self.run_id, reason, grace_s=grace_s))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+        except HostError as lost:
+            if not self._moves.is_on_a_machine:
+                raise
+            self._revive(lost)
+            if self.waits:
+                self._moves.wait()
+            raise
+
+    def ask(self) -> wire.RunSummary | None:
+        """How the run stands at the host; None if the host does not know it."""
+        return self._moves.ask()
+
+    def stepped(self) -> list[wire.StepResult]:
+        """The steps that ran on this computer."""
+        return self._moves.stepped()
+
+    def unknown_there(self) -> bool:
+        """After a submission that was refused: whether the host says that it does not have the run."""
+        try:
+            return self.state.stage is Stage.SUBMITTING and self.ask() is None
+        except HostError:
+            return False  # the next command asks again
+
+    def _step(self) -> RunRecord | None:
+        try:
+            return self._moves.make(decide(self.state, self._moves.mode))
+        except MachineStopped as stopped:
+            if not self._moves.is_on_a_machine:
+                raise
+            self._moves.note_stopped(stopped)
+            return None

@@ -1,0 +1,164 @@
+"""From the host's last word on a run to ``run.json``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcctl_remote import wire
+from orchestrator.base.clock import iso
+from orchestrator.results.records import (
+    EXIT_CODES,
+    CostLine,
+    CostRecord,
+    OmittedRecord,
+    RunRecord,
+    RunStatus,
+    StepRecord,
+    step_record,
+)
+from orchestrator.runs.job.saved_plan import SavedPlan
+
+#: What a shell says of a program that SIGTERM or SIGKILL has ended.
+_BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
+
+
+@functools.cache
+def _outcome() -> TypeAdapter[wire.Outcome]:
+    return TypeAdapter(wire.Outcome)
+
+
+def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], now: float) -> RunRecord:
+    """The record of a run whose ``outcome.json`` came home.
+
+    ``raw`` is the parsed file, from a host that is not trusted: anything that is not an outcome of this very run gives
+    a record with status ``error`` that says so, never an exception.
+    """
+    try:
+        outcome = _outcome().validate_python(raw)
+        if outcome.run_id != saved.plan.run_id:
+            raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
+        status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
+        steps = [step_record(s) for s in outcome.steps]
+    except (ValidationError, ValueError) as e:
+        return without_outcome(
+            saved,
+            "error",
+            "the host's account of the run (outcome.json) cannot be read: " + _short(e),
+            now,
+            omitted=omitted,
+        )
+    return _record(
+        saved,
+        status,
+        omitted,
+        message=outcome.message,
+        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out")), None),
+        started=iso(outcome.started),
+        finished=iso(outcome.finished) or "",
+        host=outcome.host,
+        steps=steps,
+        cost=_cost(saved, outcome),
+    )
+
+
+def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted], **more: Any) -> RunRecord:
+    """What the plan alone says of a run that ended with ``status``, and ``more``."""
+    return RunRecord(
+        run_id=saved.plan.run_id,
+        job=saved.plan.job,
+        title=saved.plan.title,
+        target=saved.target.name,
+        status=status,
+        exit_code=EXIT_CODES[status],
+        created=iso(saved.plan.created) or "",
+        source=saved.source,
+        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
+        settings=saved.settings,
+        **more,
+    )
+
+
+def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:
+    """The run's own seconds on the host at the target's price; what is not a step's is ``idle``."""
+    seconds: dict[str, float] = {}
+    for step in outcome.steps:
+        seconds[step.activity] = seconds.get(step.activity, 0.0) + max(0.0, step.duration_s)
+    total = max(0.0, outcome.finished - outcome.started, sum(seconds.values()))
+    seconds["idle"] = seconds.get("idle", 0.0) + total - sum(seconds.values())
+    rate = saved.usd_per_hour / 3600
+    lines = [CostLine(activity=a, seconds=round(s, 3), usd=round(s * rate, 6)) for a, s in seconds.items()]
+    return CostRecord(
+        usd=round(total * rate, 6),
+        usd_per_hour=saved.usd_per_hour,
+        billed_s=round(total, 3),
+        breakdown=lines,
+        emulated=saved.target.kind == "sandbox",
+    )
+
+
+def without_outcome(
+    saved: SavedPlan,
+    status: RunStatus,
+    message: str,
+    now: float,
+    *,
+    hint: str | None = None,
+    omitted: Sequence[wire.Omitted] = (),
+) -> RunRecord:
+    """The record of a run that the host has no account of: never submitted, or lost."""
+    return _record(saved, status, omitted, message=message, hint=hint, finished=iso(now) or "")
+
+
+def ended_here(
+    saved: SavedPlan, steps: Sequence[wire.StepResult], status: RunStatus, message: str | None, now: float
+) -> RunRecord:
+    """The record of a run whose steps on this computer were its last: what was for the host is skipped."""
+    skipped = [StepRecord(id=spec.id, status="skipped", activity=spec.activity) for spec in saved.plan.steps]
+    hint = next((s.hint for s in steps if s.hint and s.status not in ("passed", "warned", "skipped")), None)
+    record = without_outcome(saved, status, message or status, now, hint=hint)
+    started = next((iso(s.started) for s in steps if s.started is not None), None)
+    return record.model_copy(update={"started": started, "steps": skipped, "message": message})
+
+
+def stopped_under(record: RunRecord, status: RunStatus, reason: str, hint: str | None) -> RunRecord:
+    """``record`` of a run whose machine was stopped before the run was home.
+
+    A run that had come to its own end by then stays what it was; of one that was cut off, the host can only say that,
+    or that a step was ended by the signal which a system that goes down sends to everything.
+    """
+    if record.status not in ("lost", "preempted", "error") and not _ended_by_shutdown(record):
+        return record
+    said = f"{reason} ({record.message})" if record.message and record.status != "lost" else reason
+    update = {"status": status, "exit_code": EXIT_CODES[status], "message": said, "hint": hint or record.hint}
+    return record.model_copy(update=update)
+
+
+def _ended_by_shutdown(record: RunRecord) -> bool:
+    last = next((step for step in reversed(record.steps) if step.status != "skipped"), None)
+    return record.status == "failed" and last is not None and last.exit_code in _BY_SHUTDOWN
+
+
+def with_steps_before(record: RunRecord, steps: Sequence[wire.StepResult]) -> RunRecord:
+    """``record`` with the steps that ran on this computer in front; the host has no say in those."""
+    ours = {step.id for step in steps}
+    theirs = [step for step in record.steps if step.id not in ours]
+    return record.model_copy(update={"steps": [*map(step_record, steps), *theirs]}) if steps else record
+
+
+def with_adopted(record: RunRecord, plan: wire.RunPlan) -> RunRecord:
+    """``record`` with the steps in front that an earlier run had carried out; their logs are with that one."""
+    earlier = [replace(f.result, log=None, message=f"carried out in run {plan.resume_from}") for f in plan.adopted]
+    return with_steps_before(record, earlier)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return str(error)[:300]

@@ -1,0 +1,113 @@
+"""Job files on disk: the workspace's own, and the built-in ones that need none of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.base.errors import NotFoundError, did_you_mean
+from orchestrator.base.problems import Problem
+from orchestrator.runs.job import job as jobs
+from orchestrator.runs.job.built_in import BUILT_IN
+from orchestrator.runs.job.job import InvalidJob, Job, JobFile
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    root: Path
+    folder: Path
+
+    def names(self) -> list[str]:
+        """Every job there is, sorted, whether its file is valid or not."""
+        own = {path.stem for path in self.folder.glob("*.yaml") if not path.name.startswith(".")}
+        return sorted(own | {name for name in BUILT_IN if self._built_in(name)})
+
+    def path(self, name: str) -> Path:
+        """The file of a job.
+
+        Raises:
+            NotFoundError: there is no such job; names the nearest.
+        """
+        own = self.folder / f"{name}.yaml"
+        if _is_plain(name) and own.is_file():
+            return own
+        built_in = self._built_in(name)
+        if built_in:
+            return built_in
+        names = self.names()
+        hint = did_you_mean(name, names)
+        if names and "known" not in hint:
+            hint += f" (known: {', '.join(names)})"
+        raise NotFoundError(f"no job named '{name}'", cause=f"there is no {self._shown(own)}", hint=hint)
+
+    def is_built_in(self, name: str) -> bool:
+        return not (self.folder / f"{name}.yaml").is_file() and self._built_in(name) is not None
+
+    def load(self, name: str) -> JobFile:
+        """One job as written.
+
+        Raises:
+            NotFoundError: there is no such job.
+            InvalidJob: its file is wrong.
+        """
+        return self.read(self.path(name), name)
+
+    def read(self, path: Path, name: str | None = None) -> JobFile:
+        """A job file anywhere; see :meth:`load`."""
+        shown = self._shown(path)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            raise NotFoundError(f"no file {shown}", hint="fcctl jobs ls") from None
+        except UnicodeDecodeError as error:
+            line = path.read_bytes().count(b"\n", 0, error.start) + 1
+            raise InvalidJob([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
+        except OSError as error:
+            raise InvalidJob([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error
+        return jobs.parse(text, shown, name)
+
+    def get(self, name: str) -> Job:
+        """A job ready to be planned, with the steps of those it uses.
+
+        Raises:
+            NotFoundError, InvalidJob
+        """
+        return jobs.resolve(name, self.load)
+
+    def check(self, path: Path) -> list[Problem]:
+        """All that is wrong with a job file, including with the jobs it uses."""
+        try:
+            file = self.read(path, path.stem)
+            jobs.resolve(path.stem, lambda name: file if name == path.stem else self.load(name))
+        except InvalidJob as error:
+            return list(error.problems)
+        return [fault for index, step in enumerate(file.job.steps) if step.tune for fault in self._search(file, index)]
+
+    def _search(self, file: JobFile, index: int) -> Iterator[Problem]:
+        """What is wrong with the search of a step."""
+        from orchestrator.tune.files import TuneFiles
+
+        try:
+            TuneFiles(self.root).get(str(file.job.steps[index].tune))
+        except NotFoundError as error:
+            yield Problem(file.where(("steps", index, "tune")), error.message, error.hint)
+        except InvalidJob as error:
+            yield from error.problems
+
+    def _built_in(self, name: str) -> Path | None:
+        if name not in BUILT_IN:
+            return None
+        for folder in (_PACKAGE / "_data" / "jobs", _PACKAGE.parent / "jobs"):
+            if (folder / f"{name}.yaml").is_file():
+                return folder / f"{name}.yaml"
+        return None
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def _is_plain(name: str) -> bool:
+    return name not in ("", ".", "..") and not name.startswith(".") and "/" not in name and "\0" not in name

@@ -1,0 +1,365 @@
+"""Jobs: what ``jobs/<name>.yaml`` may say, and the steps that come of it once ``uses`` is unfolded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fcctl_remote import wire
+from orchestrator.base import durations as duration
+from orchestrator.base import problems, yaml_lines
+from orchestrator.base.errors import ConfigError, JobError, did_you_mean
+from orchestrator.base.models import WRITTEN
+from orchestrator.base.problems import Path, Problem
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+MAX_STEPS = 200
+ACTIVITIES = ("preflight", "build", "test", "bench", "profile", "tune")
+#: What a gate may start from: documents by kind, and the facts of the run.
+GATE_NAMES = (*wire.DOCUMENT_KINDS, "env", "host", "step", "steps")
+#: Values under these keys stay as they were written: 8.10 is no number, and an environment holds only text.
+_TEXT_KEYS = ("env", "compute_capability", "exit_codes", "title")
+
+Activity = Literal["preflight", "build", "test", "bench", "profile", "tune"]
+JobName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
+Duration = Annotated[float, BeforeValidator(duration.seconds)]
+
+
+def _known_reader(value: str) -> str:
+    if value not in wire.READERS:
+        raise _Unknown(f"unknown reader '{value}'", did_you_mean(value, wire.READERS))
+    return value
+
+
+def _inside(value: str) -> str:
+    if value.startswith(("/", "~")) or ".." in value.split("/") or not value.isprintable():
+        raise ValueError(f"{value!r} must be a path below the source's folder")
+    return value
+
+
+def _is_expression(value: str) -> str:
+    from fcctl_remote.gates import evaluate as gates
+
+    try:
+        gates.parse(value)
+    except gates.GateError as error:
+        pointer = f" at column {error.column}" if error.column else ""
+        raise ValueError(f"{error.message}{pointer} of {value!r}") from None
+    for name in gates.names(value):
+        if name not in GATE_NAMES:
+            raise _Unknown(f"unknown name '{name}' in {value!r}", did_you_mean(name, GATE_NAMES))
+    return value
+
+
+def _env(value: dict[str, str]) -> dict[str, str]:
+    for key in value:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+            raise ValueError(f"{key!r} is no name of an environment variable")
+    return value
+
+
+Expression = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_is_expression)]
+Env = Annotated[dict[str, str], AfterValidator(_env)]
+Program = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=64)]
+
+
+class _Unknown(ValueError):
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class _Part(BaseModel):
+    model_config = WRITTEN
+
+
+class Needs(_Part):
+    """What the machine must have; else the step is ``unavailable``."""
+
+    gpu: bool = False
+    #: At least this, as ``8.9``.
+    compute_capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")] | None = None
+    #: nvcc, ncu, torch, cxx, compute-sanitizer, or any program's name.
+    tools: list[Program] = []
+
+    def spec(self) -> wire.Needs:
+        return wire.Needs(self.gpu, self.compute_capability, list(self.tools))
+
+
+class Gate(_Part):
+    """A condition on the results; a bare string is an ``expr``."""
+
+    expr: Expression
+    when: Expression | None = None
+    hint: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"expr": value} if isinstance(value, str) else value
+
+
+class Collect(_Part):
+    """A file (or glob) the step leaves, and the reader that makes a document of it."""
+
+    reader: Annotated[str, AfterValidator(_known_reader)]
+    file: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_inside)]
+
+
+class JobBudget(_Part):
+    """What a run of the job may take at most."""
+
+    usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    minutes: Annotated[float, Field(gt=0, le=7 * 24 * 60)] | None = None
+
+
+class Step(_Part):
+    id: JobName
+    run: Annotated[str, Field(min_length=1)]
+    where: Literal["host", "controller"] = "host"
+    timeout: Duration = 600.0
+    needs: Needs = Field(default_factory=Needs)
+    retries: Annotated[int, Field(ge=0, le=10)] = 0
+    optional: bool | Literal["unavailable"] = False
+    env: Env = {}
+    exit_codes: dict[str, Literal["passed", "warned", "failed", "skipped", "unavailable"]] = {}
+    activity: Activity = "test"
+    collect: list[Collect] = []
+    gates: list[Gate] = []
+    #: It searches: ``tune/NAME.yaml`` says what, and its script starts the search with what it then finds there.
+    tune: JobName | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _activity_by_default(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "activity" not in value:
+            if value.get("id") in ACTIVITIES:
+                return {**value, "activity": value["id"]}
+            if value.get("tune") is not None:
+                return {**value, "activity": "tune"}
+        return value
+
+    @field_validator("tune")
+    @classmethod
+    def _on_the_machine(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("where") == "controller":
+            raise _Unknown("a search runs on the machine", "leave 'where' out of the step")
+        return value
+
+    @field_validator("exit_codes")
+    @classmethod
+    def _codes(cls, value: dict[str, str]) -> dict[str, str]:
+        for code in value:
+            if not code.isdecimal() or not code.isascii() or not 0 <= int(code) <= 255:
+                raise ValueError(f"{code!r} is no exit code (0 to 255)")
+        return value
+
+    def spec(self) -> wire.StepSpec:
+        """The step as the host program takes it."""
+        return wire.StepSpec(
+            id=self.id,
+            run=self.run,
+            timeout_s=self.timeout,
+            retries=self.retries,
+            optional=self.optional is True,
+            unavailable_ok=self.optional == "unavailable",
+            needs=self.needs.spec(),
+            env=dict(self.env),
+            collect=[wire.CollectSpec(c.reader, c.file) for c in self.collect],
+            gates=[wire.GateSpec(g.expr, g.when, g.hint) for g in self.gates],
+            exit_codes=cast("dict[str, str]", dict(self.exit_codes)),
+            activity=self.activity,
+        )
+
+
+class Job(_Part):
+    job: JobName
+    title: Annotated[str, Field(max_length=200)] = ""
+    needs: Needs = Field(default_factory=Needs)
+    env: Env = {}
+    budget: JobBudget = Field(default_factory=JobBudget)
+    #: ``exclusive``: the machine to itself; ``shared``: side by side with other shared runs.
+    lock: Literal["exclusive", "shared"] = "exclusive"
+    #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are home.
+    report: bool = False
+    #: Jobs whose steps come first.
+    uses: list[JobName] = []
+    steps: Annotated[list[Step], Field(max_length=MAX_STEPS)] = []
+
+
+class InvalidJob(JobError):
+    """A job file is wrong. ``problems`` holds each of its faults."""
+
+    def __init__(self, found: list[Problem]) -> None:
+        message, hint = problems.summary(found)
+        super().__init__(message, hint=hint or "see docs/jobs.md")
+        self.problems = tuple(found)
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """One file as written: ``uses`` not yet unfolded. ``file`` is its name in messages."""
+
+    job: Job
+    file: str
+    document: yaml_lines.Document = field(repr=False)
+
+    def where(self, path: Path) -> str:
+        return f"{self.file}:{self.document.line(path)}"
+
+
+def parse(text: str, file: str, name: str | None = None) -> JobFile:
+    """Check one job file.
+
+    Args:
+        file: how the file is called in messages.
+        name: what its ``job:`` must say, if anything.
+
+    Raises:
+        InvalidJob: with all its problems.
+    """
+    try:
+        document = yaml_lines.read(text)
+    except yaml_lines.YamlError as error:
+        raise InvalidJob([Problem(f"{file}:{error.line}", error.message)]) from None
+    if not isinstance(document.data, dict):
+        raise InvalidJob([Problem(f"{file}:1", "expected a job: keys such as 'job', 'steps'", "see docs/jobs.md")])
+    try:
+        job = Job.model_validate(_as_written(document.data, (), document))
+    except ValidationError as error:
+        found = problems.of_model(Job, error, lambda path: f"{file}:{document.line(path)}")
+        raise InvalidJob(found) from None
+    checked = JobFile(job, file, document)
+    found = list(_faults(checked, name))
+    if found:
+        raise InvalidJob(found)
+    return checked
+
+
+def _as_written(value: Any, path: Path, document: yaml_lines.Document) -> Any:
+    """``value`` without its empty keys, and with the text of what must stay text."""
+    if isinstance(value, dict):
+        return {k: _as_written(v, (*path, k), document) for k, v in value.items() if v is not None or _is_text(path)}
+    if isinstance(value, list):
+        return [_as_written(v, (*path, i), document) for i, v in enumerate(value)]
+    return document.raw.get(path, value) if _is_text(path) else value
+
+
+def _is_text(path: Path) -> bool:
+    return any(part in _TEXT_KEYS for part in path[-2:])
+
+
+def _faults(file: JobFile, name: str | None) -> Iterator[Problem]:
+    job = file.job
+    if name is not None and job.job != name:
+        yield Problem(file.where(("job",)), f"the job calls itself '{job.job}'", f"write 'job: {name}', as the file")
+    if not job.steps and not job.uses:
+        yield Problem(file.where(()), "the job has no steps", "give it 'steps', or 'uses' of other jobs")
+    seen: dict[str, int] = {}
+    for index, step in enumerate(job.steps):
+        line = file.document.line(("steps", index, "id"))
+        if step.id in seen:
+            yield Problem(f"{file.file}:{line}", f"the step id '{step.id}' is already on line {seen[step.id]}")
+        seen.setdefault(step.id, line)
+
+
+def resolve(name: str, load: Callable[[str], JobFile]) -> Job:
+    """The job with the steps of the jobs it uses in front, each used job once.
+
+    A used job's needs go with its steps. Its environment is merged; the using job's own values win.
+
+    Args:
+        load: reads a job by name; raises NotFoundError or InvalidJob.
+
+    Raises:
+        InvalidJob: it, or a job it uses, is wrong, or they use each other in a circle.
+    """
+    file = load(name)
+    order: list[JobFile] = []
+    _unfold(file, load, [], order)
+    return _joined(file, order)
+
+
+def _unfold(file: JobFile, load: Callable[[str], JobFile], chain: list[str], order: list[JobFile]) -> None:
+    chain = [*chain, file.job.job]
+    for index, used in enumerate(file.job.uses):
+        where = file.where(("uses", index))
+        if used in chain:
+            raise InvalidJob([Problem(where, f"jobs use each other in a circle: {' -> '.join([*chain, used])}")])
+        if any(known.job.job == used for known in order):
+            continue
+        _unfold(_load_used(used, load, where), load, chain, order)
+    order.append(file)
+
+
+def _load_used(name: str, load: Callable[[str], JobFile], where: str) -> JobFile:
+    try:
+        return load(name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        if (hint := getattr(error, "hint", None)) is None:
+            raise
+        raise InvalidJob([Problem(where, f"uses the unknown job '{name}'", hint)]) from error
+
+
+def _joined(file: JobFile, order: list[JobFile]) -> Job:
+    steps: list[Step] = []
+    owner: dict[str, str] = {}
+    for part in order:
+        own = part is file
+        for step in part.job.steps:
+            if step.id in owner:
+                other = f"the step id '{step.id}' is also one of the job '{owner[step.id]}'"
+                raise InvalidJob([Problem(_step_line(part, step.id), other, "step ids are unique within a run")])
+            owner[step.id] = part.job.job
+            here = step.where == "controller"  # what the job needs, it needs of the machine it is for
+            both = step.needs if own or here else _both(part.job.needs, step.needs)
+            steps.append(step.model_copy(update={"needs": both}))
+    if len(steps) > MAX_STEPS:
+        raise InvalidJob([Problem(file.where(("uses",)), f"{len(steps)} steps in all; at most {MAX_STEPS}")])
+    lock = "exclusive" if any(part.job.lock == "exclusive" for part in order) else "shared"
+    return file.job.model_copy(update={"steps": steps, "env": _joined_env(file, order), "lock": lock})
+
+
+def _step_line(file: JobFile, step_id: str) -> str:
+    index = next(i for i, step in enumerate(file.job.steps) if step.id == step_id)
+    return file.where(("steps", index, "id"))
+
+
+def _joined_env(file: JobFile, order: list[JobFile]) -> dict[str, str]:
+    env: dict[str, str] = {}
+    setter: dict[str, str] = {}
+    for part in order[:-1]:
+        for key, value in part.job.env.items():
+            if env.get(key, value) != value and key not in file.job.env:
+                message = f"the jobs '{setter[key]}' and '{part.job.job}' set {key} differently"
+                raise InvalidJob(
+                    [Problem(file.where(("uses",)), message, f"say which in this job: env: {{{key}: ...}}")]
+                )
+            env[key] = value
+            setter[key] = part.job.job
+    return {**env, **file.job.env}
+
+
+def _both(one: Needs, other: Needs) -> Needs:
+    """What satisfies both."""
+    capabilities = [c for c in (one.compute_capability, other.compute_capability) if c]
+    return Needs(
+        gpu=one.gpu or other.gpu,
+        compute_capability=max(capabilities, key=lambda c: tuple(map(int, c.split("."))), default=None),
+        tools=list(dict.fromkeys([*one.tools, *other.tools])),
+    )

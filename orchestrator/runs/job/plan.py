@@ -1,0 +1,146 @@
+"""From a job and a target to what the host program is told to do. Pure: the same input gives the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from fcctl_remote import wire
+from orchestrator.base.errors import UsageError, did_you_mean, nearest
+from orchestrator.base.run_id import slug
+from orchestrator.machines.targets import Target
+from orchestrator.runs.job.job import Job, Step
+
+#: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
+IDLE_STOP_S = 15 * 60.0
+
+
+class SourceIdentity(Protocol):
+    """The part of :class:`orchestrator.runs.source.api.Source` that a plan records."""
+
+    @property
+    def tree_sha256(self) -> str: ...
+
+    @property
+    def git_commit(self) -> str | None: ...
+
+
+def make_plan(
+    job: Job,
+    target: Target,
+    source: SourceIdentity,
+    settings: Mapping[str, str],
+    steps_range: str | None,
+    run_id: str,
+    now: float,
+    *,
+    workspace: str,
+    searches: Mapping[str, wire.Tuning] | None = None,
+) -> wire.RunPlan:
+    """The host's part of one run; it has no steps if all of them run on the controller.
+
+    Args:
+        job: with ``uses`` unfolded (:func:`orchestrator.runs.job.job.resolve`).
+        settings: ``--set K=V``; each key must be in the environment the job or one of its steps declares.
+        steps_range: ``a..b``, ``a..``, ``..b``, ``a``, or None for all steps.
+        now: epoch seconds.
+        workspace: the project's name, which names the tree on the host.
+        searches: for the name of each search that a step runs, what it needs there.
+
+    Raises:
+        UsageError: an unknown setting or step.
+    """
+    check_settings(job, settings)
+    steps = [s for s in slice_steps(job.steps, steps_range) if s.where == "host"]
+    return wire.RunPlan(
+        run_id=run_id,
+        job=job.job,
+        target=target.name,
+        workspace=slug(workspace),
+        tree_sha256=source.tree_sha256,
+        steps=[_with_search(step, _with_settings(step, settings), searches or {}) for step in steps],
+        title=job.title,
+        created=now,
+        needs=job.needs.spec(),
+        env={**job.env, **target.env, **settings},
+        lock=job.lock,
+        max_minutes=job.budget.minutes,
+        git_commit=source.git_commit,
+        idle_stop_s=IDLE_STOP_S if target.kind in ("gcp", "sandbox") else None,
+    )
+
+
+def controller_steps(job: Job, settings: Mapping[str, str], steps_range: str | None) -> list[wire.StepSpec]:
+    """The steps that run here, before anything is billed; the job's environment is in each."""
+    steps = [s for s in slice_steps(job.steps, steps_range) if s.where == "controller"]
+    specs = [_with_settings(step, settings) for step in steps]
+    for spec in specs:
+        spec.env = {**job.env, **spec.env, **settings}
+    return specs
+
+
+def check_settings(job: Job, settings: Mapping[str, str]) -> None:
+    """Raises UsageError if ``--set`` names a variable that neither the job nor a step declares."""
+    declared = set(job.env).union(*(step.env for step in job.steps))
+    for key in settings:
+        if key not in declared:
+            hint = did_you_mean(key, declared) if declared else f"'{job.job}' declares no env to set"
+            raise UsageError(f"--set {key}: the job '{job.job}' declares no such variable", hint=hint)
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """``["K=V", ..]`` as a mapping; the last one of a key wins.
+
+    Raises:
+        UsageError: a pair has no ``=``.
+    """
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--set {pair}: expected KEY=VALUE", hint="--set ITERATIONS=200")
+        settings[key] = value
+    return settings
+
+
+def slice_steps(steps: Sequence[Step], steps_range: str | None) -> list[Step]:
+    """The steps from ``a`` to ``b`` of ``a..b``, both included.
+
+    Raises:
+        UsageError: there is no such step, or ``b`` comes before ``a``.
+    """
+    if steps_range is None:
+        return list(steps)
+    ids = [step.id for step in steps]
+    first, dots, last = steps_range.strip().partition("..")
+    if not dots:
+        last = first
+    start = _index(ids, first, 0)
+    end = _index(ids, last, len(ids) - 1)
+    if end < start:
+        raise UsageError(f"--steps {steps_range}: '{last}' comes before '{first}'", hint=f"order: {', '.join(ids)}")
+    return list(steps[start : end + 1])
+
+
+def _index(ids: list[str], name: str, default: int) -> int:
+    name = name.strip()
+    if not name:
+        return default
+    if name not in ids:
+        near = nearest(name, ids)
+        hint = (f"did you mean '{near}'? " if near else "") + f"the steps are {', '.join(ids)}"
+        raise UsageError(f"--steps: no step '{name}'", hint=hint)
+    return ids.index(name)
+
+
+def _with_settings(step: Step, settings: Mapping[str, str]) -> wire.StepSpec:
+    """A step's own environment is stronger than the plan's, so a setting must reach in there too."""
+    spec = step.spec()
+    spec.env.update({key: value for key, value in settings.items() if key in spec.env})
+    return spec
+
+
+def _with_search(step: Step, spec: wire.StepSpec, searches: Mapping[str, wire.Tuning]) -> wire.StepSpec:
+    if step.tune is not None:
+        spec.tune = searches[step.tune]
+    return spec

@@ -1,0 +1,207 @@
+"""Everything a run needs before its first side effect: job, target, source, plan."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.base import run_id as ids
+from orchestrator.base.errors import BudgetError, ConfigError
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import Budget, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.money.deadline import Cap, tightest
+from orchestrator.results.records import SourceRecord
+from orchestrator.runs.job.job import Job
+from orchestrator.runs.job.plan import controller_steps, make_plan, slice_steps
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+
+if TYPE_CHECKING:
+    from orchestrator.tune.search_file import Search
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for."""
+
+    job: Job
+    target: Target
+    settings: Mapping[str, str]
+    steps: str | None = None
+    #: What this run may cost, dollars, beside what the configuration and the job say.
+    budget_usd: float | None = None
+    #: Start it even if its worst case costs more than it may: it is ended at its tightest cap.
+    stop_at_budget: bool = False
+    #: The searches that its steps run, by name.
+    searches: Mapping[str, Search] = field(default_factory=dict)
+    #: What the host is sent for searches whose files need not be read again.
+    tunings: Mapping[str, wire.Tuning] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    saved: SavedPlan
+    source: Source
+    #: Whether somebody said what the run itself may cost.
+    capped: bool = False
+
+
+def prepare(
+    services: Services, root: Path, project: str, budget: Budget, wanted: Wanted, source: Source | None = None
+) -> Prepared:
+    """Read the source and make the plan of one run. Nothing has happened yet when this returns.
+
+    Args:
+        source: as it was read for another run that needs the very same.
+
+    Raises:
+        UsageError: a setting or a step range that the job does not know, a variant that its search does not.
+        BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
+    """
+    if wanted.searches:
+        from orchestrator.tune.search_file import check_variants
+
+        steps = slice_steps(wanted.job.steps, wanted.steps)
+        check_variants(wanted.job, steps, wanted.settings, wanted.searches)
+    if source is None:
+        services.observer.phase("source", "reading")
+        source = services.source.read(root)
+    now = services.clock.now()
+    plan = make_plan(
+        wanted.job,
+        wanted.target,
+        source,
+        wanted.settings,
+        wanted.steps,
+        ids.new(wanted.job.job, wanted.target.name, now),
+        now,
+        workspace=tree_name(project, root),
+        searches=_searches(services, wanted),
+    )
+    record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
+    saved = SavedPlan(
+        plan=plan,
+        target=wanted.target,
+        source=record,
+        before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
+        settings=dict(wanted.settings),
+        report=wanted.job.report,
+        usd_per_hour=usd_per_hour(wanted.target, budget),
+        usd_by_place=usd_by_place(wanted.target, budget),
+        worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
+    )
+    return _held_to_caps(services, saved, source, budget, wanted)
+
+
+def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:
+    """What the host is sent for each search, the libraries among it.
+
+    Raises:
+        ConfigError: they are not installed here.
+    """
+    if not wanted.searches:
+        return dict(wanted.tunings)
+    services.observer.phase("search", "its libraries")
+    bundle = services.bundles.tune()
+    return {
+        name: wire.Tuning(search.to_json(_environment(wanted, name)), bundle.sha256)
+        for name, search in wanted.searches.items()
+    }
+
+
+def _environment(wanted: Wanted, search: str) -> dict[str, str]:
+    """What the first step that runs the search has in its environment, as far as the job says it."""
+    own = next((dict(step.env) for step in wanted.job.steps if step.tune == search), {})
+    return {**wanted.job.env, **own, **wanted.settings}
+
+
+def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: Budget, wanted: Wanted) -> Prepared:
+    """Refuse what could break a cap; or, if that is wanted, have it end in time."""
+    over_runs = saved.target.kind != "sandbox" and budget.holds_over_runs
+    given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
+    of_session: list[Cap] = []
+    if saved.fence_s is not None and (services.sessions.open() or services.sessions.abroad()):
+        from orchestrator.runs.machine.session import session_on, within
+
+        found = session_on(services, saved.target)
+        if found is not None:
+            saved, cap = within(services, saved, found)
+            # What it may cost was reserved when the session began; in the books of the workspace that began it.
+            of_session, over_runs = [cap], over_runs and found.abroad is not None
+            if found.abroad is not None:
+                services.observer.note(f"{saved.target.name} has a session of {found.abroad.place}: the run is in it")
+    if not over_runs and not of_session and all(usd is None for usd in given):
+        return Prepared(saved, source)
+    from orchestrator.runs.cost.budget_guard import books_caps, run_caps
+
+    caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    capped = bool(caps)
+    if wanted.stop_at_budget:
+        saved = _ended_in_time(services, saved, caps, budget if over_runs else None)
+    _check_cap(saved, caps)
+    if over_runs:
+        from orchestrator.runs.cost.spending import check_caps
+
+        check_caps(services, budget, saved.worst_case_usd)
+        caps += books_caps(budget)
+    return Prepared(saved.model_copy(update={"caps": caps}), source, capped)
+
+
+def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
+    """The same run, to be ended at the tightest cap if it might break one.
+
+    Raises:
+        BudgetError: what is left buys no more than a moment.
+    """
+    from orchestrator.money.deadline import LEAST_S
+    from orchestrator.runs.cost.budget_guard import refuse_useless
+    from orchestrator.runs.cost.spending import left_of_caps
+
+    left = [cap.usd for cap in caps] + ([usd for _, usd in left_of_caps(services, books)] if books else [])
+    if not left or saved.worst_rate <= 0 or _worst_usd(saved) <= min(left):
+        return saved
+    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left))})
+    refuse_useless(saved, LEAST_S if saved.fence_s is not None else 1.0)
+    return saved
+
+
+def _worst_usd(saved: SavedPlan) -> float:
+    """What it could cost if nobody ended it; infinite where its target would not let it run so long."""
+    try:
+        return saved.worst_case_usd
+    except ConfigError:
+        return math.inf
+
+
+def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
+    cap, worst = tightest(caps), saved.worst_case_usd
+    if cap is not None and worst > cap.usd + 1e-9:
+        raise BudgetError(
+            f"{saved.plan.job} on {saved.target.name} could cost {dollars(worst)}, and a run may cost"
+            f" {dollars(cap.usd)} ({cap.name})",
+            cause=_why(saved),
+            hint="have it ended at the cap: --stop-at-budget; or lower the steps' timeouts or `budget: {minutes: N}` of"
+            " the job, take fewer with --steps, or raise the cap",
+        )
+
+
+def _why(saved: SavedPlan) -> str:
+    """What the worst case is made of."""
+    steps = f"its steps may take {saved.worst_case_minutes:.0f} minutes"
+    rate = saved.worst_rate
+    if saved.fence_s is not None:
+        steps += f", with boot and transfers the cloud lets the machine run for {saved.fence_s / 60:.0f}"
+    return f"{steps}, at ${rate:.2f} an hour"
+
+
+def tree_name(project: str, root: Path) -> str:
+    """The name of the tree on the host: two checkouts of one project, or two laptops, do not share one."""
+    place = f"{socket.gethostname()}\0{root.resolve()}"
+    return f"{ids.slug(project)[:40]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

@@ -1,0 +1,101 @@
+"""``plan.json`` of the controller: all that is needed to finish a run, whoever finishes it and whatever the
+configuration says by then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fcctl_remote import wire
+from orchestrator.base.models import KEPT
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
+from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
+from orchestrator.results.records import SourceRecord
+from orchestrator.runs.job.saved_fleet import Fleet
+
+#: Past the steps' worst case, what a run in a session needs for sending and fetching, seconds.
+SESSION_MARGIN_S = 5 * 60.0
+
+
+class SavedPlan(BaseModel):
+    """What :meth:`orchestrator.results.store_api.Store.begin` keeps of a run before anything happens."""
+
+    model_config = ConfigDict(**KEPT, arbitrary_types_allowed=True)
+
+    schema_version: int = 1
+    plan: wire.RunPlan
+    target: Target
+    source: SourceRecord
+    #: Steps that run on this computer first, with their whole environment.
+    before_wake: list[wire.StepSpec] = []
+    settings: dict[str, str] = {}
+    usd_per_hour: float = 0.0
+    #: What an hour costs in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
+    usd_by_place: dict[str, float] = {}
+    #: The dearest hour a start may end in; None: the same.
+    worst_usd_per_hour: float | None = None
+    #: What it is held to while it goes on.
+    caps: list[Cap] = []
+    #: Whether a report joins the run's artifacts once they are home.
+    report: bool = False
+    #: The session on whose machine it runs, and which sees to that machine.
+    session: str | None = None
+    #: Whether that session is another workspace's of this user.
+    session_abroad: bool = False
+    #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
+    stop_at_usd: float | None = None
+    #: The other machines of a search that has several; and, in their plans, the run that is the search.
+    fleet: Fleet | None = None
+    fleet_of: str | None = None
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with it after its machine was stopped."""
+        if self.fleet_of is not None:  # it is of no use by itself
+            return f"fcctl tune --resume {self.fleet_of}"
+        return f"fcctl run --resume {self.plan.run_id}"
+
+    @property
+    def worst_rate(self) -> float:
+        """Dollars an hour in the dearest place that a start may end in."""
+        return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
+
+    @property
+    def worst_case_minutes(self) -> float:
+        """Wall clock of the run's steps if each ran into its timeout in every attempt; with a budget to stop at, no
+        longer than that lasts."""
+        steps = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
+        if self.stop_at_usd is None:
+            return steps
+        fence = self.fence_s
+        bought = float(fence) if fence is not None else seconds_within(self.stop_at_usd, self.worst_rate)
+        return min(steps, (bought - reserve_s(bought)) / 60)
+
+    @property
+    def fence_s(self) -> int | None:
+        """Fence 1 of a machine that fcctl starts for this run, in seconds; None if it starts none for it."""
+        machine = as_gcp(self.target) if self.plan.steps else None
+        if machine is None:
+            return None
+        minutes = worst_case_minutes(self.plan.steps, self.plan.max_minutes)
+        if self.stop_at_usd is None:
+            return fence_s(minutes, machine)
+        whole = fence_s(min(minutes, machine.max_run_minutes), machine)
+        return int(min(float(whole), fence_within(self.stop_at_usd, self.worst_rate)))
+
+    @property
+    def worst_case_usd(self) -> float:
+        """The most the run can cost; where fcctl starts the machine, whatever becomes of the run and of fcctl.
+
+        In a session the machine is on already, and its fence is the session's.
+        """
+        rate, fence = self.worst_rate, self.fence_s
+        if self.session is not None and self.stop_at_usd is None:
+            return worst_case_usd(self.worst_case_minutes + SESSION_MARGIN_S / 60, rate)
+        return worst_case_usd(self.worst_case_minutes, rate) if fence is None else fenced_worst_case_usd(fence, rate)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; :meth:`model_validate` reads them back."""
+        return self.model_dump(mode="json")

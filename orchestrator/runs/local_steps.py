@@ -1,0 +1,157 @@
+"""``where: controller`` steps: they run on this computer, before a machine is woken and anything is sent.
+
+They are a run of the host program like any other, with its scripts, limits, readers and gates, in a folder of
+this computer that is no target's. It is on a leash: without this process it ends, and so does every process of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.host_api import HostSession
+from orchestrator.machines.targets import LocalTarget
+from orchestrator.results.records import RunStatus
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs.collect import collect
+from orchestrator.runs.follow import follow
+from orchestrator.runs.job import cuda_arch
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+from orchestrator.runs.sync import send_source
+
+HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
+#: Between SIGTERM and SIGKILL for a step that nobody waits for any more, seconds.
+GRACE_S = 2.0
+#: Documents that go to the host with the plan; its frames have room for four times as much.
+MAX_ADOPTED_BYTES = 4 * 1024 * 1024
+MAX_OUTCOME_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """How the steps here ended. ``status`` is what the run comes to if it does not go on at the host."""
+
+    status: RunStatus
+    steps: Sequence[wire.StepResult] = ()
+    message: str | None = None
+
+    def line(self, *, goes_on: bool) -> dict[str, Any]:
+        """The data of the journal's ``stepped`` line."""
+        steps = [wire.encode(step) for step in self.steps]
+        return {"goes_on": goes_on, "status": self.status, "reason": self.message, "steps": steps}
+
+
+def carry_out(services: Services, active: ActiveRun, saved: SavedPlan, source: Source) -> Stepped:
+    """Run the steps and bring their results into the run's folder.
+
+    Raises:
+        HostError: this computer cannot run steps (no bash, no room), or the source changed meanwhile.
+    """
+    plan = _plan(saved)
+    steps = "1 step" if len(plan.steps) == 1 else f"{len(plan.steps)} steps"
+    services.observer.phase("prewake", f"{steps} on this computer, before {saved.target.name} is asked for anything")
+    with Link(services.hosts, HERE, services.clock, services.observer) as link:
+        send_source(link, plan, source, services.observer)
+        link.call(lambda s: s.submit(plan))
+        follow(link, plan.run_id, services)
+        return _bring_in(link, active, plan.run_id, services)
+
+
+def settle(services: Services, active: ActiveRun, reason: str) -> Stepped:
+    """End what is left of steps that nobody follows any more, and bring in what they have."""
+    with Link(services.hosts, HERE, services.clock, services.observer) as link:
+        try:
+            link.call(lambda s: s.cancel(active.run_id, reason, grace_s=GRACE_S))
+        except HostFault as e:
+            if e.fault != "not_found":
+                raise
+            return Stepped("error", message=reason)
+        follow(link, active.run_id, services)
+        return replace(_bring_in(link, active, active.run_id, services), message=reason)
+
+
+def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
+    """The steps that ended here, from the run's journal."""
+    for entry in reversed(journal):
+        if entry.kind == "stepped":
+            return TypeAdapter(list[wire.StepResult]).validate_python(entry.data.get("steps", []))
+    return []
+
+
+def adopted(
+    steps: Sequence[wire.StepResult], read: Callable[[str], Any], observer: Observer
+) -> list[wire.FinishedStep]:
+    """The steps as the host's gates are to know them, with the documents that are small enough to travel.
+
+    ``read`` gives the content of a JSON file of the run, None if it is absent; it raises ValueError if it is not JSON.
+    """
+    room, finished = MAX_ADOPTED_BYTES, []
+    for step in steps:
+        refs, contents = [], []
+        for ref in step.documents:
+            content = _document(read, ref.path)
+            size = len(json.dumps(content))
+            if content is None or size > room:
+                observer.note(f"{ref.path} stays here: gates on the host cannot look at it")
+                continue
+            room -= size
+            refs.append(ref)
+            contents.append(content)
+        finished.append(wire.FinishedStep(replace(step, documents=refs), contents))
+    return finished
+
+
+def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
+    try:
+        content = read(path)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _plan(saved: SavedPlan) -> wire.RunPlan:
+    """The run's plan as far as it belongs here. What the job needs of the target is not asked of this computer."""
+    arch = cuda_arch.of_target(saved.target)
+    given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": cuda_arch.dotted(arch), "CUDAARCHS": arch}
+    return replace(
+        saved.plan,
+        target=HERE.name,
+        steps=saved.before_wake,
+        needs=wire.Needs(),
+        env=given,  # the job's own is in each step
+        lock="shared",
+        max_minutes=None,
+        attached=True,
+    )
+
+
+def _bring_in(link: Link, active: ActiveRun, run_id: str, services: Services) -> Stepped:
+    """The steps' files into the run's folder, their results from the host program's last word."""
+    outcome = link.call(lambda s: _outcome(s, run_id))
+    collect(link, run_id, active.intake(), services, lambda path: path.startswith(("steps/", "artifacts/")))
+    link.call(lambda s: s.forget(run_id))
+    status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
+    return Stepped(status, outcome.steps, outcome.message)
+
+
+def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
+    """Raises: HostFault, if it cannot be read."""
+    entry = next((e for e in session.files(run_id).files if e.path == "outcome.json"), None)
+    if entry is None or entry.size > MAX_OUTCOME_BYTES:
+        raise HostFault("the steps on this computer left no account of themselves", hint="run it again")
+    data = b"".join(piece for _, piece in session.fetch(run_id, [wire.FilePart(entry.path, 0, entry.size)]))
+    try:
+        return TypeAdapter(wire.Outcome).validate_json(data)
+    except ValidationError as e:
+        raise HostFault("the account of the steps on this computer cannot be read", cause=str(e)[:300]) from e

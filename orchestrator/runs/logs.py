@@ -1,0 +1,156 @@
+"""The logs of a run's steps, from the store once they are home, from the host before that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.runs import local_steps as prewake
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Stage, fold
+from orchestrator.runs.reopen import new_link, saved_plan
+from orchestrator.runs.services import Services
+
+_CHUNK = 1 << 20
+_ARRIVAL_POLL_S = 0.3
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    step: str
+    data: bytes
+
+
+def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) -> Iterator[LogPiece]:
+    """The log of one step, or of all in order, in pieces; with ``wait``, also what is still to come.
+
+    A run may come home, and its machine be stopped, while this reads: the rest is then read here.
+
+    Raises:
+        NotFoundError: the run has no such step.
+    """
+    if services.store.is_complete(run_id):
+        yield from _from_store(services, run_id, step)
+        return
+    saved = saved_plan(services, run_id)
+    if saved is None:
+        raise RunNotFound(f"no run {run_id}", hint="fcctl results ls lists the runs, fcctl ps the active ones")
+    here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
+    _check_step(step, [*here, *there])
+    yield from _from_here(services, run_id, [one for one in here if step in (None, one)], wait=wait)
+    wanted = [one for one in there if step in (None, one)]
+    if wanted:
+        yield from _from_host(services, saved, wanted, wait=wait)
+
+
+def _from_store(services: Services, run_id: str, step: str | None) -> Iterator[LogPiece]:
+    record, folder = services.store.get(run_id), services.store.folder(run_id)
+    _check_step(step, [s.id for s in record.steps])
+    for result in record.steps:
+        if step in (None, result.id):
+            yield from _from_file(folder, result.id)
+
+
+def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
+    path = folder / "steps" / step / "log.txt"
+    if not path.is_file():
+        return
+    with path.open("rb") as f:
+        f.seek(offset)
+        while data := f.read(_CHUNK):
+            yield LogPiece(step, data)
+
+
+def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    """The steps that run on this computer before the machine is woken: while they do, and once they have."""
+    if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
+        request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
+        with Link(services.hosts, prewake.HERE, services.clock, services.observer) as link:
+            if link.call(lambda s: s.status([run_id])):
+                ended: set[str] = set()
+                for step in steps:
+                    yield from _follow_step(link, request, step, ended, wait=wait)
+                return
+    for step in steps:
+        yield from _from_file(services.store.folder(run_id), step)
+
+
+def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    run_id = saved.plan.run_id
+    read = dict.fromkeys(steps, 0)
+    try:
+        if not _is_home(services, run_id):
+            for piece in _over_the_link(services, saved, steps, wait=wait):
+                yield piece
+                read[piece.step] += len(piece.data)
+            return
+    except HostError:
+        if not _is_home(services, run_id):
+            raise
+    for step, offset in read.items():
+        yield from _from_file(services.store.folder(run_id), step, offset)
+
+
+def _is_home(services: Services, run_id: str) -> bool:
+    """Whether all that the host had of the run is here, so that its machine may be off."""
+    return services.store.is_complete(run_id) or fold(services.store.journal_of(run_id)).stage is Stage.COLLECTED
+
+
+def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    def doubt() -> None:
+        if _is_home(services, saved.plan.run_id):
+            raise LinkLost(f"{saved.target.name} has been let go")
+
+    ended: set[str] = set()
+    request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
+    link = new_link(services, saved.target)
+    link.doubts.append(doubt)
+    try:
+        _await_arrival(services, link, saved, wait=wait)
+        for step_id in steps:
+            yield from _follow_step(link, request, step_id, ended, wait=wait)
+    finally:
+        link.close()
+
+
+def _await_arrival(services: Services, link: Link, saved: SavedPlan, *, wait: bool) -> None:
+    """Return once the host has the run, whose source may still be on its way.
+
+    Raises:
+        RunNotFinished: it has not, and nobody waits, or nobody will bring it there any more.
+    """
+    run_id = saved.plan.run_id
+    while not link.call(lambda s: s.status([run_id])):
+        if not wait or run_id not in services.store.active():
+            raise RunNotFinished(
+                f"run {run_id} is not on {saved.target.name}: there is no log of it",
+                hint="while its source is being sent, fcctl logs -f waits for it; fcctl ps tells how it stands",
+            )
+        services.clock.sleep(_ARRIVAL_POLL_S)
+
+
+def _follow_step(
+    link: Link, request: wire.WatchRequest, step: str, ended: set[str], *, wait: bool
+) -> Iterator[LogPiece]:
+    request.log_step, request.log_offset = step, 0
+    while True:
+        reply, data = link.call(lambda s: s.watch(request))
+        request.events_offset = reply.events_offset
+        ended.update(str(e.data.get("step")) for e in reply.events if e.type == "step_finished")
+        if data:
+            yield LogPiece(step, data)
+            request.log_offset = reply.log_offset + len(data)
+            continue
+        over = step in ended or reply.summary.status in wire.RUN_ENDINGS
+        if request.log_offset >= reply.log_size and (over or not wait):
+            return
+
+
+def _check_step(step: str | None, known: list[str]) -> None:
+    if step is not None and step not in known:
+        hint = did_you_mean(step, known) if known else "it ended before its first one: fcctl results show says why"
+        raise NotFoundError(f"the run has no step '{step}'", hint=hint)

@@ -1,0 +1,198 @@
+"""A run's machine in a cloud: had before anything is sent, watched while the run is on it, let go when it is home.
+
+This module picks it up; :mod:`~orchestrator.runs.machine.timer`, :mod:`~orchestrator.runs.machine.watch` and
+:mod:`~orchestrator.runs.machine.release` do the rest. For a machine that is simply there (``local``, ``ssh``) none of
+this is loaded.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+
+from orchestrator.machines.cloud import Endpoint, Machine, Power
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.acquire import Acquired, acquire
+from orchestrator.machines.provision.actions import Wish
+from orchestrator.machines.provision.decide import deadline_of
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Log, ask_aside
+from orchestrator.machines.provision.ready import StoppedAgain, make_ready
+from orchestrator.machines.provision.spec import Purpose
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.money.deadline import LEAST_S
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs.cost.machine_cost import machine_cost, machine_record
+from orchestrator.runs.ending import stopped_under
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.release import LettingGo
+from orchestrator.runs.machine.state import Held
+from orchestrator.runs.machine.timer import Timer
+from orchestrator.runs.machine.watch import Watch
+from orchestrator.runs.services import Services
+
+#: Past the steps' worst case, what a machine that runs already must have left: for sending and fetching, seconds.
+NEED_MARGIN_S = 5 * 60.0
+#: Times that a machine is asked for, if others turn it off before it answers.
+TRIES = 3
+#: A machine that does not answer on its last known address for so long is asked after, seconds.
+ASK_CLOUD_AFTER_S = 1.0
+
+
+class MachineHold:
+    """The machine of one active run: had here, then kept to its time, watched and let go by its parts."""
+
+    def __init__(self, services: Services, link: Link, active: ActiveRun, saved: SavedPlan, log: Log) -> None:
+        target = saved.target
+        if not isinstance(target, GcpTarget | SandboxTarget):
+            raise TypeError(f"target {target.name} is in no cloud")
+        self._services = services
+        self._clock = services.clock
+        self._link = link
+        self._saved = saved
+        self._log = log
+        self._target = services.clouds.resolve(target)
+        self._held = Held(services, link, active, saved, log, self._target)
+        self.timer = Timer(self._held)
+        self.watch = Watch(self._held)
+        self.letting_go = LettingGo(self._held)
+        link.doubts.append(self.watch.check)
+
+    # ----------------------------------------------------------------------------------------------------- acquire
+    def acquire(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:
+        """Have the machine: awake, within its fence, answering over the link.
+
+        Raises:
+            FcctlError: it cannot be had; what was turned on is in the journal.
+        """
+        worst_s, in_budget = self._saved.worst_case_minutes * 60, self._saved.stop_at_usd is not None
+        need_s = worst_s + (self.timer.reserve_s() if in_budget else NEED_MARGIN_S)
+        if in_budget and self._saved.plan.resume_from is not None:
+            need_s = LEAST_S  # it was woken for this a moment ago, for as long as the budget lasts: it is ended in time
+        wish = Wish(
+            max_run_s=self._saved.fence_s or int(self._target.max_run_minutes * 60),
+            need_s=need_s,
+            # A session of another workspace may be over without anybody there having looked yet.
+            start=self._saved.session is None or self._saved.session_abroad,
+            restart=restart,
+            allow_unfenced=allow_unfenced,
+        )
+        self._acquire(wish)
+        if self._saved.session is not None and self._saved.session_abroad:
+            from orchestrator.runs.machine.session import visit
+
+            visit(self._services, self._saved.session, self._held.run_id)
+
+    def wake(self, seconds: int) -> None:
+        """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
+        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False))
+
+    def join(self) -> bool:
+        """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""
+        known = self._services.book.known(self._target.project, self._target.instance)
+        if known is None or known.instance_id != self._held.last_known().get("instance_id"):
+            return False
+        warm = self._warm(Wish(max_run_s=0, need_s=60.0))
+        if warm is None:
+            return False
+        self._log("acquire", joins=True)
+        self._log("acquired", **_facts(warm), warm=True, turned_on=False, joins=True, spot=self._was_spot())
+        return True
+
+    def _acquire(self, wish: Wish) -> None:
+        self._log("acquire", max_run_s=wish.max_run_s)
+        self._let_others_stop_it()
+        warm = None if wish.restart else self._warm(wish)
+        if warm is not None:
+            self._log("acquired", **_facts(warm), warm=True, turned_on=False, spot=self._was_spot())
+            return
+        self._link.close()
+        got, way = self._awake(wish)
+        way = replace(way, deadline=deadline_of(got.machine))
+        self._services.book.remember(way)
+        self._log("acquired", **_facts(way), warm=False, turned_on=got.started, spot=got.machine.spot)
+
+    def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
+        """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
+        on was just done with it: then it is turned on here."""
+        purpose = Purpose(self._held.run_id, self._saved.plan.workspace)
+        tries = TRIES
+        while True:
+            got = acquire(self._services, self._target, wish, purpose, self._log)
+            tries -= 1
+            try:
+                return got, make_ready(self._services, self._target, got.machine, self._link, self._log)
+            except StoppedAgain as error:
+                if got.started or not tries:
+                    raise
+                self._services.observer.note(f"{error.message}, by whoever had it on")
+                self._link.close()
+
+    def _warm(self, wish: Wish) -> Endpoint | None:
+        """The machine by what is remembered of it, if it answers at once; then no cloud is asked.
+
+        Its host key proves which machine it is, its boot that it ran all the time, and so its deadline did not move.
+        """
+        known = self._services.book.known(self._target.project, self._target.instance)
+        if known is None or known.deadline is None or known.deadline - self._clock.now() < wish.need_s:
+            self._link.close()
+            return None
+        self._link.open_soon()
+        began, asked = self._clock.monotonic(), None
+        while (opened := self._link.opened()) is None:
+            if asked is None and self._clock.monotonic() - began > ASK_CLOUD_AFTER_S:
+                asked = ask_aside(self._services, self._target, known.zone)
+            if asked is not None and asked.done() and not _is_up(asked, known):
+                self._link.close()
+                return None
+            self._clock.sleep(0.005)
+        if not opened or known.deadline - self._link.host_now() < wish.need_s or not self._same_boot(known):
+            self._link.close()
+            return None
+        self._services.observer.phase("wake", f"{known.name} is up")
+        return known
+
+    def _same_boot(self, known: Endpoint) -> bool:
+        """Whether it was not started anew since, by somebody else and with a limit that nobody here knows."""
+        return known.boot_id in ("", self._link.session().hello.boot_id)
+
+    def _was_spot(self) -> bool:
+        """What a machine that was not asked for was bought as: nobody knows without the cloud, so the first choice."""
+        return self._target.provisioning in ("spot", "spot_then_on_demand")
+
+    def _let_others_stop_it(self) -> None:
+        """A run that is just stopping the machine is waited for: to log in now would be to work on a dying one."""
+        deadline = self._clock.monotonic() + STOP_LIMIT_S
+        while self._clock.monotonic() < deadline:
+            if not any(n.lets_go for n in neighbours(self._services, self._target, self._held.run_id)):
+                return
+            self._services.observer.phase("wake", f"another run is letting {self._target.instance} go")
+            self._clock.sleep(0.2)
+
+    # -------------------------------------------------------------------------------------------------- the account
+    def account(self, record: RunRecord) -> RunRecord:
+        """``record`` with what the machine cost, and with what became of it if it was stopped under the run."""
+        entries = self._held.entries()
+        cost = machine_cost(entries, self._saved, record.steps)
+        record = record.model_copy(update={"cost": cost, "machine": machine_record(entries)})
+        stopped = next((e.data for e in reversed(entries) if e.kind in ("stopped", "went_down")), None)
+        if stopped is None or record.status == "cancelled":
+            return record
+        hint = f"go on at the first unfinished step: fcctl run --resume {self._held.run_id}"
+        if self._saved.fleet_of is not None:
+            hint = f"it helped a search; with all of its machines again: {self._saved.again}"
+        return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
+
+
+def _facts(way: Endpoint) -> dict[str, object]:
+    names = ("project", "zone", "name", "instance_id", "deadline", "started")
+    return {name: getattr(way, name) for name in names}
+
+
+def _is_up(asked: Future[Machine | None], known: Endpoint) -> bool:
+    """Whether the cloud, as far as it answers, agrees that the machine is there and on."""
+    if asked.exception() is not None:
+        return True
+    machine = asked.result()
+    return machine is not None and machine.id == known.instance_id and machine.power is Power.RUNNING

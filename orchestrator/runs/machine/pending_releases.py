@@ -1,0 +1,170 @@
+"""Machines that could not be stopped when their run was home: tried again by the commands that come later.
+
+``pull-results`` and ``hosts audit`` see each of them through. A command that is about something else gives it a moment,
+and none at all if another one tried it lately: a cloud that does not answer costs nobody's patience twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from fcctl_remote import wire
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.errors import FcctlError
+from orchestrator.leases.find import open_on
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.provision.find import in_cloud
+from orchestrator.machines.provision.release import Hold, StillWanted, at_work, release, runs_on_host, who_is_coming
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.services import Services
+
+_TARGET: TypeAdapter[Target] = TypeAdapter(Target)
+_HOLDS = TypeAdapter(list[Hold])
+
+#: Between two tries by commands that are about something else, and what such a command waits for one, seconds.
+EVERY_S = 600.0
+MOMENT_S = 0.8
+#: How long a run that has found a machine on may take until the machine knows of it, seconds: to log in, and to send.
+COMING_S = 900.0
+
+#: Which debts are paid: all that there are, or those that were not tried lately, to their end or for a moment.
+Effort = Literal["all", "due", "moment"]
+
+
+def pay(services: Services, effort: Effort = "all") -> None:
+    """Stop what was left on, unless another run is on it, or about to be: then it is asked again after that."""
+    due: dict[str, dict[str, Any]] = {}
+    for run_id, debt in services.store.owed().items():
+        age = services.clock.now() - float(debt.get("tried") or 0.0)
+        if effort == "all" or not 0.0 <= age < EVERY_S:
+            due[run_id] = debt
+        elif effort == "moment":
+            services.observer.note(_still_owed(run_id, debt, age))
+    if not due:
+        return
+    if effort == "moment":
+        _for_a_moment(services, due)
+        return
+    for run_id, debt in due.items():
+        _try(services, run_id, debt)
+
+
+def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None:
+    """In the background, because loading the cloud's library takes seconds; what it does not get done stays owed."""
+    notes = _Notes()
+    aside = replace(services, observer=notes)
+    ended: Future[None] = Future()
+
+    def act() -> None:
+        try:
+            for run_id, debt in due.items():
+                _try(aside, run_id, debt)
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    for run_id, debt in due.items():
+        services.store.owe(run_id, {**debt, "tried": services.clock.now()})
+    threading.Thread(target=act, name="fcctl-debts", daemon=True).start()
+    clock = services.clock
+    until = clock.monotonic() + MOMENT_S
+    while not ended.done() and clock.monotonic() < until:
+        clock.sleep(0.01)
+    if ended.done():
+        for text in notes.heard:
+            services.observer.note(text)
+        ended.result()
+        return
+    for run_id, debt in due.items():
+        services.observer.note(_still_owed(run_id, debt, 0.0))
+
+
+def _still_owed(run_id: str, debt: Mapping[str, Any], age_s: float) -> str:
+    why = f" ({debt['why']})" if debt.get("why") else ""
+    when = f", tried {age_s / 60:.0f} min ago" if age_s >= 60 else ""
+    return f"the machine of {run_id} is not known to be off{why}{when}: fcctl pull-results tries again"
+
+
+def _try(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+    try:
+        if _is_paid(services, run_id, debt):
+            services.store.paid(run_id)
+    except FcctlError as error:
+        why = f" ({error.cause})" if error.cause else ""
+        services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
+        services.store.owe(run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+
+
+def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
+    try:
+        target = _TARGET.validate_python(debt.get("target"))
+        holds = _HOLDS.validate_python(debt.get("holds"))
+    except ValidationError:
+        services.observer.note(f"what was written down about the machine of {run_id} cannot be read: fcctl hosts audit")
+        return True
+    machine = in_cloud(services, target)
+    if machine is None or not holds:
+        return True
+    if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
+        return True  # it was off before the session turned it on, and the session sees to it now
+    if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
+        return False
+    there = runs_on_host(services, machine)
+    if at_work(there, run_id) is not None:
+        return False
+    now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
+    try:
+        release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
+    except StillWanted:
+        return False
+    services.observer.note(f"{machine.instance}, which {run_id} could not stop, is off now")
+    return True
+
+
+def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, Any], now: float) -> str | None:
+    """A run that has found the machine on, unless it has had the time to come to it and did not."""
+    label = who_is_coming(machine, known)
+    if label is None:
+        return None
+    since = max(run_ids.began(label), float(debt.get("left") or 0.0))
+    return label if abs(now - since) < COMING_S else None
+
+
+def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:
+    cloud = services.clouds.open(target)
+    seen = [cloud.machine(hold.zone, target.instance) for hold in holds]
+    return all(one is not None and open_on(services, one.id, one.started) for one in seen)
+
+
+def _unwritten(kind: str, **data: object) -> None:
+    """The debt itself is the journal: it is struck out only when the machine is off."""
+
+
+class _Notes:
+    """An observer that keeps what it is told: whoever waits says it, if it was done in time."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+
+    def event(self, event: wire.Event) -> None: ...
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
+
+    def note(self, message: str) -> None:
+        self.heard.append(message)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None: ...

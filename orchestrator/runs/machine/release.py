@@ -1,0 +1,241 @@
+"""Let a run's machine go when the run is home: off, kept, or left to whoever else is on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.machines.cloud import Machine, Power
+from orchestrator.machines.provision import release as releasing
+from orchestrator.machines.provision.spec import woken_by_hand
+from orchestrator.machines.shutdown_timer import keep_on, shorten
+from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.state import Held
+
+if TYPE_CHECKING:
+    from orchestrator.leases.session_rules import SavedSession
+
+#: If a machine cannot be stopped through the cloud, it turns itself off after so long, seconds.
+LAST_RESORT_S = 120.0
+
+
+class LettingGo:
+    """Lets the machine of one run go."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._services = held.services
+        self._target = held.target
+        self._link = held.link
+        self._log = held.log
+        #: The runs that the machine itself knows, this one among them; None: it was not asked, or did not answer.
+        self._known_there: set[str] | None = None
+
+    def release(self, *, ran: bool) -> None:
+        """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
+
+        Args:
+            ran: whether a run came to its end there; a machine that never worked is not kept on.
+        """
+        session = self._session_there()
+        if session is not None and session.session_id != self._held.saved.session:
+            self._log("released", how="used", by=session.session_id)
+            return
+        policy = self._target.release if ran or self._target.release != "keep" else "stop"
+        minutes = self._target.keep_minutes
+        if session is not None:
+            policy, minutes = "keep", session.idle_minutes
+        if policy == "delete" and (waiting := self.left_behind()):
+            self._services.observer.note(
+                f"{self._target.instance} is stopped and not deleted: what {waiting[0]} has is on its disk"
+                f" (fcctl pull-results --wake {waiting[0]})"
+            )
+            policy = "stop"
+        self._log("release", policy=policy)
+        if not (self._held.acquired() or self._held.zones()):
+            self._log("released", how="untouched")
+            return
+        if self._held.acquired().get("joins"):
+            self._log("released", how="used", by="whoever turned it on")
+            return
+        if self._was_of_no_use():
+            self._log("released", how="used", by="whoever turned it on")
+            return
+        user = self._user_of_it()
+        if user is not None:
+            self._leave_it_to(user)
+            return
+        if policy == "keep" and self._keep(minutes):
+            return
+        if policy != "keep" and self._goes_back():
+            return
+        self._stop("stop" if policy == "keep" else policy)
+
+    def turn_off_again(self) -> float | None:
+        """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
+
+        What cannot be stopped is written down, and has its fences.
+        """
+        if not (self._held.acquired() or self._held.zones()):
+            return None
+        try:
+            done = releasing.release(self._services, self._target, self._held.holds(), "stop", self._log)
+        except FcctlError as error:
+            self._owe(error)
+            return None
+        return next((r.stopped for r in done if r.stopped is not None), None)
+
+    def delete_stopped(self) -> None:
+        """Delete the machine, which was stopped under the run, if its target has it deleted and nobody else wants it.
+
+        One that cannot be deleted stays, off.
+        """
+        others = neighbours(self._services, self._target, self._held.run_id)
+        if self._target.release != "delete" or any(n.uses_it or n.left_behind for n in others):
+            return
+        holds = self._held.holds()
+        if not holds:
+            return
+
+        def is_on(machine: Machine) -> str | None:
+            return None if machine.power is Power.STOPPED else "whoever turned it on"
+
+        #: When it went off, which what becomes of it now does not change.
+        off = next((e.data.get("at") for e in reversed(self._held.entries()) if e.kind == "stopped"), None)
+        self._log("release", policy="delete")
+        try:
+            gone = asdict(releasing.release(self._services, self._target, holds, "delete", self._log, is_on)[0])
+            self._log("released", **{**gone, "stopped": gone["stopped"] or off})
+        except releasing.StillWanted as wanted:
+            self._log("released", how="used", by=wanted.by, stopped=off)
+        except FcctlError as error:
+            self._services.observer.note(f"{self._target.instance} is off, and was not deleted: {error.message}")
+            self._log("released", how="stopped", stopped=off)
+
+    def left_behind(self) -> list[str]:
+        """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""
+        return [n.run_id for n in neighbours(self._services, self._target, self._held.run_id) if n.left_behind]
+
+    # --------------------------------------------------------------------------------------------------- it stays on
+    def _session_there(self) -> SavedSession | None:
+        """The open session whose machine this is: the same machine, since the same start."""
+        acquired = self._held.acquired()
+        sessions = self._services.sessions
+        if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
+            return None
+        from orchestrator.leases.find import open_on
+
+        found = open_on(self._services, str(acquired["instance_id"]), acquired.get("started"))
+        return found.saved if found is not None else None
+
+    def _was_of_no_use(self) -> bool:
+        """Whether somebody else turned it on, and this run got nowhere on it: whoever did may just be about to use it.
+
+        Not where it is known here that nobody will, because its run is home, or was left behind.
+        """
+        acquired = self._held.acquired()
+        submitted = any(entry.kind == "submit" for entry in self._held.entries())
+        if submitted or not acquired or acquired.get("turned_on") or self.left_behind():
+            return False
+        owed = [hold for debt in self._services.store.owed().values() for hold in debt.get("holds") or ()]
+        return not any(hold.get("instance_id") == acquired["instance_id"] for hold in owed)
+
+    def _user_of_it(self) -> str | None:
+        """Another run that is on the machine, or about to be."""
+        own = self._held.run_id
+        for neighbour in neighbours(self._services, self._target, own):
+            if neighbour.uses_it:
+                return neighbour.run_id
+        if not self._held.acquired():
+            return None
+        try:
+            found = self._link.session().status(None)
+        except HostError:
+            return None
+        self._known_there = {own, *(r.run_id for r in found)}
+        return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+
+    def _who_is_coming(self, machine: Machine) -> str | None:
+        """As of :func:`~orchestrator.machines.provision.release.who_is_coming`; the label was this run's since the machine was
+        turned on for it."""
+        if self._known_there is None or not self._held.acquired().get("turned_on"):
+            return None
+        return releasing.who_is_coming(machine, self._known_there)
+
+    def _leave_it_to(self, user: str) -> None:
+        self._services.observer.note(f"{self._target.instance} stays on: {user} is on it")
+        # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
+        self._leave_a_note(left=self._services.clock.now())
+        self._log("released", how="used", by=user)
+
+    def _keep(self, minutes: float) -> bool:
+        """Leave it on for the next run, with a timer that turns it off if there is none."""
+        try:
+            until = keep_on(self._link, minutes * 60, self._held.token, f"kept for {minutes:g} minutes")
+        except FcctlError:
+            until = None
+        if until is None:
+            self._services.observer.note(f"{self._target.instance} takes no timer, and is stopped instead of kept")
+            return False
+        self._log("released", how="kept", until=until)
+        self._services.observer.note(f"{self._target.instance} stays on for {minutes:g} minutes; then it stops itself")
+        return True
+
+    def _goes_back(self) -> bool:
+        """Leave a machine on that was on before, because a person woke it for longer (``fcctl hosts up``)."""
+        acquired = self._held.acquired()
+        if not acquired or acquired.get("turned_on"):
+            return False
+        now = self._services.clock.now()
+        try:
+            cloud = self._services.clouds.open(self._target)
+            machine = cloud.machine(str(acquired["zone"]), self._target.instance)
+            if machine is None or machine.id != acquired["instance_id"] or not woken_by_hand(machine, now):
+                return False
+            # The run's timer would end it too early.
+            keep_on(self._link, (machine.deadline or now) - now, self._held.token, "fcctl hosts up")
+        except FcctlError:
+            return False
+        self._services.observer.note(f"{machine.name} stays on, as fcctl hosts up has it; fcctl hosts down stops it")
+        self._log("released", how="used", by="fcctl hosts up")
+        return True
+
+    # ------------------------------------------------------------------------------------------------- it is stopped
+    def _stop(self, policy: releasing.Policy) -> None:
+        try:
+            holds, who = self._held.holds(), self._who_is_coming
+            done = releasing.release(self._services, self._target, holds, policy, self._log, who)
+        except releasing.StillWanted as wanted:
+            self._leave_it_to(wanted.by)
+            return
+        except FcctlError as error:
+            self._unreleased(error)
+            return
+        finally:
+            self._link.close()
+        off = next((r for r in done if r.how in ("stopped", "deleted") or r.started is not None), done[0])
+        self._log("released", **asdict(off))
+        self._services.store.paid(self._held.run_id)
+
+    def _unreleased(self, error: FcctlError) -> None:
+        """The cloud does not stop it: have it stop itself, and leave a note for whoever comes next."""
+        try:
+            until = shorten(self._link, LAST_RESORT_S, self._held.token, "the cloud did not stop it")
+        except FcctlError:
+            until = None
+        self._owe(error, "; it turns itself off in two minutes" if until is not None else "")
+        self._log("unreleased", reason=error.message, cause=error.cause, until=until)
+
+    def _owe(self, error: FcctlError, itself: str = "") -> None:
+        cause = f" ({error.cause})" if error.cause else ""
+        what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
+        self._services.observer.note(f"{what}. See to it: fcctl hosts audit")
+        self._leave_a_note(tried=self._services.clock.now(), why=error.message)
+
+    def _leave_a_note(self, **facts: object) -> None:
+        """For whoever comes next: this machine was turned on for us, and is not known to be off."""
+        holds = [asdict(hold) for hold in self._held.holds()]
+        debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
+        self._services.store.owe(self._held.run_id, debt)

@@ -1,0 +1,143 @@
+"""What is told to people who are not looking: which events, and in which words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from orchestrator.base.models import WRITTEN
+
+if TYPE_CHECKING:
+    from orchestrator.results.records import RunRecord
+from typing import Protocol
+
+from orchestrator.results.records import RunRecord
+
+EventName = Literal["finished", "failed", "over_budget", "left_running", "refused"]
+
+#: A URL that is a secret is better kept in a variable than in a file that is committed: ``env:NAME``.
+_URL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|https://[^\s]+|http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?(/[^\s]*)?)$"
+Url = Annotated[str, Field(pattern=_URL, max_length=2000)]
+
+
+class Notify(BaseModel):
+    """``[notify]``: who is told when a run ends or a machine was left running."""
+
+    model_config = WRITTEN
+
+    #: A program and its arguments; it gets the event as JSON on its standard input.
+    command: Annotated[list[str], Field(max_length=64)] = []
+    #: Gets the event as a JSON POST.
+    webhook: Url | None = None
+    #: An incoming webhook of Slack (or of anything that takes ``{"text": ...}``).
+    slack: Url | None = None
+    #: Which events; ``finished`` is a run that passed.
+    on: list[EventName] = ["failed", "over_budget", "left_running", "refused"]
+
+    @field_validator("command")
+    @classmethod
+    def _names_a_program(cls, value: list[str]) -> list[str]:
+        if value and not value[0].strip():
+            raise ValueError("the first word must name a program")
+        return value
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.command or self.webhook or self.slack)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One event. ``facts`` is what goes into the JSON beside the text."""
+
+    event: EventName
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self, workspace: str) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "source": "fcctl",
+            "workspace": workspace,
+            "event": self.event,
+            "text": self.text,
+            **self.facts,
+        }
+
+
+def of_run(record: RunRecord) -> Notice:
+    """What is told of a run that has ended."""
+    event: EventName = "failed"
+    if record.status == "passed":
+        event = "finished"
+    elif record.status == "over_budget":
+        event = "over_budget"
+    step = next((s for s in record.steps if s.status in ("failed", "timed_out", "cancelled")), None)
+    where = f" at {step.id}" if step and record.status != "passed" else ""
+    why = f": {record.message}" if record.message and record.status != "passed" else ""
+    cost = f", ${record.cost.usd:.2f}" if record.cost.usd else ""
+    text = f"{record.job} on {record.target} {record.status.replace('_', ' ')}{where}{cost}{why} ({record.run_id})"
+    facts = {
+        "run": {
+            "run_id": record.run_id,
+            "job": record.job,
+            "target": record.target,
+            "status": record.status,
+            "exit_code": record.exit_code,
+            "message": record.message,
+            "hint": record.hint,
+            "started": record.started,
+            "finished": record.finished,
+            "usd": record.cost.usd,
+        }
+    }
+    return Notice(event, text, facts)
+
+
+def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> Notice:
+    """What is told of a run whose machine was stopped under it, and that waits until somebody wakes it."""
+    event: EventName = "over_budget" if status == "over_budget" else "failed"
+    hint = f"fcctl pull-results --wake {run_id}"
+    facts = {"run_id": run_id, "job": job, "target": target, "status": status, "message": reason, "hint": hint}
+    return Notice(
+        event,
+        f"{job} on {target} {status.replace('_', ' ')}: {reason}; what it has is on the disk: {hint}",
+        {"run": facts},
+    )
+
+
+def of_left_running(machines: Sequence[Mapping[str, Any]], usd_per_hour: float) -> Notice:
+    """What is told of machines that cost money for nobody. ``machines``: name, zone and what is known of each."""
+    names = ", ".join(str(m.get("name", "?")) for m in machines)
+    text = f"left running: {names}, ${usd_per_hour:.2f} an hour; fcctl hosts audit --stop"
+    return Notice("left_running", text, {"machines": list(machines), "usd_per_hour": usd_per_hour})
+
+
+def of_refusal(schedule: str, reason: str) -> Notice:
+    """What is told of a schedule's time that was not used."""
+    facts = {"schedule": schedule, "reason": reason}
+    return Notice("refused", f"schedule {schedule} did not start: {reason}", facts)
+
+
+def slack_text(notice: Notice) -> str:
+    """The text with Slack's three special characters escaped: a host's message can make no link and call nobody."""
+    return notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")[:3000]
+
+
+def without_secret(url: str) -> str:
+    """How a webhook may be shown: its host only."""
+    if url.startswith("env:"):
+        return url
+    scheme, _, rest = url.partition("://")
+    host = rest.split("/", 1)[0].rpartition("@")[2]
+    return f"{scheme}://{host}/..."
+
+
+class Notifier(Protocol):
+    """Tells people who are not looking."""
+
+    def send(self, notice: Notice) -> list[str]:
+        """Tell whoever wants to know; what went wrong, one line each. Never raises."""

@@ -1,0 +1,68 @@
+"""The record of a run that is over: what ran here, the host's account, and what its machine adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError
+from orchestrator.results.records import RunRecord, RunStatus
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs import ending
+from orchestrator.runs import local_steps as prewake
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import State
+from orchestrator.runs.services import Services
+
+if TYPE_CHECKING:
+    from orchestrator.runs.machine.hold import MachineHold
+
+
+def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: MachineHold | None, now: float) -> RunRecord:
+    """``run.json`` of a run in ``state``, whose end is at ``now``, epoch seconds, if nothing says when it was."""
+    before = prewake.results(active.journal.entries())
+    if state.without_outcome == "here":
+        record = ending.ended_here(saved, before, state.ended_as, state.reason, now)
+    else:
+        record = _hosts_account(active, saved, state, now)
+    if machine is not None:
+        record = machine.account(record)
+    record = ending.with_steps_before(record, before)
+    return ending.with_adopted(record, saved.plan) if saved.plan.resume_from else record
+
+
+def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:
+    """The report as one of the run's files, if its job wants that. Without one the run is complete all the same."""
+    reporter = services.reporter
+    if not saved.report or reporter is None:
+        return
+    env, own = saved.plan.env, saved.target.env
+    settings = {key: value for key, value in env.items() if own.get(key) != value}
+    try:
+        active.add(lambda folder: reporter.files(record, folder, settings))
+    except (FcctlError, OSError, ValueError) as e:
+        services.observer.note(f"no report among the run's files: {e}; fcctl results report {saved.plan.run_id}")
+
+
+def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float) -> RunRecord:
+    if state.without_outcome == "abandoned":
+        status: RunStatus = "cancelled" if state.cancelled else "error"
+        said = [entry.data.get("hint") for entry in active.journal.entries() if entry.kind == "abandoned"]
+        return ending.without_outcome(saved, status, state.reason or "never submitted", now, hint=said[-1])
+    omitted = _omitted(active)
+    if state.without_outcome == "lost":
+        reason = state.reason or "lost"
+        return ending.without_outcome(saved, "lost", reason, now, hint="run it again", omitted=omitted)
+    try:
+        raw = active.intake().read_json("outcome.json")
+    except ValueError as e:
+        raw = f"{e}"
+    return ending.from_outcome(saved, raw, omitted, now)
+
+
+def _omitted(active: ActiveRun) -> list[wire.Omitted]:
+    """What stayed on the host, from the journal: the collection may have been another controller's."""
+    for entry in reversed(active.journal.entries()):
+        if entry.kind == "collected":
+            return [wire.decode(wire.Omitted, o) for o in entry.data.get("omitted", [])]
+    return []

@@ -1,0 +1,151 @@
+"""Pick up what an earlier controller left: killed, detached or asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from fcctl_remote import wire
+from orchestrator.base.errors import ConflictError, FcctlError, RunNotFound
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.targets import Target
+from orchestrator.results.records import RunRecord
+from orchestrator.runs.actions import Moves
+from orchestrator.runs.drive import Driver
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+
+Links = Callable[[Target], Link]
+
+
+@dataclass(frozen=True)
+class ActiveState:
+    """What ``fcctl ps`` shows of a run that is not complete."""
+
+    run_id: str
+    job: str
+    target: str
+    state: Literal["followed", "queued", "running", "ended", "interrupted", "unreachable", "waiting", "broken"]
+    summary: wire.RunSummary | None = None
+    detail: str | None = None
+
+
+def new_link(services: Services, target: Target, *, patience_s: float | None = None) -> Link:
+    """A link to ``target``; ``patience_s`` replaces its ``reconnect_s``."""
+    if patience_s is not None:
+        target = target.model_copy(update={"reconnect_s": patience_s})
+    return Link(services.hosts, target, services.clock, services.observer)
+
+
+@contextmanager
+def resumed(
+    services: Services, run_id: str, *, patience_s: float | None = None, doubt: Callable[[], None] | None = None
+) -> Iterator[Driver]:
+    """A driver for an active run, taken over from whoever left it.
+
+    Args:
+        patience_s: instead of the target's ``reconnect_s``.
+        doubt: one of :attr:`Link.doubts`.
+
+    Raises:
+        ConflictError: another fcctl is following this run right now.
+        RunNotFound: there is no such active run.
+    """
+    active = services.store.claim(run_id)
+    if active is None:
+        raise ConflictError(
+            f"run {run_id} is being followed by another fcctl",
+            hint=f"watch it with: fcctl logs -f {run_id}, or stop it with: fcctl cancel {run_id}",
+        )
+    link: Link | None = None
+    try:
+        saved = _readable(run_id, active.plan)
+        link = new_link(services, saved.target, patience_s=patience_s)
+        link.doubts += [doubt] if doubt is not None else []
+        yield Driver(Moves(services, link, active, "resume"))
+    finally:
+        active.release()
+        if link is not None:
+            link.close()
+
+
+def attach(services: Services, run_id: str) -> RunRecord:
+    """Follow an active run to its end and collect it.
+
+    Raises:
+        KeyboardInterrupt: the user left again; the run goes on.
+    """
+    with resumed(services, run_id) as driver:
+        record = driver.finish()
+    if record is None:
+        raise RuntimeError("a run that is waited for has an end")
+    return record
+
+
+def _broken(run_id: str, error: FcctlError, job: str = "-", target: str = "-") -> ActiveState:
+    detail = f"{error.message}: {error.cause}" if error.cause else error.message
+    return ActiveState(run_id, job, target, "broken", None, detail)
+
+
+def saved_plan(services: Services, run_id: str) -> SavedPlan | None:
+    """An active run's plan; None if it has none (or none that is JSON).
+
+    Raises:
+        FcctlError: another version of fcctl wrote it in another form.
+    """
+    raw = services.store.plan_of(run_id)
+    return _readable(run_id, raw) if raw is not None else None
+
+
+def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
+    try:
+        return SavedPlan.model_validate(raw)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise FcctlError(
+            f"the plan of run {run_id} cannot be read",
+            cause=f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}",
+            hint="another version of fcctl wrote it: use that one to bring this run home",
+        ) from e
+
+
+def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
+    """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
+    link = new_link(services, saved.target, patience_s=0.0)
+    try:
+        found = link.call(lambda s: s.status([saved.plan.run_id]))
+    except FcctlError:
+        return None
+    finally:
+        link.close()
+    return found[0] if found else None
+
+
+def known(services: Services) -> list[ActiveState]:
+    """The active runs as this machine alone knows them: no host is asked, nothing waits."""
+    states = []
+    for run_id in services.store.active():
+        try:
+            saved = saved_plan(services, run_id)
+        except FcctlError as e:
+            states.append(_broken(run_id, e))
+            continue
+        if saved is None:
+            continue
+        state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
+        states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))
+    return states
+
+
+def _unowned(services: Services, run_id: str) -> bool:
+    try:
+        active = services.store.claim(run_id)
+    except RunNotFound:
+        return False
+    if active is not None:
+        active.release()
+    return active is not None

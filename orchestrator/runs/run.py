@@ -1,0 +1,133 @@
+"""``fcctl run``: one command from source to verified results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs.actions import Moves
+from orchestrator.runs.drive import Driver
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Stage
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+
+
+class Detached(Exception):
+    """The run goes on at the host without this controller, because a person or a signal said so."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+class NeverSubmitted(KeyboardInterrupt):
+    """Ctrl-C, or a signal, before the host had the run. It is complete: nothing of it is left there."""
+
+    def __init__(self, record: RunRecord) -> None:
+        super().__init__(record.message)
+        self.record = record
+
+
+@dataclass(frozen=True)
+class Finished:
+    record: RunRecord
+    driver: Driver
+
+
+def run(
+    services: Services,
+    link: Link,
+    saved: SavedPlan,
+    source: Source,
+    *,
+    detach: bool = False,
+    waking: Waking | None = None,
+    begun: Callable[[], None] | None = None,
+    beside: Mapping[str, bytes] | None = None,
+) -> Finished | None:
+    """Launch a planned run and, unless ``detach``, see it home. None if detached on purpose.
+
+    Args:
+        beside: files that the run's results have from the beginning, until the host's own of these names are home.
+        begun: called once the run is on this computer's disk, so that its id may be told: it is known from then on,
+            even if this process is killed at once.
+
+    Raises:
+        Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
+        NeverSubmitted: Ctrl-C before.
+        FcctlError: the run could not be submitted (it is recorded as ``error``), or its host stayed unreachable
+            afterwards (it stays active; the next command picks it up).
+    """
+    active = services.store.begin(saved.plan.run_id, saved.to_json())
+    try:
+        driver = Driver(Moves(services, link, active, "launch", source, waking))
+        if beside:
+            active.add(lambda _: beside)
+        driver.begin()
+        if begun is not None:
+            begun()
+    except BaseException:
+        active.release()
+        raise
+    return see_home(driver, link, active, detach=detach)
+
+
+def see_home(driver: Driver, link: Link, active: ActiveRun, *, detach: bool = False) -> Finished | None:
+    """The rest of :func:`run`, for a run that has begun; lets go of it in the end."""
+    try:
+        _launch(driver)
+        if detach and not driver.ended_here:
+            active.journal.append("detached")
+            return None
+        record = driver.finish()
+        if record is None:
+            raise RuntimeError("a run that is waited for has an end")
+        return Finished(record, driver)
+    except KeyboardInterrupt:
+        raise _interrupted(driver, active) from None
+    except (HostUnreachable, LinkLost) as e:
+        raise _left_alone(e, driver) from e
+    finally:
+        active.release()
+        link.close()
+
+
+def _launch(driver: Driver) -> None:
+    try:
+        driver.launch()
+    except FcctlError as e:
+        if not driver.submitted or (isinstance(e, HostFault) and driver.unknown_there()):
+            driver.abandon(f"{e.message}{f' ({e.cause})' if e.cause else ''}", "error", e.hint)
+        raise
+
+
+def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
+    if driver.ended_here:
+        record = driver.finish()
+        return NeverSubmitted(record) if record else KeyboardInterrupt()
+    if driver.state.stage >= Stage.ENDED:
+        return Detached(driver.run_id)
+    if driver.submitted:
+        active.journal.append("detached")
+        return Detached(driver.run_id)
+    return NeverSubmitted(driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled"))
+
+
+def _left_alone(error: HostUnreachable | LinkLost, driver: Driver) -> HostError:
+    abandoned = driver.state.without_outcome == "abandoned"
+    if not driver.submitted or (abandoned and isinstance(error, HostUnreachable)):
+        return error  # with what keeps from getting there, and its own cure
+    if abandoned:
+        hint = f"nothing was started there; to see where it breaks: fcctl doctor --on {driver.saved.target.name}"
+        return LinkLost(error.message, cause=error.cause, hint=hint)
+    return LinkLost(
+        error.message,
+        cause=error.cause,
+        hint=f"the run goes on without the link; come back with: fcctl attach {driver.run_id}",
+    )

@@ -1,0 +1,280 @@
+"""The workspace's source as git sees it: what is tracked, and what is untracked but not ignored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fcctl_remote.base.tree import path_fault, tree_digest
+from fcctl_remote.wire import TreeEntry
+from orchestrator.base.errors import ConfigError
+from orchestrator.base.git import _environment
+from orchestrator.base.replace_file import replace_file
+from orchestrator.runs.source.api import Source
+from orchestrator.runs.source.hashes import SourceHashes
+
+#: What the controller itself writes in a workspace, whatever its .gitignore says.
+OWN = (
+    ".fcctl", "results/runs", "results/active", "results/schedules", "results/sessions", "results/machines.jsonl",
+    "results/index.sqlite", "results/index.sqlite.lock", "results/tags.toml",
+)  # fmt: skip
+#: Left out where no git is installed to read .gitignore.
+WITHOUT_GIT = frozenset(
+    {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".idea", ".vscode"}
+    | {".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
+)
+#: Files in folders that may be of use on this computer alone.
+_MADE_HERE = ("pyvenv.cfg", "CMakeCache.txt")
+GIT_TIMEOUT_S = 120
+MAX_NESTING = 16
+#: A Git LFS pointer is shorter, by its specification.
+LFS_POINTER_BYTES = 1024
+
+
+@dataclass
+class _Listing:
+    """Paths relative to the workspace, those that are new to git, and what had to be left out."""
+
+    paths: set[str] = field(default_factory=set)
+    new: set[str] = field(default_factory=set)
+    untracked: bool = False
+    skipped: list[str] = field(default_factory=list)
+
+
+class GitSource:
+    """A :class:`~orchestrator.runs.source.api.SourceReader`. Hashes are remembered in the user's cache folder."""
+
+    def __init__(self, cache_folder: Path | None = None) -> None:
+        if cache_folder is None:
+            import platformdirs
+
+            cache_folder = Path(platformdirs.user_cache_dir("fcctl"))
+        self._cache_folder = cache_folder
+
+    def read(self, root: Path) -> Source:
+        """Every file of the workspace with its hash.
+
+        Raises:
+            ConfigError: git refuses to read the repository.
+            ConflictError: a file keeps changing while it is read.
+        """
+        root = root.resolve()
+        listing, commit, changed = _list(root, self._cache_folder)
+        if any(path.endswith(_MADE_HERE) for path in listing.new):
+            from orchestrator.runs.source.local_builds import leave_out  # seldom
+
+            left, said = leave_out(listing.new, listing.paths)
+            listing.paths -= left
+            listing.skipped += said
+        hashes = SourceHashes(root, self._cache_folder)
+        large_files = "filter=lfs" in _attributes(root)
+        entries = []
+        for path in sorted(listing.paths, key=os.fsencode):
+            entry = _entry(root, path, hashes, listing.skipped)
+            if entry is not None:
+                entries.append(entry)
+                if large_files and entry.size <= LFS_POINTER_BYTES and _is_pointer(root / path):
+                    listing.skipped.append(f"{_shown(path)}: only its Git LFS pointer is here (git lfs pull)")
+        hashes.save({entry.path for entry in entries})
+        return Source(
+            root=root,
+            entries=tuple(entries),
+            tree_sha256=tree_digest(entries),
+            git_commit=commit,
+            dirty=commit is not None and (changed or listing.untracked),
+            skipped=tuple(listing.skipped),
+        )
+
+
+# ------------------------------------------------------------------------------------------------ which files
+def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
+    """The files, the commit, and whether tracked files differ from it."""
+    listing = _Listing()
+    git = shutil.which("git")
+    if git is None:
+        listing.paths.update(_walk(root))
+        listing.new = listing.paths
+        return listing, None, False
+    # Both at once: each is mostly waiting for the disk.
+    status = _git(git, root, "status", "--porcelain=v2", "--branch", "-z", "-uno", "--", ".")
+    try:
+        inside = _list_repository(git, root, "", listing)
+    finally:
+        answer, _ = _finish(status)
+    if inside and (listing.paths or listing.skipped):
+        commit, changed = _state(answer)
+        return listing, commit, changed
+    # No repository, or one that ignores this whole folder: .gitignore files still count.
+    with contextlib.ExitStack() as ending:
+        empty = _no_repository(cache, ending)
+        if not _list_repository(git, root, "", listing, f"--git-dir={empty}", f"--work-tree={root}"):
+            raise ConfigError(f"git cannot list {root}", cause=f"{empty} is no repository to it", hint=f"rm -r {empty}")
+    listing.untracked = False
+    return listing, None, False
+
+
+def _no_repository(cache: Path, ending: contextlib.ExitStack) -> Path:
+    """What git needs of a repository to look at a folder without one. It stays in the cache: a temporary folder would,
+    too, whenever fcctl ends while git looks."""
+    try:
+        return _emptied(cache / "no-repository")
+    except OSError:  # a cache that cannot be written
+        return _emptied(Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="fcctl-git-"))))
+
+
+def _emptied(folder: Path) -> Path:
+    """Raises: OSError."""
+    for name in ("objects", "refs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "HEAD", b"ref: refs/heads/none\n")
+    return folder
+
+
+def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *options: str, depth: int = 0) -> bool:
+    """Add the files of the repository at ``root/prefix``; False if there is none."""
+    process = _git(git, root / prefix, *options, "ls-files", "-z", "-t", "-c", "-o", "--exclude-standard")
+    answer, said = _finish(process)
+    if process.returncode != 0:
+        if "not a git repository" in said:
+            return False
+        hint = next((line.strip() for line in said.splitlines() if line.strip().startswith("git config")), None)
+        raise ConfigError(f"git cannot read {root / prefix}", cause=said.strip().split("\n")[0], hint=hint)
+    for row in answer.split(b"\0"):
+        name = os.fsdecode(row[2:])
+        if not name or _own(prefix + name):
+            continue
+        new = row[:1] == b"?"
+        if name.endswith("/") or _is_folder(root / prefix / name):
+            _nested(git, root, prefix + name.rstrip("/"), listing, depth)
+        else:
+            listing.paths.add(prefix + name)
+            if new:
+                listing.new.add(prefix + name)
+        listing.untracked |= new
+    return True
+
+
+def _nested(git: str, root: Path, path: str, listing: _Listing, depth: int) -> None:
+    """A submodule, or a repository inside this one: listed by its own rules."""
+    if not (root / path / ".git").exists():
+        listing.skipped.append(f"{path}: a submodule that is not checked out (git submodule update --init)")
+        return
+    if depth >= MAX_NESTING or not _list_repository(git, root, path + "/", listing, depth=depth + 1):
+        listing.skipped.append(f"{path}: a nested repository git cannot read")
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        base = os.path.relpath(folder, root)
+        prefix = "" if base == "." else base + "/"
+        folders[:] = [name for name in folders if name not in WITHOUT_GIT and not _own(prefix + name)]
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in (*files, *links):
+            if name not in WITHOUT_GIT and not name.endswith((".pyc", ".o")) and not _own(prefix + name):
+                yield prefix + name
+
+
+def _own(path: str) -> bool:
+    return any(path == own or path.startswith((own + "/", own + "-")) for own in OWN)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------ what is in them
+def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:
+    full = root / path
+    fault = path_fault(path)
+    try:
+        facts = os.lstat(full)
+        if fault:
+            skipped.append(f"{_shown(path)}: the name {fault}")
+            return None
+        if stat.S_ISLNK(facts.st_mode):
+            return _link(root, path, skipped)
+        if not stat.S_ISREG(facts.st_mode):
+            skipped.append(f"{path}: neither a file nor a link")
+            return None
+        return hashes.entry(path, full, facts)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # deleted but still tracked: not part of the source as it is now
+    except PermissionError:
+        skipped.append(f"{_shown(path)}: no permission to read it")
+        return None
+
+
+def _attributes(root: Path) -> str:
+    try:
+        return (root / ".gitattributes").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_pointer(full: Path) -> bool:
+    try:
+        return not full.is_symlink() and full.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+    except OSError:
+        return False
+
+
+def _link(root: Path, path: str, skipped: list[str]) -> TreeEntry | None:
+    target = os.readlink(root / path)  # noqa: PTH115 - Path would tidy the text up
+    lexical = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120 - text, not files
+    real = os.path.realpath(root / path)
+    inside = not os.path.isabs(target) and lexical.split("/")[0] != ".."  # noqa: PTH117
+    if not inside or not Path(real).is_relative_to(root):
+        skipped.append(f"{path}: a link that leaves the workspace")
+        return None
+    return SourceHashes.link(path, target)
+
+
+def _shown(path: str) -> str:
+    return path if path.isprintable() else ascii(path)
+
+
+# ------------------------------------------------------------------------------------------------ git
+def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [git, *words],
+        cwd=folder,
+        env=_environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the controller
+    )
+
+
+def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+    try:
+        out, err = process.communicate(timeout=GIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise ConfigError("git does not answer", cause=f"nothing within {GIT_TIMEOUT_S} s", hint="git status") from None
+    if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had a session of its own
+        raise KeyboardInterrupt
+    return out, err.decode(errors="replace")
+
+
+def _state(answer: bytes) -> tuple[str | None, bool]:
+    commit, changed = None, False
+    for row in answer.split(b"\0"):
+        if row.startswith(b"# branch.oid "):
+            word = row.split()[-1].decode()
+            commit = None if word == "(initial)" else word
+        elif row and not row.startswith(b"# "):
+            changed = True
+    return commit, changed

@@ -1,0 +1,95 @@
+"""What a new schedule must be before it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.base.errors import BudgetError, ConflictError, UsageError
+from orchestrator.machines.targets import Name, Target
+from orchestrator.money.caps import usd_per_hour
+from orchestrator.runs.job.job import Job
+from orchestrator.runs.job.plan import check_settings
+from orchestrator.schedules.due import Schedule, upcoming
+from orchestrator.tune.search_file import Search, check_variants
+from orchestrator.workspace.config import Config
+
+_HINTS = {
+    "cron": 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"',
+    "timezone": "as in the time zone database: --timezone UTC, --timezone Europe/Berlin; without it, this computer's",
+}
+
+
+def checked(
+    name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job, searches: Mapping[str, Search]
+) -> Schedule:
+    """The schedule that ``values`` describe.
+
+    Args:
+        job: with what the ``searches`` of its steps declare.
+
+    Raises:
+        ConflictError: there is one of that name.
+        UsageError: a cron line that is never due, an unknown time zone, a setting that the job does not have, or a
+            variant that its search does not.
+        BudgetError: a cap that could not pay for one minute, or that can never allow a firing.
+    """
+    if name in config.schedules:
+        hint = f"fcctl schedule rm {name}, or choose another name"
+        raise ConflictError(f"there is a schedule '{name}' already", hint=hint)
+    new = _valid(name, values)
+    check_settings(job, new.settings)
+    check_variants(job, job.steps, new.settings, searches)
+    _check_caps(new, config, target)
+    return new
+
+
+def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
+    from pydantic import TypeAdapter
+
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise UsageError(f"'{name}' cannot be a schedule's name", hint="at most 24 of a-z, 0-9 and inner -") from None
+    try:
+        return Schedule.model_validate(dict(values))
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_context=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else "schedule"
+        option = {"budget_usd": "--budget", "per_month_usd": "--per-month", "catch_up_minutes": "--catch-up"}
+        message = first["msg"].removeprefix("Value error, ")
+        said = f"{option.get(key, f'--{key}')}: {message[:1].lower()}{message[1:]}"
+        raise UsageError(said, hint=_HINTS.get(key, "fcctl schedule add --help")) from None
+
+
+def _check_caps(new: Schedule, config: Config, target: Target) -> None:
+    rate = usd_per_hour(target, config.budget)
+    per_run = new.budget_usd or config.budget.per_run_usd
+    minute = rate / 60
+    if per_run is not None and per_run < minute:
+        raise BudgetError(
+            f"${per_run:g} does not pay for one minute on '{target.name}'",
+            cause=f"a minute costs ${minute:.4f}, and a minute is the least that is billed",
+            hint=f"--budget {max(0.01, minute * 10):.2f} would be ten minutes",
+        )
+    if new.per_month_usd is None:
+        return
+    if per_run is None:
+        raise BudgetError(
+            "a cap for the month needs a cap for each run",
+            cause="what one firing may cost is held against what is left of the month, before it starts",
+            hint="add --budget USD, or set [budget] per_run_usd",
+        )
+    if per_run > new.per_month_usd:
+        raise BudgetError(
+            f"no firing would ever start: one may cost ${per_run:g}, a whole month ${new.per_month_usd:g}",
+            hint=f"--budget {new.per_month_usd:g} or less",
+        )
+
+
+def first_times(schedule: Schedule, now: float) -> list[datetime]:
+    """The next three times."""
+    return upcoming(schedule, datetime.fromtimestamp(now, UTC), 3)

@@ -1,0 +1,259 @@
+"""When a schedule is due, and what becomes of each time that is due. Pure: the clock and the past are arguments.
+
+Times follow Debian's cron (through cronsim): a time of day that the spring change skips is due right after the gap, one
+that the autumn change repeats is due once; ``*/N`` minutes and hours follow the wall clock through both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from orchestrator.base.models import KEPT, WRITTEN
+from orchestrator.machines.targets import Name
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+from orchestrator.base.timezones import zone
+
+_ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+#: A computer that slept longer than this over minute-by-minute times is told so once, not a thousand times.
+MOST_RECORDED = 100
+
+
+class Schedule(BaseModel):
+    """``[schedules.NAME]``: a job to be run at set times, within a budget."""
+
+    model_config = WRITTEN
+
+    job: Name
+    on: Annotated[str, Field(min_length=1, max_length=255)] = "local"
+    #: Minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.
+    cron: Annotated[str, Field(max_length=200)]
+    #: IANA name (Europe/Berlin); this computer's own zone if absent.
+    timezone: Annotated[str, Field(max_length=64)] | None = None
+    #: The most one firing may cost.
+    budget_usd: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    #: The most all firings of one calendar month (in ``timezone``) may cost.
+    per_month_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    #: A time that passed while this computer slept is made up for if no more than this late; 0 never.
+    catch_up_minutes: Annotated[float, Field(ge=0, le=7 * 24 * 60)] = 60.0
+    #: ``--set`` of the job.
+    settings: dict[str, str] = {}
+    enabled: bool = True
+
+    @field_validator("cron")
+    @classmethod
+    def _cron_means_something(cls, value: str) -> str:
+        check_cron(value)
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_is_known(cls, value: str | None) -> str | None:
+        if value is not None:
+            zone(value)
+        return value
+
+    @property
+    def key(self) -> str:
+        """Changes when the times do: what was due under another line says nothing about this one."""
+        return f"{self.cron} {self.timezone or ''}"
+
+
+def check_cron(line: str) -> None:
+    """Whether a cron line can ever be due.
+
+    Raises:
+        ValueError: with what is wrong, for a person.
+    """
+    _simulation(line, datetime.now(UTC))
+
+
+def _simulation(line: str, after: datetime) -> CronSim:
+    from cronsim import CronSim, CronSimError
+
+    words = _ALIASES.get(line.strip().lower(), line).split()
+    if line.strip().startswith("@") and len(words) == 1:
+        raise ValueError(f"unknown shorthand '{line.strip()}' (known: {', '.join(_ALIASES)})")
+    if len(words) != len(_FIELDS):
+        raise ValueError(f"a cron line has {len(_FIELDS)} fields ({', '.join(_FIELDS)}), this one has {len(words)}")
+    try:
+        simulation = CronSim(" ".join(words), after)
+    except (CronSimError, ValueError, AssertionError) as e:
+        raise ValueError(f"'{line}' is no cron line: {_reason(str(e))}") from None
+    return simulation
+
+
+def _reason(text: str) -> str:
+    text = re.sub(r"\s+", " ", text).strip()
+    return (text[:1].lower() + text[1:]) or "a field is out of range"
+
+
+def due_between(schedule: Schedule, after: datetime, until: datetime, limit: int = MOST_RECORDED) -> list[datetime]:
+    """The newest ``limit`` times in (``after``, ``until``], oldest first, in UTC; both arguments are aware."""
+    after = max(after, until - timedelta(days=366))  # a clock may have been years off
+    newest: deque[datetime] = deque(maxlen=limit)
+    for time in _times(schedule, after):
+        if time > until:
+            break
+        newest.append(time)
+    return list(newest)
+
+
+def upcoming(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
+    """The next ``count`` times, in the schedule's zone; fewer if it is never due again."""
+    local = zone(schedule.timezone)
+    return [time.astimezone(local) for time in islice(_times(schedule, after), count)]
+
+
+def _times(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    """All times after ``after``, in UTC: two aware times of one zone compare by the wall clock, which goes back."""
+    for time in _simulation(schedule.cron, after.astimezone(zone(schedule.timezone))):
+        yield time.astimezone(UTC)
+
+
+Outcome = Literal["watching", "started", "missed", "overlap", "refused", "interrupted", "finished"]
+
+
+class Firing(BaseModel):
+    """One line of a schedule's record. Every time that was due has one, also when nothing was started."""
+
+    model_config = KEPT
+
+    outcome: Outcome
+    #: The time of the cron line that this is about, epoch seconds; of ``watching``: from when on times count.
+    due: float
+    #: When it was decided.
+    at: float
+    #: The cron line and zone it was decided under.
+    key: str = ""
+    reason: str | None = None
+    run_id: str | None = None
+    status: str | None = None
+    exit_code: int | None = None
+    usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``outcome`` and ``reason`` of each time that is due; at most the last is ``started``."""
+
+    firings: tuple[Firing, ...]
+
+    @property
+    def start(self) -> Firing | None:
+        return next((f for f in self.firings if f.outcome == "started"), None)
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a schedule's record says."""
+
+    seen: float | None  # times up to here are dealt with
+    unfinished: Firing | None  # started, and nothing is known of its end
+
+
+def read_past(schedule: Schedule, record: Sequence[Firing]) -> Past:
+    """Fold a schedule's record, oldest first."""
+    seen: float | None = None
+    open_: dict[float, Firing] = {}
+    for firing in record:
+        if firing.outcome == "started":
+            open_[firing.due] = firing
+        elif firing.outcome in ("finished", "interrupted"):
+            open_.pop(firing.due, None)
+        if firing.key != schedule.key:
+            seen = None
+        elif firing.outcome != "finished":
+            seen = max(seen or firing.due, firing.due)
+    return Past(seen, next(reversed(open_.values()), None) if open_ else None)
+
+
+def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool, refusal: str | None = None) -> Decision:
+    """What to record, and whether to start, at ``now``.
+
+    Args:
+        running: an earlier firing is still at work.
+        refusal: why nothing may be started at present (a month's cap, say).
+
+    A schedule that was just added (or changed) starts with the next time, not with one of its past. Of the times that
+    passed unseen only the newest is made up for, and only within ``catch_up_minutes``. A clock that was set back does
+    not make a time due twice.
+    """
+    stamp = now.timestamp()
+    if past.seen is None:
+        return Decision((Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key),))
+    if past.seen > stamp + 24 * 3600:
+        reason = "this computer's clock was set back by more than a day; times count anew from now on"
+        return Decision((Firing(outcome="watching", due=stamp, at=stamp, key=schedule.key, reason=reason),))
+    times = due_between(schedule, datetime.fromtimestamp(past.seen, UTC), now)
+    firings = [_missed(schedule, time, now, "a later time of this schedule is due too") for time in times[:-1]]
+    if times:
+        firings.append(_newest(schedule, times[-1], now, running=running, refusal=refusal))
+    return Decision(tuple(firings))
+
+
+def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool, refusal: str | None) -> Firing:
+    late = (now.timestamp() - due.timestamp()) / 60
+    if late > max(schedule.catch_up_minutes, 1.5):
+        return _missed(schedule, due, now, f"noticed {late:.0f} minutes late (this computer slept or was off)")
+    if running:
+        return _firing(schedule, due, now, "overlap", "the firing before it is still at work")
+    if refusal is not None:
+        return _firing(schedule, due, now, "refused", refusal)
+    return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)
+
+
+def _missed(schedule: Schedule, due: datetime, now: datetime, reason: str) -> Firing:
+    return _firing(schedule, due, now, "missed", reason)
+
+
+def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, reason: str | None) -> Firing:
+    return Firing(outcome=outcome, due=due.timestamp(), at=now.timestamp(), key=schedule.key, reason=reason)
+
+
+def spent_in_month(schedule: Schedule, record: Sequence[Firing], now: datetime) -> float:
+    """Dollars of the firings that were due in ``now``'s calendar month, in the schedule's zone.
+
+    A firing whose end is unknown counts with its whole budget: it may still be spending.
+    """
+    local = zone(schedule.timezone)
+    month = (now.astimezone(local).year, now.astimezone(local).month)
+    total: dict[float, float] = {}
+    for firing in record:
+        due = datetime.fromtimestamp(firing.due, local)
+        if (due.year, due.month) != month:
+            continue
+        if firing.outcome == "started":
+            total[firing.due] = schedule.budget_usd or 0.0
+        elif firing.outcome == "finished":
+            total[firing.due] = firing.usd or 0.0
+    return sum(total.values())
+
+
+def refusal_by_month(schedule: Schedule, record: Sequence[Firing], now: datetime, per_run_usd: float) -> str | None:
+    """Why the month's cap does not allow one more firing of at most ``per_run_usd``; None if it does."""
+    cap = schedule.per_month_usd
+    if cap is None:
+        return None
+    spent = spent_in_month(schedule, record, now)
+    if spent + per_run_usd <= cap + 1e-9:
+        return None
+    return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${per_run_usd:.2f}"

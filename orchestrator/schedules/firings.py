@@ -1,0 +1,104 @@
+"""The record of a schedule's firings: ``results/schedules/<name>.jsonl``, one flushed line each, and two locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.base.files import disk_errors, sync_folder, write_all
+from orchestrator.base.lock import OwnerLock
+from orchestrator.schedules.due import Firing
+
+#: A record is read from its end; nobody asks a schedule about more.
+_NEWEST_BYTES = 4 << 20
+
+#: Whoever looks whether a firing is at work has its lock for a moment; a firing that begins just then does not take
+#: that for another one, seconds.
+_LOOKERS_S = 1.0
+
+
+class FiringRecords:
+    """Append-only; safe with many processes, and after a crash in the middle of a line."""
+
+    def __init__(self, results_dir: Path) -> None:
+        self._folder = results_dir / "schedules"
+
+    def read(self, name: str) -> list[Firing]:
+        """The schedule's firings, oldest first; lines that are torn or of another version are left out."""
+        try:
+            with self._path(name).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _NEWEST_BYTES))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        return [firing for line in lines if (firing := _firing(line)) is not None]
+
+    def append(self, name: str, firings: tuple[Firing, ...]) -> None:
+        """On disk when this returns."""
+        with disk_errors("write a schedule's record", self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._path(name)
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            try:
+                # A line that a crash cut short must not swallow this one; an empty line more is nothing.
+                text = "".join(f"{json.dumps(f.model_dump(exclude_none=True))}\n" for f in firings)
+                write_all(fd, f"\n{text}".encode() if _torn(fd) else text.encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            sync_folder(self._folder)
+
+    @contextmanager
+    def deciding(self) -> Iterator[bool]:
+        """Whether this process alone decides what is due; gone with the process however it dies."""
+        with self._held("tick") as held:
+            yield held
+
+    @contextmanager
+    def firing(self, name: str) -> Iterator[bool]:
+        """Held by whoever runs a firing of ``name``; False: another one is at work."""
+        with self._held(f"{name}.firing", _LOOKERS_S) as held:
+            yield held
+
+    def at_work(self, name: str) -> bool:
+        with self._held(f"{name}.firing") as free:
+            return not free
+
+    @contextmanager
+    def _held(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
+        path, limit = self._folder / f"{name}.lock", time.monotonic() + patience_s
+        with disk_errors("lock the schedules", self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            while (lock := OwnerLock.take(path, 0.0)) is None and time.monotonic() < limit:
+                time.sleep(0.01)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def log_path(self, name: str) -> Path:
+        """Where a firing's own output goes, for whoever wonders."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / f"{name}.log"
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.jsonl"
+
+
+def _torn(fd: int) -> bool:
+    size = os.fstat(fd).st_size
+    return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+
+
+def _firing(line: bytes) -> Firing | None:
+    try:
+        return Firing.model_validate_json(line) if line.strip() else None
+    except ValidationError:
+        return None

@@ -1,0 +1,85 @@
+"""What a session may cost, before anything is started."""
+
+from __future__ import annotations
+
+from orchestrator.base import run_id as ids
+from orchestrator.base.errors import BudgetError, ConfigError, UsageError
+from orchestrator.leases.session_rules import SavedSession
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import Budget, as_gcp, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.money.deadline import LEAST_S
+from orchestrator.runs.services import Services
+
+
+def plan_session(
+    services: Services,
+    budget: Budget,
+    target: Target,
+    budget_usd: float | None,
+    max_hours: float | None,
+    idle_minutes: float,
+    workspace: str,
+) -> SavedSession:
+    """Reckon what the budget buys.
+
+    Args:
+        budget_usd: dollars; None: ``per_session_usd`` of the configuration.
+
+    Raises:
+        UsageError: nobody says what it may cost.
+        ConfigError: the target's machine is not one that fcctl starts and stops, or may not be on for so long.
+        BudgetError: the budget buys no more than a moment, or is more than is left of a cap of the configuration.
+    """
+    machine = as_gcp(target)
+    if machine is None:
+        raise ConfigError(
+            f"{target.name} is a machine that fcctl neither starts nor stops: a session would cost and end nothing",
+            hint="runs on it need no session; sessions are for targets of kind gcp and sandbox",
+        )
+    if max_hours is not None and max_hours * 60 > machine.max_run_minutes:
+        raise ConfigError(
+            f"{target.name} runs {machine.max_run_minutes / 60:g} hours at most, not {max_hours:g}",
+            hint=f"fewer --max-hours, or raise max_run_minutes of [targets.{target.name}]",
+        )
+    usd = _budget(budget, budget_usd)
+    now = services.clock.now()
+    saved = SavedSession(
+        session_id=ids.new("session", target.name, now),
+        created=now,
+        workspace=workspace,
+        target=target,
+        budget_usd=usd,
+        max_hours=max_hours,
+        idle_minutes=idle_minutes,
+        usd_per_hour=usd_per_hour(target, budget),
+        usd_by_place=usd_by_place(target, budget),
+        worst_usd_per_hour=worst_usd_per_hour(target, budget),
+    )
+    if saved.fence_s < LEAST_S:
+        raise BudgetError(
+            f"{dollars(usd)} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
+            cause=f"${saved.worst_usd_per_hour:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            hint="raise --budget",
+        )
+    if target.kind != "sandbox" and budget.holds_over_runs:
+        from orchestrator.runs.cost.spending import check_caps
+
+        check_caps(services, budget, saved.worst_case_usd)
+    return saved
+
+
+def _budget(budget: Budget, wanted: float | None) -> float:
+    """Dollars. Raises UsageError, BudgetError: nobody says how much, or it is more than a session may cost."""
+    cap = budget.per_session_usd
+    usd = cap if wanted is None else wanted
+    if usd is None:
+        raise UsageError(
+            "nobody says what the session may cost",
+            hint="add --budget USD, or set per_session_usd of [budget] in fcctl.toml",
+        )
+    if cap is not None and usd > cap:
+        raise BudgetError(
+            f"a session of ${usd:.2f} was asked for, and one may cost ${cap:.2f} (per_session_usd of [budget])",
+            hint=f"--budget {cap:g}, or raise per_session_usd",
+        )
+    return usd

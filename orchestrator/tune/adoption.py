@@ -1,0 +1,191 @@
+"""From a search's result to rows of a table: which may be taken over, and why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.results.timings import Ratio
+from orchestrator.results.tuning import Elite, TuneResult, Value
+
+if TYPE_CHECKING:
+    from fcctl_tune.search.space import Space
+
+SCHEMA_VERSION = 1
+#: Characters that the name of a GPU or a case may have.
+MAX_NAME = 100
+
+
+#: Why an elite with such a verdict is not taken.
+WHY_NOT = {
+    "undecided": "the interval does not exclude 1",
+    "slower": "it is slower",
+    "mixed": "it is slower there, and faster only on the cases that were searched on",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """On this GPU, for this case, these parameters; by the evidence of that run."""
+
+    gpu: str
+    sms: int | None
+    case: str
+    params: Mapping[str, Value]
+    run: str
+    #: Time over the default's on the case itself; and on all that was held out.
+    ratio: Ratio | None = None
+    held_out: Ratio | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        evidence = {"ratio": _interval(self.ratio), "held_out": _interval(self.held_out)}
+        return {
+            "gpu": self.gpu, **({"sms": self.sms} if self.sms else {}), "case": self.case, "params": dict(self.params),
+            "run": self.run, **{key: value for key, value in evidence.items() if value},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Rows of one run, and what speaks against taking them."""
+
+    search: str
+    #: Of the search's environment, what its file declares, as the run had it.
+    env: Mapping[str, str]
+    rows: tuple[Row, ...]
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a host was asked to search; ``space`` is None if it was to list that itself."""
+
+    search: str
+    space: Space | None
+    held_out: tuple[str, ...]
+
+    @classmethod
+    def read(cls, spec: str) -> Asked | None:
+        """From the spec that it was sent; None if that is another version's."""
+        from fcctl_tune.errors import SpecError
+        from fcctl_tune.search.spec import Spec
+
+        try:
+            found = Spec.from_dict(json.loads(spec))
+        except (ValueError, SpecError):
+            return None
+        return cls(found.tune, found.space, found.held_out)
+
+
+def of_result(result: TuneResult, run: str, env: Mapping[str, str], held_out: Sequence[str] = ()) -> Adoption:
+    """For each case that was searched on the elite that is fastest there, if that is certain.
+
+    Only elites that are faster on what was held out can win a case; without any, the best one is proposed, in doubt.
+    ``held_out`` is what was to be held out of the search, as far as it was not searched on after all.
+    """
+    must = [case for case in held_out if case not in result.cases]
+    proven = [elite for elite in result.elites if elite.proven_elsewhere and (elite.held_out or not must)]
+    rows = list(_rows(result, proven, run, certain=True))
+    doubts = []
+    if not result.complete:
+        doubts.append("the search did not come to its end: its elites were not all measured again")
+    if len(result.gpus) > 1:
+        doubts.append(f"its trials were timed on different GPUs ({', '.join(result.gpus)}), which do not compare")
+    if not result.gpu:
+        doubts.append("it does not say on which machine it was")
+    if not rows:
+        doubts.append(_unproven(result, must))
+        rows = list(_rows(result, [result.best] if result.best else [], run, certain=False))
+    return Adoption(result.name, env, tuple(rows), tuple(doubts))
+
+
+def _unproven(result: TuneResult, must: Sequence[str]) -> str:
+    best = result.best
+    if best is None:
+        return "no configuration came through the second measurement"
+    ratio = best.held_out or best.searched
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "its best configuration was not measured in turns with the default"
+    where = "what was held out" if best.held_out else "the cases themselves (nothing was held out)"
+    if must and best.held_out is None:
+        return "its elites were not measured on what was to be held out"
+    if not best.proven_elsewhere:
+        said = f"the best takes {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the default's time on {where}"
+        return f"{said}: {WHY_NOT.get(best.verdict, best.verdict)}"
+    return "on no case is a configuration faster beyond doubt"
+
+
+def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: bool) -> Iterable[Row]:
+    for case in result.cases:
+        times = [(c.ratio, e) for e in elites for c in e.cases if c.case == case]
+        if certain:
+            times = [(ratio, e) for ratio, e in times if ratio.high is not None and ratio.high < 1]
+        if times:
+            ratio, elite = min(times, key=lambda one: one[0].value)
+            yield Row(result.gpu, result.sms, case, elite.params, run, ratio, elite.held_out)
+
+
+def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
+    """The rows of a quick comparison, which proves nothing: one adoption for each environment they are for."""
+    found: dict[str, list[Row]] = {}
+    for entry in entries:
+        env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
+        row = Row(str(entry["gpu"]), int(entry["sms"]), str(entry["case"]), dict(entry["params"]), run)
+        found.setdefault(json.dumps(env, sort_keys=True), []).append(row)
+    doubt = "it is a quick comparison: nothing was held out, and no interval was measured"
+    return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in found.items()]
+
+
+def fault(row: Row, space: Space | None) -> str:
+    """Why no search can have come to this row; empty if one can. Without a ``space`` that is known here, its parameters
+    may have any names and values that a search's can."""
+    from fcctl_tune.errors import SpecError
+    from fcctl_tune.search.space import Space
+
+    for what, name in (("GPU", row.gpu), ("case", row.case)):
+        if not name.isprintable() or len(name) > MAX_NAME:
+            return f"it names a {what} {name[:MAX_NAME]!r}"
+    try:
+        any_legal = Space.from_dict({"parameters": {key: [value] for key, value in row.params.items()}})
+    except SpecError as error:
+        return str(error)
+    if space is not None and row.params not in space:
+        return f"{any_legal.key(any_legal.default)} is no configuration of the search"
+    return ""
+
+
+def table(text: str, search: str, rows: Iterable[Row], env: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Our own table with ``rows`` in it: one for the same search, ``env``, GPU and case takes the place of the older.
+
+    Raises:
+        ValueError: ``text`` is no such table.
+    """
+    known: dict[str, Any] = json.loads(text) if text.strip() else {"schema_version": SCHEMA_VERSION, "rows": []}
+    if not isinstance(known, dict) or known.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")
+    entries = known.get("rows")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("it has no list of rows")
+    kept = {_key(entry): entry for entry in entries}
+    for row in rows:
+        entry = {"search": search, **row.as_dict(), **({"env": dict(env)} if env else {})}
+        kept[_key(entry)] = entry
+    body = ",\n".join("  " + json.dumps(kept[key]) for key in sorted(kept))
+    more = {key: value for key, value in known.items() if key not in ("schema_version", "rows")}
+    others = "".join(f",\n {json.dumps(key)}: {json.dumps(value)}" for key, value in more.items())
+    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "rows": [\n{body}\n ]{others}\n}}\n'
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    env = json.dumps(entry["env"], sort_keys=True) if entry.get("env") else ""
+    return (str(entry.get("search")), str(entry.get("gpu")), str(entry.get("case")), env)
+
+
+def _interval(ratio: Ratio | None) -> list[float] | None:
+    """``[ratio, low, high]`` of the 95 % interval."""
+    if ratio is None:
+        return None
+    return [round(v, 4) for v in (ratio.value, ratio.low, ratio.high) if v is not None]

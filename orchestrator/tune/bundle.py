@@ -1,0 +1,251 @@
+"""The libraries of a search as one zip file: what Optuna and Dask need of pure Python, and our own packages.
+
+It is put together from what is installed here, so that both ends have the same versions, and holds no compiled file:
+all of these packages work without theirs. What only exists compiled (numpy, psutil) the machine must have itself. Built
+when the first job with such a step is planned, then kept in the user's cache folder until something of it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from fcctl_remote.base.bundles import CONTENTS
+from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
+from orchestrator.base.replace_file import replace_file
+from orchestrator.machines.host_api import Bundle
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+ROOTS = ("optuna", "distributed")
+#: Compiled and nothing else: the Python there must have them.
+MODULES = ("numpy", "psutil")
+#: Named as requirements, and used only for what a search never does: Optuna's SQL storage, Dask's collections.
+UNUSED = frozenset({"sqlalchemy", "alembic", "mako", "greenlet", "typing-extensions", "fsspec", "partd"})
+OURS = ("fcctl_remote", "fcctl_tune")
+#: Minor versions of Python 3 for which the requirements are asked.
+PYTHONS = tuple(range(9, 20))
+#: The earliest time a zip file can hold.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_COMPILED = (".so", ".pyd", ".dll", ".dylib", ".pyc")
+#: Of a package's own facts, those that other packages ask for at run time.
+_FACTS = frozenset({"METADATA", "entry_points.txt"})
+KEPT = 4
+
+
+class TuneBundles:
+    """See :class:`orchestrator.machines.host_api.Bundles`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def tune(self) -> Bundle:
+        distributions = _closure()
+        own = list(_own_files())
+        identity = _identity(distributions, own)
+        folder = self._folder or _cache_dir()
+        with contextlib.suppress(OSError):
+            name = folder / f"{identity}.txt"
+            if (found := _whole(folder, name.read_text(encoding="ascii"))) is not None:
+                for used in (name, found.path):
+                    os.utime(used)
+                return found
+        try:
+            return _write(folder, identity, _archive(distributions, own))
+        except OSError as error:
+            raise FcctlError(
+                "could not put the search's libraries together",
+                cause=f"{error.strerror} ({error.filename or folder})",
+                hint="name a folder you may write: export XDG_CACHE_HOME=/tmp/cache-of-mine",
+            ) from error
+
+    def find(self, sha256: str) -> Bundle:
+        folder = self._folder or _cache_dir()
+        with contextlib.suppress(OSError):
+            if (found := _whole(folder, sha256)) is not None:
+                return found
+        raise NotFoundError(
+            "the libraries of this search are not here any more",
+            cause=f"there is no {folder / sha256}.zip, and its machine does not have them",
+            hint="start the search anew",
+        )
+
+
+def _cache_dir() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fcctl")) / "bundles"
+
+
+def _whole(folder: Path, sha256: str) -> Bundle | None:
+    path = folder / f"{sha256}.zip"
+    content = path.read_bytes()
+    return Bundle(path, sha256, len(content)) if hashlib.sha256(content).hexdigest() == sha256 else None
+
+
+# ------------------------------------------------------------------------------------------------ what is in it
+def _closure() -> list[metadata.Distribution]:
+    """The roots and what they require, each once, sorted by name.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    found: dict[str, metadata.Distribution] = {}
+    for root in ROOTS:
+        try:
+            metadata.distribution(root)
+        except metadata.PackageNotFoundError:
+            raise _not_installed(root) from None
+    from packaging.requirements import Requirement  # there as soon as the roots are
+
+    waiting = list(ROOTS)
+    while waiting:
+        name = _folded(waiting.pop())
+        if name in found or name in UNUSED or name in MODULES:
+            continue
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another Python than this one, or another system
+        found[name] = distribution
+        waiting += [r.name for r in map(Requirement, distribution.requires or []) if any(map(_asks(r), PYTHONS))]
+    return [found[name] for name in sorted(found)]
+
+
+def _not_installed(name: str) -> ConfigError:
+    from orchestrator.base.extras import to_install
+
+    return ConfigError(
+        "this needs the libraries of a search, and they are not installed here",
+        cause=f"there is no {name}; it is sent to the machine from here",
+        hint=to_install("tune"),
+    )
+
+
+def _asks(requirement: Any) -> Any:
+    """Whether a Python 3 of that minor version, on Linux, needs the requirement."""
+
+    def asks(minor: int) -> bool:
+        machine = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "extra": ""}
+        system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+        return requirement.marker is None or bool(requirement.marker.evaluate({**machine, **system}))
+
+    return asks
+
+
+def _least_python(distributions: Sequence[metadata.Distribution]) -> tuple[int, str]:
+    """The least minor version of Python 3 that all of it runs on, and what asks for it."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    here = {_folded(d.name) for d in distributions} | UNUSED | set(MODULES)
+    least, why = PYTHONS[0], "fcctl"
+    for distribution in distributions:
+        said = distribution.metadata.json.get("requires_python")
+        wanted: SpecifierSet = SpecifierSet(str(said or ""))
+        asked = [(r.name, _asks(r)) for r in map(Requirement, distribution.requires or [])]
+        for minor in PYTHONS:
+            lacking = next((name for name, asks in asked if _folded(name) not in here and asks(minor)), None)
+            if wanted.contains(f"3.{minor}.0") and lacking is None:
+                break
+            if minor >= least:
+                told = f"{distribution.name} {distribution.version}"
+                least, why = minor + 1, told if lacking is None else f"{told} needs {lacking}, which is not here"
+    return least, why
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _own_files() -> Iterator[tuple[str, bytes]]:
+    import fcctl_remote
+    import fcctl_tune
+
+    for name, package in zip(OURS, (fcctl_remote, fcctl_tune), strict=True):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            if "__pycache__" not in path.parts:
+                yield f"{name}/{path.relative_to(root).as_posix()}", path.read_bytes()
+
+
+def _identity(distributions: Sequence[metadata.Distribution], own: Sequence[tuple[str, bytes]]) -> str:
+    """What changes when the bundle would: the lists of installed files with their hashes, and our own sources."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for distribution in distributions:
+        digest.update(f"{distribution.name} {distribution.version}\0{distribution.read_text('RECORD')}\0".encode())
+    for name, content in own:
+        digest.update(b"%s\0%d\0" % (name.encode(), len(content)))
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def _installed_files(distribution: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
+    """Archive name and content of what it brings, tests and compiled files apart."""
+    for file in distribution.files or []:
+        name = PurePosixPath(file.as_posix())
+        if name.is_absolute() or ".." in name.parts or name.suffix in _COMPILED or "tests" in name.parts:
+            continue
+        if name.parts[0].endswith((".dist-info", ".egg-info")) and not (name.name in _FACTS or "LICENSE" in name.name):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # compiled by the installer, and cleared away since
+            yield str(name), Path(str(file.locate())).read_bytes()
+
+
+def _archive(distributions: Sequence[metadata.Distribution], own: Sequence[tuple[str, bytes]]) -> bytes:
+    members = dict(own)
+    for distribution in distributions:
+        members.update(_installed_files(distribution))
+    minor, why = _least_python(distributions)
+    contents = {
+        "schema_version": 1,
+        "python": f"3.{minor}",
+        "python_for": why,
+        "modules": list(MODULES),
+        "distributions": {d.name: d.version for d in distributions},
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(members.items())},
+    }
+    members[CONTENTS] = json.dumps(contents, indent=1).encode() + b"\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name in sorted(members):
+            member = zipfile.ZipInfo(name, _EPOCH)
+            member.create_system = 3  # Unix, also when built elsewhere
+            member.external_attr = 0o644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            bundle.writestr(member, members[name])
+    return buffer.getvalue()
+
+
+def _write(folder: Path, identity: str, content: bytes) -> Bundle:
+    sha256 = hashlib.sha256(content).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{sha256}.zip"
+    for target, data in ((path, content), (folder / f"{identity}.txt", sha256.encode())):
+        replace_file(target, data)
+    _drop_old(folder)
+    return Bundle(path, sha256, len(content))
+
+
+def _drop_old(folder: Path) -> None:
+    """Keep the few bundles used last: a run that goes on after its machine was stopped may ask for one of them."""
+    for suffix in ("*.zip", "*.txt"):
+        by_use = sorted(folder.glob(suffix), key=_last_use, reverse=True)
+        for path in by_use[KEPT:]:
+            path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    """When it was used, in seconds; never, if another fcctl has dropped it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return 0.0

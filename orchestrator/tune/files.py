@@ -1,0 +1,99 @@
+"""Searches on disk: ``tune/*.yaml`` of the workspace, each by its own name and the names it gives its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.base.errors import NotFoundError, did_you_mean
+from orchestrator.base.problems import Problem
+from orchestrator.tune import search_file as tune_file
+from orchestrator.tune.search_file import InvalidSearch, Search, Sheet
+
+FOLDER = "tune"
+
+
+@dataclass(frozen=True)
+class TuneFiles:
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / FOLDER
+
+    def names(self) -> list[str]:
+        """Every name of a search, sorted, whether its file is valid or not."""
+        found = {path.stem for path in self.files()}
+        for path in self.files():
+            try:
+                search = self.read(path)
+            except (InvalidSearch, NotFoundError):
+                continue
+            found.update(search.variants[1] if search.variants else ())
+        return sorted(found)
+
+    def get(self, name: str, space: Path | None = None) -> Search:
+        """The search called ``name``: by its file, or as a variant of one; with the space of another file, if given.
+
+        Raises:
+            NotFoundError: nothing is called so; names the nearest.
+            InvalidSearch: its file is wrong, or two files have that variant.
+        """
+        own = self.folder / f"{name}.yaml"
+        if tune_file.NAME.fullmatch(name) and own.is_file():
+            return self.read(own, name, space)
+        found = [s for s in self.readable() if s.variants and name in s.variants[1]]
+        if len(found) == 1:
+            return self.read(self.root / found[0].file, space=space).called(name)
+        if found:
+            said = f"'{name}' is a variant of {' and of '.join(s.file for s in found)}"
+            raise InvalidSearch([Problem(f"{found[0].file}:1", said, "rename one of them")])
+        names = self.names()
+        hint = did_you_mean(name, names) if names else "docs/tune.md says what is in such a file"
+        raise NotFoundError(f"no search named '{name}'", cause=f"there is no {FOLDER}/{name}.yaml", hint=hint)
+
+    def read(self, path: Path, name: str | None = None, space: Path | None = None) -> Search:
+        """A search's file anywhere, with the space of another file if one is given.
+
+        Raises:
+            NotFoundError, InvalidSearch
+        """
+        given = self._sheet(space) if space else None
+        return tune_file.parse(self._sheet(path), name, given)
+
+    def check(self, path: Path) -> list[Problem]:
+        """All that is wrong with a search's file."""
+        try:
+            self.read(path, path.stem)
+        except InvalidSearch as error:
+            return list(error.problems)
+        return []
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file is to be a search."""
+        return path.resolve().parent == self.folder.resolve()
+
+    def files(self) -> list[Path]:
+        """Of all searches."""
+        return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
+
+    def readable(self) -> Iterator[Search]:
+        """Those of the folder that are valid."""
+        for path in self.files():
+            try:
+                yield self.read(path)
+            except InvalidSearch:
+                continue
+
+    def _sheet(self, path: Path) -> Sheet:
+        shown = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+        try:
+            return Sheet.read(path.read_text(encoding="utf-8-sig"), shown)
+        except FileNotFoundError:
+            raise NotFoundError(f"no file {shown}", hint=f"ls {FOLDER}/") from None
+        except UnicodeDecodeError as error:
+            line = path.read_bytes().count(b"\n", 0, error.start) + 1
+            raise InvalidSearch([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
+        except OSError as error:
+            raise InvalidSearch([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error

@@ -1,0 +1,387 @@
+"""A search over several machines: a run on the first, a member's run on each other, and the ways between them.
+
+The search goes on where it is, with that machine's own GPUs, if this computer sleeps or this process is killed. The
+others are of use only while this process leads them there; without it they wait for a while, then end. If the search's
+machine is lost, another one has the search, from what was found until then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped
+from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.targets import Target
+from orchestrator.machines.tunnel_api import Tunnels
+from orchestrator.runs.job.prepare import Prepared
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.run import Detached, Finished, run
+from orchestrator.runs.services import Services
+from orchestrator.tune.fleet.journal import at_home, brought, longest
+from orchestrator.tune.fleet.member import Member, on_host
+from orchestrator.tune.fleet.membership import Watching
+from orchestrator.tune.fleet.plan import Place, Plans, plan_again, plan_member
+from orchestrator.tune.fleet.previous_leader import Former
+from orchestrator.tune.fleet.rules import JOURNAL
+from orchestrator.tune.fleet.tunnels import SOON_S, Hub, Spoke
+
+#: When the search has ended, how long its members may take to end in order, seconds. Its goodbye reached them before.
+GOODBYE_S = 30.0
+#: The search's machine may be away for so long while others are there, seconds.
+LEADER_AWAY_S = 60.0
+#: When the search's machine is lost, how long another one that is at work may take to be reached, seconds.
+REACHED_S = 15.0
+#: Lines of the search that are about machines and are shown, at most.
+MAX_LINES = 500
+Make = Callable[[Observer], Services]
+
+
+class Conductor:
+    """Has the members work while the search goes on, and lets all of them go at its end.
+
+    Args:
+        make: what a workflow may touch, for one thread, with this observer.
+        left: runs of members that an earlier fcctl left, by target, oldest first.
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        tunnels: Tunnels,
+        place: Place,
+        plans: Plans,
+        waking: Waking,
+        observer: Observer,
+        left: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.observer = Watching(
+            observer, self._said, self._stands, after=plans.search.saved.plan.run_id if left is not None else None
+        )
+        self.services = make(self.observer)
+        self._make = make
+        saved = plans.search.saved
+        self._notes = observer
+        self._place = place
+        self._source = plans.search.source
+        self._saved = saved
+        self._lines = 0
+        #: Whether a machine is in the search, as it has said last; and if it has not, to this fcctl at least.
+        self._there: dict[str, bool] = {}
+        self._presumed = left is not None
+        self._tunnels = tunnels
+        self._waking = waking
+
+        def is_there(run_id: str) -> bool:
+            return on_host(self.services.store, run_id)
+
+        self._hub = self._way_to_the_search(saved)
+        #: Machines that the search was on: those that are left to themselves until another has it, and the others.
+        self._leaving: list[Former] = []
+        self._formers: list[Former] = []
+        if left is not None and saved.fleet and saved.fleet.before:  # it may still wait for what was found elsewhere
+            store = self.services.store
+            *_, last = saved.fleet.before
+            self._hub.seed = longest(at_home(store, last), brought(store, saved.plan.run_id))
+            self._leaving = [former for run_id in saved.fleet.before if (former := self._former(run_id))]
+        #: Set once machines may be turned on to help. A search that an earlier fcctl left may have ended by itself.
+        self._goes_on = threading.Event()
+        if left is None or self._leaving:
+            self._goes_on.set()
+        self.members: dict[str, Member] = {}
+        self._spokes: dict[str, Spoke] = {}
+        for first in plans.members:
+            host = first.saved.target
+            before = list((left or {}).get(host.name, ()))
+            spoke = self._spokes[host.name] = Spoke(tunnels, host, is_there, self._hub)
+            spoke.before, spoke.hopeless = before, self._no_way_to(host.name)
+            self.members[host.name] = Member(
+                make, spoke, first, self._again(host), waking, observer, self._goes_on, before
+            )
+        for name, runs in (left or {}).items():  # one was a member, and has the search now, which may wait for its end
+            if name not in self.members:
+                self._formers += [former for run_id in runs if (former := self._former(run_id, "the search is there"))]
+
+    def _way_to_the_search(self, saved: SavedPlan) -> Hub:
+        hub = Hub(self._tunnels, saved.target, self._search_is_there)
+        hub.hopeless = self._no_way
+        hub.leads_to(saved.plan.run_id)
+        return hub
+
+    def conduct(self, search: Callable[[], Finished | None]) -> Finished | None:
+        """Carry ``search`` out, on another machine if its own is lost; then nothing is left of the members, or it is
+        told what is."""
+        self._hub.start()
+        for spoke in self._spokes.values():
+            spoke.start()
+        for member in self.members.values():
+            member.start()
+        for former in self._formers:
+            former.start()
+        news: str | None = None
+        ended = False
+        try:
+            finished = self._led(search)
+            ended = True
+            news = _news(finished)
+            return finished
+        except Detached as left:
+            news = f"the search {left.run_id} goes on; with all again: fcctl tune --resume {left.run_id}"
+            raise
+        except FcctlError as error:
+            news = _in_words(error)
+            raise
+        except KeyboardInterrupt:
+            self._say_what_is_left()
+            raise
+        finally:
+            self._end(news, in_order=ended)
+
+    def _say_what_is_left(self) -> None:
+        """Of a search that was interrupted, and then again while that was put in order."""
+        store, own = self.services.store, self._saved.plan.run_id
+        for run_id in store.active():
+            plan = (store.plan_of(run_id) or {}).get("plan") or {}
+            if own in (run_id, plan.get("resume_from")):
+                self._notes.note(f"run {run_id} is not complete yet: fcctl pull-results {run_id}")
+
+    # ------------------------------------------------------------------------------------------------- a lost leader
+    def _led(self, search: Callable[[], Finished | None]) -> Finished | None:
+        """Raises: FcctlError, if the search's machine is lost and there is no other."""
+        while True:
+            finished: Finished | None = None
+            error: FcctlError | None = None
+            why: str
+            try:
+                finished = search()
+                if finished is None or finished.record.status not in ("lost", "preempted"):
+                    return finished
+                why = finished.record.status
+            except MachineStopped as stopped:
+                error, why = stopped, stopped.status.replace("_", " ")
+            except (HostUnreachable, LinkLost) as lost:
+                error, why = lost, "out of reach"
+            except FcctlError as refused:
+                if not self._leaving:
+                    raise
+                error, why = refused, _in_words(refused)
+            again = self._follow_on(why, self._found(finished))
+            if again is None:
+                if error is not None:
+                    raise error
+                return finished
+            search = again
+
+    def _found(self, finished: Finished | None) -> bytes | None:
+        """The journal of the search: as it came home, as it was seen last, or as it is still to be put there."""
+        brought_home = at_home(self.services.store, finished.record.run_id) if finished is not None else None
+        return longest(brought_home, self._hub.journal, self._hub.seed)
+
+    def _follow_on(self, why: str, journal: bytes | None) -> Callable[[], Finished | None] | None:
+        """The search on a machine that is at work for it and can be reached; None if there is none, or nobody has seen
+        the search at work."""
+        if not self._was_at_work(journal):
+            return None
+        lost, moves = self._saved.target.name, bool(self._leaving)
+        former = self._former(self._saved.plan.run_id, why)
+        self._leaving += [former] if former else []
+        while (heir := self._heir_in_time(f"host {lost}: {why}")) is not None:
+            moves = True
+            self._notes.note(f"host {lost}: {why}; the search moves to {heir.name}, with what was found")
+            prepared = self._planned_for(heir, seeded=journal is not None)
+            if isinstance(prepared, Prepared):
+                return self._moved(prepared, heir, journal)
+            lost, why = heir.name, prepared
+        if not moves:
+            self._leaving.clear()
+        return None
+
+    def _was_at_work(self, journal: bytes | None) -> bool:
+        return self._hub.scheduler is not None or journal is not None or bool(self._leaving)
+
+    def _planned_for(self, heir: Member, *, seeded: bool) -> Prepared | str:
+        """The plan, or why there is none."""
+        left = heir.give_way()
+        host = next(host for host in (self._saved.fleet.members if self._saved.fleet else ()) if host.name == heir.name)
+        try:
+            return plan_again(self.services, self._place, self._saved, self._source, host, left, seeded=seeded)
+        except FcctlError as error:
+            return _in_words(error)
+
+    def _moved(self, prepared: Prepared, heir: Member, journal: bytes | None) -> Callable[[], Finished | None]:
+        for way in (self._hub, self._spokes[heir.name]):
+            way.close()
+        if journal is not None:  # it may have been reached again, while the other made way
+            journal = longest(journal, self._hub.journal)
+        self._saved, self._there, self._presumed = prepared.saved, {}, False
+        self._hub = self._way_to_the_search(prepared.saved)
+        self._hub.seed = journal
+        for spoke in self._spokes.values():
+            spoke.hub = self._hub
+        self._hub.start()
+        beside = {JOURNAL: journal} if journal is not None else {}
+        return lambda: run(self.services, self.link(), prepared.saved, self._source, waking=self._waking, beside=beside)
+
+    def _former(self, run_id: str, why: str = "the search moved") -> Former | None:
+        """Who ends what is left of ``run_id``; None if it is complete."""
+        said = self.services.store.plan_of(run_id)
+        if said is None:
+            return None
+        return Former(self._make, self._notes, run_id, str((said.get("target") or {}).get("name")), why)
+
+    def _stands(self, goes_on: bool) -> None:
+        if goes_on:
+            self._goes_on.set()
+        self._at_work()
+
+    def _at_work(self) -> None:
+        """The search's machine has it: now nothing is left to be done on those that had it before."""
+        leaving, self._leaving = self._leaving, []
+        self._formers += leaving
+        for former in leaving:
+            former.start()
+
+    def _heir_in_time(self, news: str) -> Member | None:
+        """One that is at work may just be being reached, by an fcctl that has only begun. Who does not wait for that
+        is told the ``news``."""
+        clock = self.services.clock
+        deadline = clock.monotonic() + REACHED_S
+        try:
+            while (heir := self._heir()) is None:
+                if clock.monotonic() >= deadline or not any(member.works for member in self.members.values()):
+                    return None
+                clock.sleep(SOON_S)
+        except KeyboardInterrupt:
+            self._notes.note(news)
+            raise
+        return heir
+
+    def _heir(self) -> Member | None:
+        return next((m for m in self.members.values() if m.works and self._spokes[m.name].is_up), None)
+
+    def link(self) -> Link:
+        """To the search's machine."""
+        link = Link(self.services.hosts, self._saved.target, self.services.clock, self.observer)
+        link.doubts.append(self.doubt)
+        return link
+
+    def doubt(self) -> None:
+        """Of a link that broke: raises LinkLost if the search's machine stays away and another could go on."""
+        away_s = self._hub.away_s
+        if away_s > LEADER_AWAY_S and self._was_at_work(self._found(None)) and self._heir() is not None:
+            raise LinkLost(f"no link to {self._saved.target.name} for {away_s:.0f} s, and others answer")
+
+    # ------------------------------------------------------------------------------------------------- what happens
+    def _search_is_there(self, run_id: str) -> bool:
+        """It may have become another run since, which goes on with it."""
+        store = self.services.store
+        for later in store.active():
+            if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
+                self._hub.leads_to(later)
+                return False
+        return on_host(store, run_id)
+
+    def _again(self, host: Target) -> Callable[[float | None], Prepared]:
+        return lambda usd: plan_member(self.services, self._place, self._saved, self._source, host, usd)
+
+    def _said(self, line: str) -> None:
+        """The search, which is not trusted, has a word on one of the machines."""
+        self._lines += 1
+        if self._lines <= MAX_LINES:
+            self._notes.note(line)
+        name, _, text = line.removeprefix("host ").partition(": ")
+        self._there[name] = text != "lost" and not text.startswith("left out")
+        if name in self.members and text.startswith("left out"):
+            self.members[name].left_out.set()
+
+    def _no_way(self, error: FcctlError) -> None:
+        self._notes.note(f"the search has {self._saved.target.name} alone: {_in_words(error)}")
+        for member in self.members.values():
+            member.stop("the search cannot be reached")
+
+    def _no_way_to(self, name: str) -> Callable[[FcctlError], None]:
+        def hopeless(error: FcctlError) -> None:
+            self._notes.note(f"host {name}: of no use: {_in_words(error)}")
+            self.members[name].stop("no way leads from here to the search")
+
+        return hopeless
+
+    # ------------------------------------------------------------------------------------------------- the end
+    def _end(self, news: str | None, *, in_order: bool) -> None:
+        """``news`` of the search, for who does not wait until they are told in full."""
+        try:
+            try:
+                self._let_go(in_order=in_order)
+            finally:
+                self._close()
+        except KeyboardInterrupt:
+            if news is not None:
+                self._notes.note(news)
+            left = [m for m in self.members.values() if not m.join(0)]
+            if left:
+                runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
+                self._notes.note(
+                    f"left to their own limits: {', '.join(m.name for m in left)}; see to them with: fcctl hosts audit"
+                    + (f", fcctl cancel {runs}" if runs else "")
+                )
+            for former in self._formers:
+                former.tell()
+            raise
+
+    def _close(self) -> None:
+        for former in self._formers:
+            former.close()
+        for way in (*self._spokes.values(), self._hub):
+            way.close()
+        for way in (*self._spokes.values(), self._hub):
+            way.join()
+
+    def _let_go(self, *, in_order: bool) -> None:
+        if self._leaving and on_host(self.services.store, self._saved.plan.run_id):
+            self._at_work()
+        elif self._leaving:
+            run_id = self._leaving[0].run_id
+            self._notes.note(f"the search did not move; go on with it: fcctl tune --resume {run_id}")
+        at_work = [m for m in self.members.values() if not m.join(0)]
+        for member in at_work:
+            member.over.set()
+        if in_order:
+            clock = self.services.clock
+            deadline = clock.monotonic() + GOODBYE_S
+            for member in at_work:
+                if self._hears_goodbye(member.name):
+                    member.join(max(0.0, deadline - clock.monotonic()))
+        self._stop([m for m in at_work if not m.join(0)])
+        for former in self._formers:
+            former.end()
+
+    def _hears_goodbye(self, name: str) -> bool:
+        """Whether the search may have told it that it is over: not who never joined, or had lost its way there."""
+        is_there = self._there.get(name, self._presumed)
+        return is_there and self._hub.scheduler is not None and self._spokes[name].is_up
+
+    def _stop(self, members: Sequence[Member]) -> None:
+        if not members:
+            return
+        self.observer.phase("end", f"letting {', '.join(m.name for m in members)} go")
+        tellers = [
+            threading.Thread(target=m.stop, args=("the search is over",), name="fcctl-stop", daemon=True)
+            for m in members
+        ]
+        for teller in tellers:
+            teller.start()
+        for member in members:
+            member.join()
+
+
+def _in_words(error: FcctlError) -> str:
+    return "; ".join(part for part in (error.message, error.cause, error.hint) if part)
+
+
+def _news(finished: Finished | None) -> str | None:
+    if finished is None:
+        return None
+    record = finished.record
+    return f"the search has ended: {record.status}; fcctl results report {record.run_id}"

@@ -1,0 +1,359 @@
+"""One further machine of a search: its run, and what is done when that does not go well."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fcctl_remote import wire
+from orchestrator.base.clock_api import Clock
+from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
+from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.reconnect import Link
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import Store
+from orchestrator.runs.cancel import cancel
+from orchestrator.runs.lifecycle import Stage, fold
+from orchestrator.runs.notices import Notice
+from orchestrator.runs.reopen import resumed
+from orchestrator.runs.run import Detached, run
+from orchestrator.runs.services import Services
+from orchestrator.tune.fleet.rules import PATIENCE_S
+from orchestrator.tune.fleet.tunnels import Spoke
+
+if TYPE_CHECKING:
+    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.runs.job.prepare import Prepared
+
+#: How often a machine's part is started, all in all.
+MAX_STARTS = 3
+#: How soon after a run that was lost the next one is started, and how often one that is out of reach is tried: seconds.
+AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
+#: How often one that is to end is looked after, seconds.
+TELL_S = 0.5
+#: What is added to the time of a machine that was stopped, seconds: a minute is billed at least, and clouds are late.
+LATE_S = 90.0
+_log = logging.getLogger(__name__)
+
+
+class Heard:
+    """What a member's run has to say, in the words of the search that it is for."""
+
+    def __init__(self, name: str, inner: Observer) -> None:
+        self._name = name
+        self._inner = inner
+
+    def phase(self, name: str, detail: str = "") -> None:
+        _log.info("host %s: %s %s", self._name, name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        if event.type == "queued":
+            self.note(f"waits for {event.data.get('behind') or 'another run'}, which has the machine to itself")
+        elif event.type == "warning":
+            self.note(str(event.data.get("message")))
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        """Of the search alone."""
+
+    def note(self, message: str) -> None:
+        self._inner.note(f"host {self._name}: {message}")
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        """The terminal is the search's."""
+
+
+class Tacit:
+    """Tells nobody: who wants to know is told of the search."""
+
+    def send(self, notice: Notice) -> list[str]:  # noqa: ARG002 - the port's
+        return []
+
+
+class Impatient:
+    """A clock that ends waiting, as Ctrl-C would, once somebody said so; but nothing that is being put in order."""
+
+    def __init__(self, clock: Clock, may_end: Callable[[], bool]) -> None:
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+        self.elapsed = clock.elapsed
+        self.elapsed = clock.elapsed
+        self._clock = clock
+        self._may_end = may_end
+        self._told = threading.Event()
+
+    def stop(self) -> None:
+        self._told.set()
+
+    def sleep(self, seconds: float) -> None:
+        until = self._clock.monotonic() + seconds
+        while True:
+            if self._told.is_set() and self._may_end():
+                self._told.clear()
+                raise KeyboardInterrupt
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return
+            self._clock.sleep(min(left, 0.2))
+
+
+class Member:
+    """Carries out a machine's part in a search, in a thread of its own, and again if it is lost.
+
+    Args:
+        make: what a workflow may touch, for this thread alone; with this observer.
+        again: the plan of another start, that may cost so many dollars if it costs anything. Raises FcctlError.
+        wanted: set once the search is known to go on; nothing is started before.
+        before: runs that an earlier fcctl left, oldest first; the last goes on, if it is the one of ``first``.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Observer], Services],
+        spoke: Spoke,
+        first: Prepared,
+        again: Callable[[float | None], Prepared],
+        waking: Waking,
+        observer: Observer,
+        wanted: threading.Event,
+        before: Sequence[str] = (),
+    ) -> None:
+        self.name = first.saved.target.name
+        self.usd = 0.0
+        self.runs: list[str] = []
+        self.status = "not started"
+        #: The search does without it, and said why.
+        self.left_out = threading.Event()
+        self.over = threading.Event()
+        self._agreed_usd = first.saved.worst_case_usd
+        self._spoke = spoke
+        self._again = again
+        self._wanted = wanted
+        self._waking = waking
+        own = first.saved.plan.run_id
+        self._take_over = own if own in before else None
+        self._before = [run_id for run_id in before if run_id != own]
+        self._next: Prepared | None = first
+        self._heard = Heard(self.name, observer)
+        services = replace(make(self._heard), notifier=Tacit())
+        self._store = services.store
+        self._clock = Impatient(services.clock, self._is_under_way)
+        self._services = replace(services, clock=self._clock)
+        self._plain = services
+        self._thread = threading.Thread(target=self._live, name=f"fcctl-member-{self.name}", daemon=True)
+
+    # ------------------------------------------------------------------------------------------- from other threads
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Whether it is over; asked again for ``seconds``, or until it is."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self, reason: str) -> None:
+        """Have it end now, and wait until it has. What it turned on is let go by its own thread; a host that cannot be
+        told is left to its own limits."""
+        self.over.set()
+        self._clock.stop()
+        told = ""
+        while not self.join(TELL_S):
+            run_id = self.runs[-1] if self.runs else ""
+            if run_id != told and on_host(self._store, run_id):
+                told = run_id if self._is_told(run_id, reason) else ""
+
+    def _is_told(self, run_id: str, reason: str) -> bool:
+        """False if it is just on its way there, so that nobody knows it yet."""
+        try:
+            cancel(self._plain, run_id, reason=reason)
+        except ConflictError:
+            return False
+        except FcctlError as error:  # it had just ended, or is out of reach
+            _log.info("host %s is not told to end: %s", self.name, error.message)
+        return True
+
+    @property
+    def works(self) -> bool:
+        """Whether its run is on its machine, as far as is known, and not over."""
+        if not self.runs or self.left_out.is_set() or not self._thread.is_alive():
+            return False
+        return self._is_under_way() and on_host(self._store, self.runs[-1])
+
+    def give_way(self) -> float | None:
+        """End it, for the search itself to have the machine; what is left of what it may cost, dollars."""
+        self.stop("the search moves to this machine")
+        self.status = "the search"
+        return max(0.01, self._agreed_usd - self.usd) if self._agreed_usd > 0 else None
+
+    # ------------------------------------------------------------------------------------------- in its own
+    def _is_under_way(self) -> bool:
+        return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED
+
+    def _live(self) -> None:
+        try:
+            if self._take_over is None and not self._is_wanted():
+                return
+            for start in range(1, MAX_STARTS + 1):
+                why = self._once()
+                if why is None or self.over.is_set():
+                    return
+                if start == MAX_STARTS:
+                    self._heard.note(f"{why} again; it was started {MAX_STARTS} times, the search goes on without it")
+                    return
+                if not self._prepare_again(why):
+                    return
+        except KeyboardInterrupt:
+            self.status = "cancelled"
+            if self._store.is_complete(self.runs[-1]):
+                self.usd += self._store.get(self.runs[-1]).cost.usd
+        except Exception as error:  # noqa: BLE001 - one machine's trouble is not the search's
+            _log.exception("host %s", self.name)
+            self.status = "error"
+            self._heard.note(f"unexpected {type(error).__name__}: {error}; the search goes on without it")
+        finally:
+            self._spoke.close()
+            close_waiting(self._plain, [*self._before, *self.runs])
+
+    def _is_wanted(self) -> bool:
+        """Waited for; False if it is all over first."""
+        while not self._wanted.is_set():
+            if self.over.wait(TELL_S):
+                return False
+        return True
+
+    def _prepare_again(self, why: str) -> bool:
+        if self.over.wait(AGAIN_S) or not self._is_wanted():
+            return False
+        left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
+        if left is not None and left <= 0:
+            self._heard.note(f"{why}, and not started again: the ${self._agreed_usd:.2f} that it may cost are spent")
+            return False
+        try:
+            self._next = self._again(left)
+        except FcctlError as error:
+            self._heard.note(f"{why}, and not started again: {error.message}")
+            return False
+        self._heard.note(f"{why}, started again")
+        return True
+
+    def _once(self) -> str | None:
+        """One run to its end; why another one is needed, None if none is."""
+        taken, self._take_over = self._take_over, None
+        prepared = self._next
+        if prepared is None:
+            raise RuntimeError("a start has a plan")
+        self.runs.append(taken or prepared.saved.plan.run_id)
+        self._spoke.leads_to(self.runs[-1])
+        began, rate = self._plain.clock.monotonic(), prepared.saved.worst_rate
+        try:
+            record = self._come_back() if taken else self._launch(prepared)
+        except MachineStopped as stopped:
+            self.status = stopped.status
+            self.usd += rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
+            return stopped.status.replace("_", " ")
+        except FcctlError as error:
+            self.status = error.code
+            self._heard.note(_told(error))
+            return None
+        if record is None:
+            self.status = "out of reach"
+            return None
+        self.usd += record.cost.usd
+        self.status = record.status
+        return self._judged(record)
+
+    def _judged(self, record: RunRecord) -> str | None:
+        if self.over.is_set() or self.left_out.is_set() or record.status in ("cancelled", "over_budget"):
+            return None
+        if record.status in ("preempted", "lost"):
+            return record.status
+        if record.status == "passed":  # it was told that it is not needed, which may be news here, or was never told
+            return "gave up waiting for the search" if any(s.status == "warned" for s in record.steps) else None
+        failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
+        why = (failed.message if failed else None) or record.message or record.status
+        hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
+        self._heard.note(f"of no use: {why.splitlines()[0]}. {hint}")
+        return None
+
+    def _launch(self, prepared: Prepared) -> RunRecord | None:
+        link = Link(self._services.hosts, prepared.saved.target, self._clock, self._heard)
+        try:
+            finished = run(self._services, link, prepared.saved, prepared.source, waking=self._waking)
+        except Detached:
+            return self._let_go()
+        except MachineStopped:
+            raise
+        except HostError as error:
+            if not on_host(self._store, self.runs[-1]):
+                raise
+            self._heard.note(f"out of reach: {error.cause or error.message}")
+            return self._come_back()
+        return finished.record if finished else None
+
+    def _come_back(self) -> RunRecord | None:
+        """Follow a run that is there, whenever its host can be reached; None if the search is over first."""
+        run_id = self.runs[-1]
+        while not self.over.is_set():
+            try:
+                with resumed(self._services, run_id) as driver:
+                    return driver.finish()
+            except KeyboardInterrupt:
+                break
+            except MachineStopped:
+                raise
+            except HostError as error:
+                _log.info("host %s: %s", self.name, error.message)
+            except RunNotFound:  # another fcctl has just brought it home
+                return self._store.get(run_id)
+            self.over.wait(REACH_AGAIN_S)
+        return self._let_go()
+
+    def _let_go(self) -> RunRecord | None:
+        """End a run that is there, and bring it home; None if its host cannot be reached."""
+        run_id = self.runs[-1]
+        try:
+            cancel(self._plain, run_id, reason="the search is over")
+        except RunNotFound:
+            pass  # it is home
+        except FcctlError as error:
+            self._heard.note(
+                f"out of reach: its part ends by itself within {PATIENCE_S / 60:.0f} minutes, bring it home with:"
+                f" fcctl pull-results {run_id} ({error.cause or error.message})"
+            )
+            return None
+        return self._store.get(run_id) if self._store.is_complete(run_id) else None
+
+
+def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
+    """End runs that wait for their machine, which is off: nobody needs what is there any more."""
+    left = [run_id for run_id in run_ids if not services.store.is_complete(run_id)]
+    for run_id in left:
+        _close_waiting(services, run_id, is_last=run_id == left[-1])
+
+
+def _close_waiting(services: Services, run_id: str, *, is_last: bool) -> None:
+    try:
+        with resumed(services, run_id, patience_s=0.0) as driver:
+            if driver.waits:
+                driver.give_up("its machine was stopped, and nobody needs what is there", disk=not is_last)
+    except RunNotFound:
+        pass  # it was just completed
+    except FcctlError as error:
+        services.observer.note(f"run {run_id} is not complete yet: {error.message}")
+
+
+def on_host(store: Store, run_id: str) -> bool:
+    """Whether the run's host has it, or had it, as far as its journal says."""
+    return fold(store.journal_of(run_id)).stage >= Stage.SUBMITTING
+
+
+def _told(error: FcctlError) -> str:
+    cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
+    hint = f". {error.hint}" if error.hint else ""
+    return f"not to be had: {error.message}{cause}{hint}"

@@ -1,0 +1,155 @@
+"""What a search over several machines is to be: the plan of each machine's part, and what all may cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import Budget
+from orchestrator.results.store_api import Store
+from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
+from orchestrator.runs.job.saved_fleet import Fleet, searches_of
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, search_again
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where plans are made: the workspace, and what may be spent in it."""
+
+    root: Path
+    project: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Plans:
+    search: Prepared
+    members: Sequence[Prepared]
+
+    @property
+    def all(self) -> list[Prepared]:
+        return [self.search, *self.members]
+
+    @property
+    def worst_case_usd(self) -> float:
+        return sum(prepared.saved.worst_case_usd for prepared in self.all)
+
+
+def plan(services: Services, place: Place, wanted: Wanted, others: Sequence[Target]) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``. Nothing has happened yet.
+
+    What the search may cost is divided evenly among the machines.
+
+    Raises:
+        UsageError: two of them are the same.
+        BudgetError: one could cost more than its share, or all together more than is left.
+    """
+    check_apart([wanted.target, *others])
+    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
+    wanted = replace(wanted, budget_usd=share)
+    search = prepare(services, place.root, place.project, place.budget, wanted)
+    fleet = Fleet(
+        members=list(others),
+        env=dict(wanted.job.env),
+        settings=dict(wanted.settings),
+        budget_usd=share,
+        stop_at_budget=wanted.stop_at_budget,
+    )
+    search = replace(search, saved=search.saved.model_copy(update={"fleet": fleet}))
+    members = [plan_member(services, place, search.saved, search.source, host) for host in others]
+    plans = Plans(search, members)
+    check_together(services, place, plans.all)
+    return plans
+
+
+def check_together(services: Services, place: Place, anew: Sequence[Prepared]) -> None:
+    """Raises BudgetError if all that is to be started could cost more than is left of the caps over several runs."""
+    if place.budget.holds_over_runs:
+        from orchestrator.runs.cost.spending import check_caps
+
+        real = [p.saved for p in anew if p.saved.target.kind != "sandbox"]
+        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
+
+
+def plan_member(
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, usd: float | None = None
+) -> Prepared:
+    """The plan of one member of ``search``.
+
+    Args:
+        usd: what it may cost, less than its share; it is ended in time.
+    """
+    fleet = search.fleet
+    if fleet is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    (step,) = search.plan.steps
+    if step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search")
+    job = member_job(search.plan, host.name, fleet.env)
+    budget = fleet.budget_usd if usd is None else usd
+    wanted = Wanted(
+        job,
+        host,
+        fleet.settings,
+        budget_usd=budget,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"member": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": search.plan.run_id}))
+
+
+def plan_again(
+    services: Services,
+    place: Place,
+    search: SavedPlan,
+    source: Source,
+    leader: Target,
+    usd: float | None,
+    *,
+    seeded: bool,
+) -> Prepared:
+    """The plan of the same search on another of its machines, the first having been lost."""
+    fleet, (step,) = search.fleet, search.plan.steps
+    if fleet is None or step.tune is None:
+        raise ValueError(f"{search.plan.run_id} is no search over several machines")
+    others = [host for host in fleet.members if host.name != leader.name]
+    wanted = Wanted(
+        search_again(search.plan, search.target.name, leader.name, fleet.env, seeded=seeded),
+        leader,
+        fleet.settings,
+        budget_usd=fleet.budget_usd if usd is None else usd,
+        stop_at_budget=fleet.stop_at_budget or usd is not None,
+        tunings={"search": step.tune},
+    )
+    prepared = prepare(services, place.root, place.project, place.budget, wanted, source)
+    later = fleet.model_copy(update={"members": others, "before": [*fleet.before, search.plan.run_id]})
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet": later}))
+
+
+def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
+    """The runs of a search's members, by target, oldest first; some are complete."""
+    store, helped = services.store, searches_of(search.to_json())
+    complete = [row.run_id for row in store.rows(job=MEMBER) if row.run_id[:16] >= min(helped)[:16]]
+    found: dict[str, list[str]] = {}
+    for run_id in sorted({*complete, *store.active()}):
+        plan = store.plan_of(run_id) or plan_at_home(store, run_id)
+        if plan.get("fleet_of") in helped:
+            found.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
+    return found
+
+
+def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
+    """The saved plan of a complete run; empty if it cannot be read."""
+    try:
+        found = json.loads((store.folder(run_id) / "plan.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

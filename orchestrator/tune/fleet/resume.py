@@ -1,0 +1,124 @@
+"""``fcctl tune --resume``: a search over several machines that lost its fcctl, or whose machine was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base import run_id as ids
+from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
+from orchestrator.runs.job.prepare import Prepared
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import Move, decide, fold
+from orchestrator.runs.reopen import resumed, saved_plan
+from orchestrator.runs.run import Detached, Finished
+from orchestrator.runs.services import Services
+from orchestrator.runs.source.api import Source
+from orchestrator.tune.fleet.plan import Place, Plans, check_together, left_behind, plan_at_home, plan_member
+
+if TYPE_CHECKING:
+    from orchestrator.machines.targets import Target
+
+
+def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict[str, list[str]]]:
+    """The plans of the search ``run_id`` and of its members, and the runs that these had, by target, oldest first: the
+    last goes on, if it is not complete.
+
+    Raises:
+        UsageError: it is no search over several machines, or the source is another one by now.
+        ConflictError: it has ended, or moved, or another fcctl leads it.
+        BudgetError: what is to be started anew could cost more than it may.
+    """
+    if services.store.is_complete(run_id):
+        raise ConflictError(
+            f"run {run_id} had ended: {services.store.get(run_id).status}",
+            hint=f"fcctl results report {run_id}; if it was cut off: fcctl run --resume {run_id}",
+        )
+    saved = saved_plan(services, run_id)
+    check_moved(services, run_id, saved.plan.job if saved is not None else "")
+    if saved is None or saved.fleet is None:
+        raise UsageError(f"run {run_id} is no search over several machines", hint=f"fcctl attach {run_id}")
+    source = services.source.read(place.root)
+    if source.tree_sha256 != saved.source.tree_sha256:
+        raise UsageError(
+            f"the source is not what {run_id} searches on",
+            cause="files changed since it began, and machines with other files would give other times",
+            hint=f"put them back, or let the search end with the machine that it is on: fcctl attach {run_id}",
+        )
+    with resumed(services, run_id, patience_s=0.0):
+        pass  # nobody else leads its machines
+    left = left_behind(services, saved)
+    members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
+    check_together(services, place, [m for m in members if not services.store.plan_of(m.saved.plan.run_id)])
+    return Plans(Prepared(saved, source), members), left
+
+
+def check_moved(services: Services, run_id: str, job: str) -> None:
+    """Raises ConflictError if another run goes on with the search on another machine, or came to its end there."""
+    store = services.store
+    for later in reversed(store.active()):
+        if _is_before(run_id, store.plan_of(later)):
+            raise ConflictError(f"the search {run_id} moved: it is run {later}", hint=f"fcctl tune --resume {later}")
+    for row in store.rows(job=job):
+        if (
+            row.status in ("passed", "failed")
+            and ids.began(row.run_id) >= ids.began(run_id)
+            and _is_before(run_id, plan_at_home(store, row.run_id))
+        ):
+            raise ConflictError(
+                f"the search {run_id} moved, and had ended: {row.status}",
+                hint=f"fcctl results report {row.run_id}; what is left of the former run: fcctl cancel {run_id}",
+            )
+
+
+def _is_before(run_id: str, plan: Mapping[str, Any] | None) -> bool:
+    return run_id in (((plan or {}).get("fleet") or {}).get("before") or ())
+
+
+def _member(
+    services: Services, place: Place, search: SavedPlan, source: Source, host: Target, left: Sequence[str]
+) -> Prepared:
+    """What is there goes on, as it was planned; what is not is planned anew."""
+    there = saved_plan(services, left[-1]) if left else None
+    return Prepared(there, source) if there is not None else plan_member(services, place, search, source, host)
+
+
+def go_on_with(
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None]
+) -> Finished | None:
+    """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
+
+    Args:
+        doubt: whether a machine that cannot be reached is waited for.
+
+    Raises:
+        Detached: Ctrl-C; it goes on.
+        FcctlError: as ``fcctl attach`` and ``fcctl run --resume``.
+    """
+    if decide(fold(services.store.journal_of(run_id)), "resume") is not Move.WAIT:
+        finished = _followed(services, run_id, doubt)
+        if finished is not None:
+            return finished
+    from orchestrator.runs.resume_run import go_on
+
+    return go_on(services, run_id, agree, doubt=doubt)
+
+
+def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:
+    """None if its machine had been stopped while nobody looked: the journal knows now."""
+    try:
+        with resumed(services, run_id, doubt=doubt) as driver:
+            try:
+                record = driver.finish(wait=False)
+            except MachineStopped:
+                return None
+            record = record or driver.finish()
+            if record is None:
+                raise RuntimeError("a run that is waited for has an end")
+            return Finished(record, driver)
+    except KeyboardInterrupt:
+        raise Detached(run_id) from None
+    except (HostUnreachable, LinkLost) as lost:
+        first = f"{lost.hint}; then" if lost.hint else "the search goes on without the link; come back with"
+        hint = f"{first}: fcctl tune --resume {run_id}"
+        raise LinkLost(lost.message, cause=lost.cause, hint=hint) from lost

@@ -1,0 +1,181 @@
+"""A search over several machines: which they are, what each of them runs, and how they find each other. Pure.
+
+The search is a run on the first machine. Each of the others has a run of its own, a *member*, whose workers join the
+search: its scheduler listens on the first machine's loopback, and is reached through this computer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault, UsageError
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.runs.job.job import Gate, Job, Step
+
+#: The job of a member, and of no file.
+MEMBER = "tune-member"
+#: In the private folder of the search's run: where its scheduler is. In a member's: the same, as seen from there.
+SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
+#: What the search has found so far, on its machine, and where it is put for another to go on from it.
+JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
+#: A line of it is some 200 bytes, a trial a few lines.
+MAX_JOURNAL_BYTES = 16 * 1024 * 1024
+MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune member'
+#: How long a member waits for a search that it cannot reach, before it ends: seconds. Its machine costs all the while.
+PATIENCE_S = 900.0
+#: A key and its certificate are some 2 KB.
+MAX_FILE_BYTES = 64 * 1024
+MOST_HOSTS = 16
+#: A line of the search's log that is about one machine: ``host b: 2 x NVIDIA L4, 15 builds at once``.
+HOST_LINE = re.compile(rb"host [A-Za-z0-9][A-Za-z0-9._-]{0,62}: [^\r\n]{1,300}")
+
+
+def machines(target: Target, count: int) -> list[Target]:
+    """``target`` and further machines like it, called after it: ``l4``, ``l4-2``, ``l4-3``.
+
+    Raises:
+        UsageError: it is no kind of machine that can be made, or there is no room for a number in its name.
+    """
+    if not isinstance(target, GcpTarget):
+        raise UsageError(
+            f"--hosts {count}: machines can be made of a target of kind gcp only, and {target.name} is of kind"
+            f" {target.kind}",
+            hint="name each machine instead: --on ONE --on OTHER",
+        )
+    last = f"-{count}"
+    if len(target.name) + len(last) > 24 or len(target.instance) + len(last) > 63:
+        raise UsageError(f"--hosts {count}: the name of {target.name} or of its instance is too long for a number")
+    more = [
+        target.model_copy(update={"name": f"{target.name}-{n}", "instance": f"{target.instance}-{n}"})
+        for n in range(2, count + 1)
+    ]
+    return [target, *more]
+
+
+def machine_of(targets: Mapping[str, Target], name: str) -> Target | None:
+    """The machine that :func:`machines` calls ``name``: ``l4-2`` of the target ``l4``. None: it calls none so."""
+    base, _, number = name.rpartition("-")
+    target = targets.get(base)
+    counts = {str(n): n for n in range(2, MOST_HOSTS + 1)}
+    if name in targets or number not in counts or not isinstance(target, GcpTarget):
+        return None
+    *_, last = machines(target, counts[number])
+    return last
+
+
+def further(targets: Mapping[str, Target], name: str) -> Iterator[GcpTarget]:
+    """All machines that :func:`machines` could make of the target ``name``, as far as their names allow it."""
+    for number in range(2, MOST_HOSTS + 1):
+        try:
+            machine = machine_of(targets, f"{name}-{number}")
+        except UsageError:  # no room for a number of so many digits, nor for a greater one
+            return
+        if isinstance(machine, GcpTarget):
+            yield machine
+
+
+def check_apart(hosts: Sequence[Target]) -> None:
+    """Raises UsageError if two of them are the same machine, or there are too many."""
+    if len(hosts) > MOST_HOSTS:
+        raise UsageError(f"a search takes at most {MOST_HOSTS} machines, and these are {len(hosts)}")
+    seen: dict[str, str] = {}
+    for host in hosts:
+        machine = host.model_dump_json(exclude={"name", "env", "usd_per_hour", "python", "root"})
+        if machine in seen:
+            other = seen[machine]
+            twice = f"{host.name} is named twice" if other == host.name else f"{other} and {host.name} are one machine"
+            raise UsageError(f"{twice}: a machine works in a search once", hint="all of its GPUs are used anyway")
+        seen[machine] = host.name
+
+
+def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
+    """What a further machine called ``name`` does for ``search``. Its step passes if the search needs it no more, and
+    is ``warned`` if it gave up waiting for the search."""
+    (step,) = search.steps
+    run = f'{MEMBER_COMMAND} --host {name} --spec "$FCCTL_TUNE_SPEC" --join "$FCCTL_RUN_DIR/fleet/{JOIN_FILE}"'
+    member = Step(
+        id="member",
+        run=run,
+        tune="member",
+        timeout=step.timeout_s,
+        activity="tune",
+        exit_codes={"69": "unavailable", "75": "warned"},
+        env={},
+    )
+    return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
+
+
+def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str, str], *, seeded: bool) -> Job:
+    """The same search on the machine ``later``, after ``leader`` was lost.
+
+    Args:
+        seeded: what was found comes after it began; it waits for that, though not for ever.
+    """
+    (step,) = search.steps
+    own = f" --host {leader}"
+    if not step.run.endswith(own):
+        raise ValueError(f"{search.run_id} is no search on several machines")
+    run = f"{step.run.removesuffix(own)} --host {later}"
+    again = Step(
+        id=step.id,
+        run=(_AWAIT_SEED if seeded else "") + run,
+        tune="search",
+        timeout=step.timeout_s,
+        activity="tune",
+        exit_codes={"69": "unavailable"},
+        gates=[Gate(expr=gate.expr, when=gate.when, hint=gate.hint) for gate in step.gates],
+    )
+    return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
+
+
+#: A run that goes on with this one, where its machine was stopped, has more than was sent.
+_AWAIT_SEED = (
+    f'seed="$FCCTL_RUN_DIR/fleet/{SEED_FILE}" own="$FCCTL_RUN_DIR/{JOURNAL}"\n'
+    'for _ in $(seq 600); do [ ! -e "$seed" ] && [ ! -s "$own" ] || break; sleep 0.5; done\n'
+    'mkdir -p "$FCCTL_ARTIFACTS/tune"\n'
+    '[ -s "$own" ] || [ ! -e "$seed" ] || cp "$seed" "$own"\n'
+)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Where the search's scheduler listens on its machine's loopback, and what admits to it: the key is a secret."""
+
+    port: int
+    tls: Mapping[str, Any]
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Scheduler(port={self.port})"
+
+    @classmethod
+    def read(cls, data: bytes, name: str) -> Scheduler:
+        """What the machine ``name``, which is not trusted, says of it.
+
+        Raises:
+            HostFault: that makes no sense, or nobody without the key would be kept out.
+        """
+        try:
+            found = json.loads(data)
+            port, tls, token = found["port"], found["tls"], found.get("token") or ""
+            sound = found["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            sound = False
+        if not sound:
+            raise HostFault(f"what {name} says of its search's scheduler makes no sense")
+        if not isinstance(tls, dict):
+            raise HostFault(
+                f"{name} made no key for its search, so that anybody on the other machines could have it run anything",
+                hint=f"install openssl on {name}, then run the search again",
+            )
+        return cls(port, tls, token)
+
+    def invitation(self, port: int) -> bytes:
+        """What a member gets to know: the scheduler answers on ``port`` of its own loopback."""
+        told = {"schema": 1, "scheduler": port, "tls": self.tls, "token": self.token, "patience_s": PATIENCE_S}
+        return json.dumps(told).encode()

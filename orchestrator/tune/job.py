@@ -1,0 +1,87 @@
+"""A search as a job of one step: what ``fcctl tune`` runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.base.problems import Problem
+from orchestrator.runs.job.job import Gate, Job, Step
+from orchestrator.tune.fleet.rules import SCHEDULER_FILE
+from orchestrator.tune.search_file import InvalidSearch, Search
+
+#: Of the job, and so in its runs' ids: ``last:tune``.
+NAME = "tune"
+STRATEGIES = ("auto", "evolution", "random", "exhaustive")
+#: How a step starts the search that it was given.
+COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of a search; None: as its file does."""
+
+    trials: int | None = None
+    elites: int | None = None
+    strategy: str = "auto"
+    #: Searched a second time in this way, at the same budget, to compare with.
+    control: str | None = None
+    cases: Sequence[str] = ()
+    seed: int | None = None
+    timeout_s: float = 3600.0
+    #: How the machine that the search is on is called among several.
+    host: str | None = None
+    #: A Dask scheduler that has workers already, as the machine sees it, and a file there with the key for it.
+    scheduler: str | None = None
+    tls: str | None = None
+
+
+def narrowed(search: Search, asked: Asked) -> Search:
+    """``search`` with the numbers and cases that were asked for; cases that are searched on are held out no more.
+
+    Raises:
+        InvalidSearch: there can be no such search.
+    """
+    from fcctl_tune.errors import SpecError
+    from fcctl_tune.search.spec import Spec
+
+    entry = search.spec.to_dict()
+    if asked.trials is not None:
+        entry["trials"] = asked.trials
+        entry["elites"] = min(entry["elites"], asked.trials)
+    if asked.elites is not None:
+        entry["elites"] = asked.elites
+    if asked.cases:
+        entry["cases"] = list(asked.cases)
+        entry["held_out"] = [case for case in entry["held_out"] if case not in asked.cases]
+    try:
+        return replace(search, spec=Spec.from_dict(entry))
+    except SpecError as error:
+        raise InvalidSearch([Problem("the command line", f"{error.key}: {error.problem}")]) from None
+
+
+def job_of(search: Search, asked: Asked) -> Job:
+    """The job that carries ``search`` out."""
+    words = ["--strategy", asked.strategy]
+    words += ["--compare", asked.control] if asked.control else []
+    words += ["--seed", str(asked.seed)] if asked.seed is not None else []
+    words += ["--scheduler", asked.scheduler] if asked.scheduler else []
+    words += ["--tls", asked.tls] if asked.tls else []
+    fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {asked.host}' if asked.host else ""
+    step = Step(
+        id=NAME,
+        run=f"{COMMAND} {shlex.join(words)}{fleet}",
+        tune=search.name,
+        timeout=asked.timeout_s,
+        activity="tune",
+        exit_codes={"69": "unavailable"},
+        gates=[
+            Gate(
+                expr="tuning.summary.states.complete >= 1",
+                hint="no configuration was built, checked and timed: the log says why; tune/tune_log.csv of each",
+            )
+        ],
+    )
+    title = f"Tune {search.name}" + (f": {search.spec.title}" if search.spec.title else "")
+    return Job(job=NAME, title=title[:200], env=dict(search.env), steps=[step])

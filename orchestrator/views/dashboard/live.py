@@ -1,0 +1,210 @@
+"""What all browsers see of the runs that go on, asked for once whoever watches, and not at all while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Thread
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.sanitize import LineCleaner
+from orchestrator.runs.logs import read_logs
+from orchestrator.runs.services import Services
+from orchestrator.views.live.overview import LiveRun, Overview
+
+_log = logging.getLogger("orchestrator.views.dashboard")
+
+POLL_S = 1.5
+#: Nobody has looked for so long: the machines are left in peace.
+IDLE_S = 30.0
+#: Of a run's log, the newest is kept for browsers that come late; and how many runs' logs.
+LOG_CHARACTERS = 256 * 1024
+LOGS = 8
+HEARTBEAT_S = 15.0
+
+
+class LiveRuns:
+    """Polls the active runs while anybody is interested."""
+
+    def __init__(self, services: Services) -> None:
+        self.version = 0
+        self.runs: list[LiveRun] = []
+        self._overview = Overview(services)
+        self._changed = asyncio.Condition()
+        self._asked = 0.0
+        self._first = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.closing = asyncio.Event()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        self.closing.set()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._overview.close)
+
+    async def now(self) -> list[LiveRun]:
+        """The runs as they stand; the first time, after asking their machines."""
+        fresh = time.monotonic() - self._asked < IDLE_S
+        self._asked = time.monotonic()
+        if not fresh:
+            self._first.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(4):
+                await self._first.wait()
+        return self.runs
+
+    async def after(self, version: int, timeout_s: float = HEARTBEAT_S) -> int:
+        """The version that is newer than ``version``; the same one after ``timeout_s``."""
+        self._asked = time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.version > version or self.closing.is_set())
+        return self.version
+
+    def find(self, run_id: str) -> LiveRun | None:
+        """The run as it stood at the last look."""
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+    async def await_run(self, run_id: str, seconds: float = 8.0) -> LiveRun | None:
+        """An active run, also one that began after the last look; None if the looks of ``seconds`` did not find it."""
+        deadline = time.monotonic() + seconds
+        while (found := self.find(run_id)) is None and time.monotonic() < deadline:
+            await self.after(self.version, 0.5)
+        return found
+
+    def _look(self) -> list[LiveRun]:
+        """What goes on; what was known, if even that cannot be told (a full disk, a damaged folder)."""
+        try:
+            return self._overview.poll()
+        except (FcctlError, OSError) as error:
+            _log.warning("the active runs cannot be read: %s", error)
+            return self.runs
+
+    async def _poll(self) -> None:
+        while True:
+            if time.monotonic() - self._asked < IDLE_S:
+                runs = await asyncio.to_thread(self._look)
+                async with self._changed:
+                    if runs != self.runs:
+                        self.runs = runs
+                        self.version += 1
+                    self._changed.notify_all()
+                self._first.set()
+                await asyncio.sleep(POLL_S)
+            else:
+                await asyncio.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of one step's log. ``end`` is where it ends, counted in characters since the first."""
+
+    end: int
+    step: str
+    text: str
+
+
+@dataclass
+class _Log:
+    pieces: deque[Piece] = field(default_factory=deque)
+    end: int = 0
+    kept: int = 0
+    over: bool = False
+    error: str = ""
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+class Logs:
+    """The logs of runs that go on: one reader each, however many browsers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._logs: dict[str, _Log] = {}
+        self.closing = asyncio.Event()
+
+    async def stop(self) -> None:
+        self.closing.set()
+        for log in self._logs.values():
+            async with log.changed:
+                log.changed.notify_all()
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Piece | None]:
+        """What was written behind ``after`` characters, as it comes; None now and then while nothing does.
+
+        Ends with the log. A browser that is too slow misses what was dropped meanwhile.
+        """
+        log = self._logs.get(run_id) or self._open(run_id)
+        at = after
+        while not self.closing.is_set():
+            fresh = [piece for piece in log.pieces if piece.end > at]
+            for piece in fresh:
+                yield piece
+                at = piece.end
+            if fresh:
+                continue
+            if log.over:
+                return
+            async with log.changed:
+                if log.end <= at and not log.over and not self.closing.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(HEARTBEAT_S):
+                            await log.changed.wait()
+            if log.end <= at:
+                yield None
+
+    def _open(self, run_id: str) -> _Log:
+        for old in [r for r, log in self._logs.items() if log.over][: max(0, len(self._logs) - LOGS + 1)]:
+            del self._logs[old]
+        log = self._logs[run_id] = _Log()
+        loop = asyncio.get_running_loop()
+        Thread(target=self._read, args=(run_id, log, loop), name="fcctl-ui-log", daemon=True).start()
+        return log
+
+    def _read(self, run_id: str, log: _Log, loop: asyncio.AbstractEventLoop) -> None:
+        def tell(change: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the server has ended
+                asyncio.run_coroutine_threadsafe(_told(log, change), loop)
+
+        cleaners: dict[str, LineCleaner] = {}
+        error = ""
+        try:
+            for piece in read_logs(self._services, run_id, None, wait=True):
+                text = cleaners.setdefault(piece.step, LineCleaner()).feed(piece.data).decode()
+                tell(functools.partial(_add, log, piece.step, text))
+                if self.closing.is_set():
+                    return
+        except FcctlError as e:
+            error = e.message
+        tell(lambda: _end(log, error))
+
+
+async def _told(log: _Log, change: Callable[[], None]) -> None:
+    async with log.changed:
+        change()
+        log.changed.notify_all()
+
+
+def _add(log: _Log, step: str, text: str) -> None:
+    if not text:
+        return
+    text = text[-LOG_CHARACTERS:]
+    log.end += len(text)
+    log.kept += len(text)
+    log.pieces.append(Piece(log.end, step, text))
+    while log.kept > LOG_CHARACTERS and len(log.pieces) > 1:
+        log.kept -= len(log.pieces.popleft().text)
+
+
+def _end(log: _Log, error: str) -> None:
+    log.over, log.error = True, error

@@ -1,0 +1,34 @@
+"""The caps and the ledger: what was spent, by what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from orchestrator.views.dashboard.site import Site
+
+GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
+ROWS = 200
+
+
+def routes(site: Site) -> Sequence[Route]:
+    async def page(request: Request) -> Response:
+        asked = request.query_params.get("by", "day")
+        by = asked if asked in GROUPS else "day"
+        caps = await site.children.fcctl("cost", "budget")
+        ledger = await site.children.fcctl("cost", "ledger", "--by", by)
+        return site.page(
+            "spending", request, caps=caps["caps"], totals=ledger["totals"], by=by, groups=GROUPS, most=ROWS
+        )  # fmt: skip
+
+    return [Route("/spending", page)]
+
+
+def is_there(site: Site) -> bool:
+    """Whether anything has ever cost anything."""
+    return any(row.usd for row in site.store.rows(limit=500)) or any(run.usd_per_hour for run in site.live.runs)

@@ -1,0 +1,220 @@
+"""The dashboard as an application: pages behind the guard, and what they share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qsl
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from orchestrator.base.errors import (  # fmt: skip
+    BudgetError,
+    ConflictError,
+    FcctlError,
+    NotFoundError,
+    RunNotFinished,
+    RunNotFound,
+    UsageError,
+)
+from orchestrator.base.sanitize import clean
+from orchestrator.results.timings import number
+from orchestrator.views.dashboard.backend import Backend
+from orchestrator.views.dashboard.children import Children
+from orchestrator.views.dashboard.guard import Access, Guard
+from orchestrator.views.dashboard.live import LiveRuns, Logs
+from orchestrator.views.live.run import duration, first_line, telemetry_text
+from orchestrator.views.report.drawing import DARK, LIGHT
+from orchestrator.views.tables.figures import microseconds, small
+from orchestrator.views.tables.run_list import age
+
+_log = logging.getLogger("orchestrator.views.dashboard")
+_STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}
+
+
+class Site:
+    """What every page may use: the workspace, what is live, children, templates."""
+
+    def __init__(self, backend: Backend, access: Access) -> None:
+        self.backend = backend
+        self.access = access
+        self.store = backend.services.store
+        self.children = Children(backend.fcctl, backend.root)
+        self.live = LiveRuns(backend.services)
+        self.logs = Logs(backend.services)
+
+    def now(self) -> float:
+        return self.backend.services.clock.now()
+
+    def page(self, name: str, request: Request, code: int = 200, **values: Any) -> HTMLResponse:
+        """One page, from ``templates/<name>.html.j2``."""
+        return HTMLResponse(self.render(name, path=request.url.path, **values), code)
+
+    def render(self, name: str, **values: Any) -> str:
+        from orchestrator.views.dashboard.sections import SECTIONS
+
+        sections = [section for section in SECTIONS if section.is_there(self)]
+        template = self._templates.get_template(f"{name}.html.j2")
+        shared = {"sections": sections, "site": self, "now": self.now(), "project": self.backend.config.project.name}
+        return template.render({**shared, **values})
+
+    @cached_property
+    def _templates(self) -> jinja2.Environment:
+        made = jinja2.Environment(
+            loader=jinja2.PackageLoader("orchestrator.views.dashboard", "templates"), autoescape=True,
+            undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
+        made.filters.update(
+            duration=duration, clean=clean, us=microseconds, small=small, gauge=telemetry_text, usd=_usd,
+            spaced=lambda text: str(text).replace("_", " "), sparkline=_sparkline, kind=_kind,
+            first_line=first_line, figure=_figure,
+        )  # fmt: skip
+        made.globals["age"] = age
+        return made
+
+    async def require_token(self, request: Request) -> None:
+        """Raises HTTPException unless one of our own pages asks."""
+        form = dict(parse_qsl((await request.body()).decode("latin-1")))
+        given = request.headers.get("x-fcctl-token") or form.get("token", "")
+        if not self.access.may_act(given):
+            raise HTTPException(403, "this action needs the token that the page holds: load the page again")
+
+
+def application(backend: Backend, access: Access) -> Starlette:
+    """The whole dashboard."""
+    from orchestrator.views.dashboard.sections import SECTIONS
+
+    site = Site(backend, access)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        site.live.start()
+        try:
+            yield
+        finally:
+            await site.logs.stop()
+            await site.live.stop()
+
+    routes = [Route("/static/{name}", _static)]
+    routes += [route for section in SECTIONS for route in section.routes(site)]
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={
+            FcctlError: _failed(site),
+            HTTPException: _refused(site),
+            Exception: _unexpected(site),
+            ClientDisconnect: _gone,
+        },
+    )
+    app.state.site = site
+    return app
+
+
+_STATUS: dict[type[FcctlError], int] = {
+    NotFoundError: 404, RunNotFound: 404, RunNotFinished: 409, ConflictError: 409, BudgetError: 409, UsageError: 400,
+}  # fmt: skip
+
+
+def _failed(site: Site) -> Callable[[Request, Exception], Response]:
+    def handler(request: Request, error: Exception) -> Response:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
+        return site.page("error", request, status, error=error, status=status)
+
+    return handler
+
+
+def _refused(site: Site) -> Callable[[Request, Exception], Response]:
+    def handler(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        said = error.detail if isinstance(error, HTTPException) else ""
+        words = {404: "there is no such page", 405: "this address answers other requests"}
+        told = FcctlError(words.get(status, str(said)), hint="start over at Runs")
+        return site.page("error", request, status, error=told, status=status)
+
+    return handler
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    """The body was longer than any form of ours, or its sender has left."""
+    return Response(status_code=413)
+
+
+def _unexpected(site: Site) -> Callable[[Request, Exception], Response]:
+    def handler(request: Request, error: Exception) -> Response:
+        _log.error("unexpected %s at %s", type(error).__name__, request.url.path, exc_info=error)
+        said = f"unexpected {type(error).__name__}"
+        told = FcctlError(said, cause="this is a defect of fcctl; its log file says more")
+        return site.page("error", request, 500, error=told, status=500)
+
+    return handler
+
+
+# ------------------------------------------------------------------------------------------------ files of ours
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    media_type: str
+
+
+def _load(name: str) -> _File:
+    content = resources.files("orchestrator.views.dashboard").joinpath("static", name).read_bytes()
+    if name == "app.css":
+        light, dark = ("".join(f"--{role}:{value};" for role, value in colours.items()) for colours in (LIGHT, DARK))
+        schemes = f":root{{color-scheme:light dark;{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+        content = schemes.encode() + content
+    return _File(content, _STATIC[name])
+
+
+_files: dict[str, _File] = {}
+
+
+async def _static(request: Request) -> Response:
+    """Three files by name; the name never becomes a path."""
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise HTTPException(404)
+    found = _files.setdefault(name, _files.get(name) or _load(name))
+    return Response(found.content, media_type=found.media_type, headers={"cache-control": "private, max-age=300"})
+
+
+# ------------------------------------------------------------------------------------------------ words for templates
+def _usd(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"${value:.2f}" if value >= 0.1 or value == 0 else f"${value:.4f}"
+
+
+def _figure(value: object) -> str:
+    """A fact of a host, as a cell."""
+    found = number(value)
+    return clean("" if value is None else value, 60) if found is None else f"{found:g}"
+
+
+def _kind(status: str) -> str:
+    """``good``, ``bad``, ``busy`` or ``plain``: the class that colours a status; its word is there, too."""
+    if status in ("passed", "pass", "faster"):
+        return "good"
+    if status in ("failed", "fail", "error", "lost", "timed_out", "over_budget", "slower", "broken", "unreachable"):
+        return "bad"
+    return "busy" if status in ("running", "queued", "starting", "asking", "ended") else "plain"
+
+
+def _sparkline(values: tuple[float, ...], width: int = 160, height: int = 28) -> str:
+    """Points of a polyline, 0 to 100 percent from bottom to top, the newest at the right."""
+    step = width / max(1, len(values) - 1)
+    return " ".join(
+        f"{i * step:.1f},{height - 1 - min(100.0, max(0.0, v)) / 100 * (height - 2):.1f}" for i, v in enumerate(values)
+    )

@@ -1,0 +1,276 @@
+"""What a person sees while a run goes on: one live line block on a terminal, plain lines elsewhere.
+
+Both are :class:`orchestrator.base.observer.Observer`. Everything goes to stderr; text that came from the host is cleaned of
+control characters first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO
+
+from orchestrator.base.sanitize import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from fcctl_remote import wire
+
+_log = logging.getLogger(__name__)
+
+MARKS = {
+    "passed": ("✓", "green"),
+    "warned": ("!", "yellow"),
+    "failed": ("✗", "red"),
+    "timed_out": ("✗", "red"),
+    "cancelled": ("-", "yellow"),
+    "skipped": ("-", "dim"),
+    "unavailable": ("○", "yellow"),
+}
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 05 s``, ``1 h 02 min``; ``?`` for what is no duration."""
+    if not -1e12 < seconds < 1e12:  # a host's figure; NaN compares with nothing
+        return "?"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def step_line(event: wire.Event) -> tuple[str, str, str]:
+    """Mark, colour and text of a finished step."""
+    data = event.data
+    status = str(data.get("status"))
+    mark, colour = MARKS.get(status, ("?", "red"))
+    spent = duration(_number(data.get("duration_s")) or 0.0)
+    text = f"{clean(str(data.get('step')), 40)}  {clean(status.replace('_', ' '), 20)}  {spent}"
+    if data.get("message") and status not in ("passed", "warned"):
+        text += "  " + first_line(str(data["message"]))
+    return mark, colour, text
+
+
+def first_line(text: str) -> str:
+    """The first line of host text, cleaned, of a length that fits a terminal."""
+    return clean(text.strip().splitlines()[0] if text.strip() else "", 200)
+
+
+def gate_line(event: wire.Event) -> str | None:
+    """A gate worth a line: one that did not pass."""
+    data = event.data
+    if data.get("verdict") not in ("fail", "unavailable"):
+        return None
+    value = "" if data.get("value") is None else f" (it is {clean(_shown(data['value']), 60)})"
+    text = f"gate {data['verdict']}: {clean(str(data.get('expr')), 160)}{value}"
+    return text + (f"\n    hint: {clean(str(data['hint']), 300)}" if data.get("hint") else "")
+
+
+def _shown(value: object) -> str:
+    """A gate's value as the tables have it: six digits of a fraction, all of anything else."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    from orchestrator.results.timings import number  # not before there is something to show
+
+    return number(value)
+
+
+class Silent:
+    """Shows nothing; notes are in the log file."""
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+
+    def event(self, event: wire.Event) -> None: ...
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None: ...
+
+    def note(self, message: str) -> None:
+        _log.info("%s", clean(message, 500))
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None: ...
+
+
+class Quiet(Silent):
+    """Shows nothing but what was lost or left out."""
+
+    def __init__(self, err: TextIO) -> None:
+        self._err = err
+
+    def note(self, message: str) -> None:
+        self._err.write(f"note: {clean(message, 500)}\n")
+        self._err.flush()
+
+
+class Plain(Quiet):
+    """One line per thing that happened; with ``verbose``, the steps' logs too."""
+
+    def __init__(self, err: TextIO, *, verbose: bool = False) -> None:
+        super().__init__(err)
+        self._verbose = verbose
+        self._last_phase = ""
+        self._log_at: tuple[str | None, int] = (None, 0)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        text = f"{name}: {clean(detail, 200)}" if detail else name
+        if text != self._last_phase:
+            self._last_phase = text
+            self._line(text)
+
+    def event(self, event: wire.Event) -> None:
+        if event.type == "step_started":
+            self._line(f"step {clean(str(event.data.get('step')), 40)}")
+        elif event.type == "step_finished":
+            mark, _, text = step_line(event)
+            self._line(f"{mark} {text}")
+        elif event.type == "queued":
+            self._line(queued_text(event.data.get("behind")))
+        elif event.type == "warning":
+            self._line(f"warning: {first_line(str(event.data.get('message')))}")
+        elif event.type == "gate":
+            line = gate_line(event)
+            if line:
+                self._line("  " + line)
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        if not self._verbose or not log_tail:
+            return
+        step, seen = self._log_at
+        fresh = log_tail if step != reply.log_step or reply.log_offset >= seen else log_tail[seen - reply.log_offset :]
+        self._log_at = (reply.log_step, reply.log_offset + len(log_tail))
+        for line in fresh.decode(errors="replace").splitlines():
+            self._line("  | " + clean(line, 1000))
+
+    def _line(self, text: str) -> None:
+        self._err.write(text + "\n")
+        self._err.flush()
+
+
+def queued_text(behind: object) -> str:
+    """What a run that waits for the machine says."""
+    holder = f" behind {clean(str(behind), 63)}" if behind else ""
+    return f"queued{holder}: the machine runs one exclusive job at a time"
+
+
+class Live:
+    """The current step, elapsed against its timeout, the last log line and the GPU, on a terminal."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.time) -> None:
+        from rich.live import Live as RichLive
+        from rich.spinner import Spinner
+
+        self._console = console
+        self._clock = clock
+        self._phase = ""
+        self._summary: wire.RunSummary | None = None
+        self._skew = 0.0
+        self._last_line = ""
+        self._telemetry: dict[str, Any] | None = None
+        self._spinner = Spinner("dots" if "utf" in console.encoding.lower() else "line")
+        self._live = RichLive(
+            get_renderable=self._render, console=console, refresh_per_second=8, transient=True, redirect_stdout=False
+        )
+        self._live.start()
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._phase = f"{name}  {clean(detail, 200)}"
+
+    def note(self, message: str) -> None:
+        self._say(f"note: {clean(message, 500)}", "")
+
+    def _say(self, text: str, style: str) -> None:
+        """A line that stays, above the block that moves."""
+        self._console.print(text, style=style, markup=False, highlight=False)
+
+    def event(self, event: wire.Event) -> None:
+        if event.type == "step_finished":
+            mark, colour, text = step_line(event)
+            self._say(f"{mark} {text}", colour)
+            self._last_line = ""
+        elif event.type == "warning":
+            self._say(f"warning: {first_line(str(event.data.get('message')))}", "yellow")
+        elif event.type == "gate":
+            line = gate_line(event)
+            if line:
+                self._say("  " + line, "red")
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        self._summary = reply.summary
+        if reply.summary.heartbeat is not None:
+            # The step's start is on the host's clock; so is the heartbeat, which is a second or two old at most.
+            self._skew = min(self._clock() - reply.summary.heartbeat, self._skew or 1e18)
+        lines = [line for line in log_tail.decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            self._last_line = clean(lines[-1], 300)
+        self._telemetry = reply.telemetry or self._telemetry
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        self._spinner.update(text=Text(self._headline(), style="bold", no_wrap=True, overflow="ellipsis"))
+        rows: list[RenderableType] = [self._spinner]
+        if self._last_line:
+            rows.append(Text("  " + self._last_line, style="dim", no_wrap=True, overflow="ellipsis"))
+        gauge = telemetry_text(self._telemetry)
+        if gauge:
+            rows.append(Text("  " + gauge, style="cyan", no_wrap=True, overflow="ellipsis"))
+        return Group(*rows)
+
+    def _headline(self) -> str:
+        s = self._summary
+        if s is None or s.step is None:
+            return queued_text(s.behind) if s is not None and s.behind else self._phase
+        text = f"[{s.step_index + 1}/{s.step_count}] {clean(s.step, 40)}"
+        if s.step_started is not None:
+            elapsed = max(0.0, self._clock() - self._skew - s.step_started)
+            text += f"  {duration(elapsed)}"
+            if s.step_timeout_s:
+                text += f" of at most {duration(s.step_timeout_s)}"
+        return text
+
+
+def telemetry_text(sample: dict[str, Any] | None) -> str:
+    """One line for a telemetry sample: the GPUs, or the CPU of a machine that has none."""
+    if not isinstance(sample, dict):
+        return ""
+    gpus = sample.get("gpus")
+    if isinstance(gpus, list) and gpus:
+        return "   ".join(_gpu_text(g) for g in gpus[:8] if isinstance(g, dict))
+    cpu, memory = _number(sample.get("cpu_pct")), _number(sample.get("mem_used_mb"))
+    parts = [f"CPU {cpu:.0f} %"] if cpu is not None else []
+    parts += [f"memory {memory / 1024:.1f} GiB"] if memory is not None else []
+    return "  ".join(parts)
+
+
+def _gpu_text(gpu: dict[str, Any]) -> str:
+    fields = (("util_pct", "GPU {:.0f} %"), ("sm_mhz", "{:.0f} MHz"), ("power_w", "{:.0f} W"), ("temp_c", "{:.0f} °C"))
+    known = ((form, _number(gpu.get(key))) for key, form in fields)
+    parts = [form.format(value) for form, value in known if value is not None]
+    reasons = gpu.get("throttle")
+    slowed = [str(r) for r in reasons[:8] if r != "gpu_idle"] if isinstance(reasons, list) else []
+    if slowed:  # an idle GPU is slow too, and nobody's problem
+        parts.append(f"throttled: {clean(', '.join(slowed), 60)}")
+    return "  ".join(parts)

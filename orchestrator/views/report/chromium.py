@@ -1,0 +1,76 @@
+"""A page to paper, through the Chromium or Chrome that is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from orchestrator.base.errors import FcctlError, NotFoundError
+
+#: Names on PATH, and where macOS keeps applications.
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
+MAC = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
+)
+TIMEOUT_S = 90.0
+
+
+def find() -> str | None:
+    """The program, or None: ``FCCTL_CHROMIUM`` if set, else the first of :data:`NAMES`, else one of macOS's."""
+    named = os.environ.get("FCCTL_CHROMIUM")
+    if named:
+        return shutil.which(named)
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found or sys.platform != "darwin":
+        return found
+    return next((path for path in MAC if Path(path).is_file()), None)
+
+
+def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
+    """``html``, which needs nothing from elsewhere, as PDF.
+
+    Raises:
+        NotFoundError: no Chromium here.
+        FcctlError: it failed, or took longer than ``timeout_s``.
+    """
+    program = find()
+    if program is None:
+        raise NotFoundError(
+            "there is no Chromium or Chrome to print a PDF with",
+            cause="none of " + ", ".join(NAMES[:4]) + " is on PATH",
+            hint="apt install chromium (or brew install --cask chromium); FCCTL_CHROMIUM names another program;"
+            " or take --html and print it from any browser",
+        )
+    with tempfile.TemporaryDirectory(prefix="fcctl-pdf-") as folder:
+        page, pdf = Path(folder) / "report.html", Path(folder) / "report.pdf"
+        page.write_text(html, encoding="utf-8")
+        argv = [program, *_options(Path(folder)), f"--print-to-pdf={pdf}", page.as_uri()]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired as exc:
+            raise _failed(f"it did not end within {timeout_s:.0f} s") from exc
+        except OSError as exc:
+            raise _failed(f"{program}: {exc.strerror}") from exc
+        if done.returncode or not pdf.is_file():
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            raise _failed(last[0])
+        return pdf.read_bytes()
+
+
+def _options(folder: Path) -> list[str]:
+    options = [
+        "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions", "--disable-background-networking",
+        "--no-pdf-header-footer", f"--user-data-dir={folder / 'profile'}",
+    ]  # fmt: skip
+    # Chromium has no sandbox for root. The page is ours, holds no script, and its policy allows none.
+    return [*options, "--no-sandbox"] if os.geteuid() == 0 else options
+
+
+def _failed(cause: str) -> FcctlError:
+    return FcctlError("Chromium could not print the report", cause=cause, hint="take --html and print that")

@@ -1,0 +1,160 @@
+"""What a report says, as data. No layout here, and nothing that was not measured.
+
+All text in these classes is clean of control characters; whoever puts it into a page escapes it for that page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.results.levers.grades import Grade
+from orchestrator.results.records import CostLine
+from orchestrator.results.telemetry import Series
+from orchestrator.results.timings import Ratio
+from orchestrator.views.report.profiles import Profiled
+from orchestrator.views.report.tuning import Tuned
+
+MISSION = "mission"
+
+#: What stands for the GPU's name of a run on a machine that has none.
+NO_GPU = "no GPU"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One timing, with what is known of the kernel's correctness."""
+
+    run: str
+    machine: str
+    document: str  # the path of the one it is from
+    label: str
+    case: str
+    mode: str
+    unit: str
+    is_reference: bool
+    stats: dict[str, float]
+    samples: tuple[float, ...] = ()
+    shape: dict[str, int] | None = None
+    against: dict[str, Ratio] = field(default_factory=dict)  # math, flash, best: our time over theirs
+    best_name: str = ""
+    roofline_pct: float | None = None
+    roofline_bound: str | None = None
+    launch_floor_us: float | None = None
+    tflops: float | None = None
+    error: str = ""
+    correctness: Correctness | None = None
+    grade: Grade | None = None
+
+    @property
+    def p50(self) -> float | None:
+        return self.stats.get("p50")
+
+    @property
+    def typical(self) -> float | None:
+        """The median; the mean of tools that report no other."""
+        return self.stats.get("p50", self.stats.get("mean"))
+
+    @property
+    def status(self) -> str:
+        """In words: whether the figure may be believed."""
+        if self.error:
+            return f"failed: {self.error}"
+        if self.is_reference:
+            return "reference"
+        return self.correctness.status if self.correctness else "not checked"
+
+
+@dataclass(frozen=True)
+class Correctness:
+    passed: int
+    total: int
+    max_err: float | None = None
+    #: Root mean square error over the output's, the worst case's.
+    rel_rms: float | None = None
+    skipped: int = 0
+
+    @property
+    def status(self) -> str:
+        if self.skipped and self.passed + self.skipped >= self.total:
+            return f"passed {self.passed}/{self.total}, {self.skipped} skipped"
+        return f"{'correct' if self.passed == self.total else 'wrong'} {self.passed}/{self.total}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Timings that may stand beside each other: one machine, case, mode and unit; the fastest of ours first."""
+
+    machine: str
+    case: str
+    mode: str
+    unit: str
+    rows: tuple[Row, ...]
+
+    @property
+    def ours(self) -> tuple[Row, ...]:
+        return tuple(r for r in self.rows if not r.is_reference)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A gate of a job, as the promise it stands for."""
+
+    run: str
+    step: str
+    expr: str
+    value: str
+    verdict: str  # met, not met, does not apply, could not be judged
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class StepBand:
+    id: str
+    status: str
+    activity: str
+    start: float | None  # epoch seconds
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """What there is to say of one run alone."""
+
+    run_id: str
+    job: str
+    title: str
+    target: str
+    status: str
+    message: str
+    started: str
+    seconds: float | None
+    commit: str
+    tree: str
+    machine: tuple[tuple[str, str], ...]
+    gpu: str
+    steps: tuple[StepBand, ...]
+    cost: tuple[CostLine, ...]
+    #: The machine was emulated: its dollars were never spent.
+    emulated: bool
+    usd: float
+    usd_per_hour: float
+    telemetry: Series
+    ceilings: dict[str, float]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    runs: tuple[RunPart, ...]
+    tables: tuple[Table, ...]  # the headline first
+    targets: tuple[Target, ...]
+    profiles: tuple[Profiled, ...]
+    tunings: tuple[Tuned, ...] = ()
+
+    @property
+    def headline(self) -> Table | None:
+        return self.tables[0] if self.tables else None
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.gpu for run in self.runs))

@@ -1,0 +1,141 @@
+"""Pictures of times: the ladder of medians, and how the samples lie around theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from orchestrator.views.report.chart import MAX_ROWS, WIDTH, Chart
+from orchestrator.views.report.drawing import Spec, colour
+from orchestrator.views.report.model import Row, Table
+from orchestrator.views.tables.figures import microseconds
+
+MAX_BINS = 48
+#: Percent of the samples that the picture of the spread leaves out at each end; the numbers beside it do not.
+_TRIM = 1.0
+
+
+def ladder(table: Table) -> Chart | None:
+    """Every timing's median (of very many, the fastest), the slowest on top, with its range; ours beside theirs."""
+    rows = sorted((r for r in table.rows if r.typical), key=lambda r: r.typical or 0.0)[:MAX_ROWS][::-1]
+    if not rows or not table.ours:
+        return None
+    slowest = max(r.typical or 0.0 for r in table.ours if r.typical)
+    data = [
+        {
+            "name": _unique(row, rows), "p50": row.typical, "low": row.stats.get("min", row.typical),
+            "high": row.stats.get("p99", row.typical), "kind": "reference" if row.is_reference else "kernel",
+            "said": f"{microseconds(row.typical)} {_unit(table)}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    x = {
+        "field": "p50", "type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 32},
+        "title": f"{_unit(table)} per call, logarithmic", "axis": {"tickCount": 6, "format": "~r"},
+    }  # fmt: skip
+    hue = {
+        "field": "kind", "type": "nominal", "title": None,
+        "scale": {"domain": ["kernel", "reference"], "range": [colour("series1"), colour("series2")]},
+        "legend": {"orient": "top", "symbolType": "circle"},
+    }  # fmt: skip
+    layers: list[Spec] = [
+        {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.6, "aria": False},
+         "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "color": hue}},
+        {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+         "encoding": {"x": x, "y": y, "color": hue,
+                      "shape": {"field": "kind", "type": "nominal", "legend": None,
+                                "scale": {"domain": ["kernel", "reference"], "range": ["circle", "diamond"]}},
+                      "description": {"field": "said"}}},
+        {"mark": {"type": "text", "align": "left", "dx": 12, "aria": False},
+         "encoding": {"x": {**x, "field": "high"}, "y": y, "text": {"field": "said"}}},
+    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        over = f"{slowest / row.typical:.1f}x" if row.typical and not row.is_reference else ""
+        figures = (microseconds(row.stats.get(k)) for k in ("min", "p50", "p90", "p99", "max"))
+        cells.append((_unique(row, rows), *figures, over))
+    fastest = min(table.ours, key=lambda r: r.typical or math.inf)
+    caption = (
+        f"Median time of each timing{_of(table)}; the line reaches from the fastest sample to the 99th percentile."
+        f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {_unit(table)}."
+    )
+    spec: Spec = {"width": WIDTH, "height": {"step": 26}, "data": {"values": data}, "layer": layers}
+    return Chart("ladder", "Ladder", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
+                 tuple(cells))  # fmt: skip
+
+
+def spread(table: Table) -> Chart | None:
+    """Where each timing's samples lie around its own median, in percent: how steady the machine was."""
+    rows = [r for r in table.rows if len(r.samples) >= 10 and r.p50][:MAX_ROWS]
+    if not rows:
+        return None
+    deviations = {_unique(r, rows): sorted(100 * (s / (r.p50 or 1.0) - 1) for s in r.samples) for r in rows}
+    ends = [(_quantile(d, _TRIM / 100), _quantile(d, 1 - _TRIM / 100)) for d in deviations.values()]
+    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+    width = (high - low) / MAX_BINS or 0.01
+    data = [cell for name, values in deviations.items() for cell in _bins(name, values, low, width)]
+    spec: Spec = {
+        "width": WIDTH,
+        "height": {"step": 22},
+        "data": {"values": data},
+        "mark": {"type": "rect", "color": colour("series1")},
+        "encoding": {
+            "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": "from", "type": "quantitative", "title": "deviation from the timing's own median, percent",
+                  "scale": {"nice": False}},
+            "x2": {"field": "to"},
+            "opacity": {"field": "share", "type": "quantitative", "scale": {"type": "sqrt", "range": [0.12, 1]},
+                        "legend": {"title": "percent of samples", "orient": "top", "format": ".0f"}},
+            "description": {"field": "said"},
+        },
+    }  # fmt: skip
+    cells = tuple(
+        (
+            name,
+            str(len(values)),
+            *(f"{_quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99)),
+            f"{values[-1]:+.2f} %",
+        )
+        for name, values in deviations.items()
+    )
+    caption = (
+        f"How the samples of each timing{_of(table)} lie around its median: the darker, the more of them."
+        f" The outermost {_TRIM:g} % at each end are not drawn; they are in the numbers."
+    )
+    header = ("", "samples", "p1", "p10", "p90", "p99", "max")
+    return Chart("latency", "Latency distributions", caption, spec, header, cells)
+
+
+def _bins(name: str, values: list[float], low: float, width: float) -> Iterator[Spec]:
+    counts: dict[int, int] = {}
+    for value in values:
+        i = math.floor((value - low) / width)
+        if 0 <= i <= MAX_BINS:
+            counts[min(i, MAX_BINS - 1)] = counts.get(min(i, MAX_BINS - 1), 0) + 1
+    for i, count in sorted(counts.items()):
+        share = 100 * count / len(values)
+        start = low + i * width
+        yield {
+            "name": name, "from": round(start, 4), "to": round(start + width, 4), "share": round(share, 2),
+            "said": f"{name}: {share:.0f} % of samples at {start:+.2f} to {start + width:+.2f} %",
+        }  # fmt: skip
+
+
+def _unique(row: Row, rows: list[Row]) -> str:
+    """The row's label; with its place where two have the same."""
+    same = [r for r in rows if r.label == row.label]
+    return row.label if len(same) == 1 else f"{row.label} #{next(i for i, r in enumerate(same) if r is row) + 1}"
+
+
+def _unit(table: Table) -> str:
+    return "µs" if table.unit == "us" else table.unit
+
+
+def _of(table: Table) -> str:
+    what = " ".join(w for w in (table.case, f"({table.mode})" if table.mode else "") if w)
+    return f" of {what}" if what else ""
+
+
+def _quantile(ordered: list[float], q: float) -> float:
+    return ordered[min(len(ordered) - 1, max(0, round(q * (len(ordered) - 1))))]

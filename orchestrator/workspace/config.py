@@ -1,0 +1,375 @@
+"""fcctl.toml: what it may say, how its layers combine, and where each value came from.
+
+Layers, the strongest first: flags, ``FCCTL_*`` variables, the workspace's fcctl.toml, the user's own file, defaults.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, Field, ValidationError
+
+from orchestrator.base import problems, toml_lines
+from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
+from orchestrator.base.models import WRITTEN
+from orchestrator.base.problems import Problem
+from orchestrator.base.run_id import slug
+from orchestrator.machines.targets import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
+from orchestrator.money.caps import Budget
+from orchestrator.runs.notices import Notify, without_secret
+from orchestrator.schedules.due import Schedule
+
+Path = tuple[str, ...]
+KINDS: dict[str, type[BaseModel]] = {
+    "gcp": GcpTarget, "ssh": SshTarget, "local": LocalTarget, "sandbox": SandboxTarget,
+}  # fmt: skip
+#: Targets of every workspace, called as their kind: this machine, and an emulated cloud with one.
+BUILT_IN_TARGETS = ("local", "sandbox")
+_ENV_SECTIONS = ("FCCTL_PROJECT_", "FCCTL_BUDGET_", "FCCTL_NOTIFY_", "FCCTL_TARGETS_")
+
+
+class _Section(BaseModel):
+    model_config = WRITTEN
+
+
+class Project(_Section):
+    """``[project]``: the workspace itself."""
+
+    #: Names the tree on the host; the folder's name if absent.
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=48)]
+    #: Folder of the job files, relative to fcctl.toml.
+    jobs: Annotated[str, Field(min_length=1)] = "jobs"
+    #: Folder of the results, relative to fcctl.toml.
+    results: Annotated[str, Field(min_length=1)] = "results"
+
+
+class Config(_Section):
+    project: Project
+    targets: dict[str, Target]
+    budget: Budget
+    schedules: dict[str, Schedule]
+    notify: Notify
+
+    @property
+    def configured(self) -> list[str]:
+        """The names of the targets that some file or variable named, sorted."""
+        return sorted(name for name in self.targets if name not in BUILT_IN_TARGETS)
+
+    def target_or_default(self, name: str | None) -> Target:
+        """The target called ``name``; without one, the only one that was configured, else this machine."""
+        if name is not None:
+            return self.target(name)
+        return self.targets[self.configured[0] if len(self.configured) == 1 else "local"]
+
+    def target(self, name: str) -> Target:
+        """The target called ``name``, or the machine of ``ssh:[user@]host[:port]``.
+
+        Raises:
+            NotFoundError: there is none; names the nearest, and all.
+        """
+        if name.startswith("ssh:"):
+            return _ad_hoc(name)
+        if name in self.targets:
+            return self.targets[name]
+        at = next((t.name for t in self.targets.values() if isinstance(t, SshTarget) and t.host == name), None)
+        near = nearest(name, self.targets)
+        known = f"known: {', '.join(sorted(self.targets))}; any machine of ~/.ssh/config: --on ssh:HOST"
+        means = f"'{at}' is that machine: --on {at}" if at else f"did you mean '{near}'?" if near else ""
+        raise NotFoundError(
+            f"no target named '{name}'",
+            cause="fcctl.toml has no [targets." + (name if name.isprintable() else "...") + "]",
+            hint=f"{means} ({known})" if means else known,
+        )
+
+
+_AD_HOC = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:@\[\]]+)(?::(?P<port>\d{1,5}))?")
+
+
+def _ad_hoc(name: str) -> SshTarget:
+    found = _AD_HOC.fullmatch(name.removeprefix("ssh:"))
+    hint = "write ssh:HOST, ssh:USER@HOST or ssh:USER@HOST:PORT; HOST may be an alias of ~/.ssh/config"
+    if found is None:
+        raise NotFoundError(f"'{name}' names no machine", hint=hint)
+    host = found["host"].strip("[]")
+    values = {"host": host, "user": found["user"], "port": int(found["port"]) if found["port"] else None}
+    try:
+        return SshTarget.model_validate({"name": slug(host)[:24].strip("-"), **values})
+    except ValidationError:
+        raise NotFoundError(f"'{name}' names no machine", hint=hint) from None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of one source. ``origins`` says of each table, key and element where it stands."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: Mapping[tuple[str | int, ...], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid configuration, and the source of each of its values (absent: a default)."""
+
+    config: Config
+    origins: Mapping[Path, str]
+
+    def values(self) -> dict[str, tuple[Any, str]]:
+        """Dotted key -> (value, origin), for every value that is set or has a default."""
+        found: dict[str, tuple[Any, str]] = {}
+        for path, value in _leaves(self.config.model_dump(mode="json")):
+            if value is not None and not (path[0] == "targets" and path[-1] == "name"):
+                found[".".join(path)] = (_shown(path, value), self.origins.get(path, "default"))
+        return found
+
+    def get(self, key: str) -> Any:
+        """One value, or a table of them.
+
+        Raises:
+            NotFoundError: there is no such key; names the nearest.
+        """
+        node: Any = self.config.model_dump(mode="json")
+        node["notify"] = {name: _shown(("notify", name), value) for name, value in node["notify"].items()}
+        for part in key.split("."):
+            if not isinstance(node, dict) or part not in node:
+                raise NotFoundError(f"no configuration key '{key}'", hint=did_you_mean(key, self.values()))
+            node = node[part]
+        return node
+
+
+def _shown(path: Path, value: Any) -> Any:
+    """A value as it may be printed: a webhook's address is a password."""
+    secret = path in (("notify", "webhook"), ("notify", "slack"))
+    return without_secret(value) if secret and isinstance(value, str) else value
+
+
+def read_layer(text: str, name: str) -> Layer:
+    """A TOML file's values; ``name`` is how it is called in messages.
+
+    Raises:
+        ConfigError: it is not TOML; says on which line.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        line = (found[1] if found else None) or len(text.splitlines()) or 1
+        reason = re.sub(r" \(at .*\)$", "", str(error))
+        raise ConfigError(
+            f"{name}:{line}: {reason[:1].lower()}{reason[1:]}", hint="see docs/configuration.md"
+        ) from None
+    lines = toml_lines.key_lines(text)
+    return Layer(data, {path: f"{name}:{line}" for path, line in lines.items()})
+
+
+def target_names(layer: Layer) -> list[str]:
+    """The targets a layer speaks of."""
+    targets = layer.data.get("targets")
+    return list(targets) if isinstance(targets, dict) else []
+
+
+def flag_layer(flags: Mapping[str, Any]) -> Layer:
+    """Values given on the command line, by dotted key."""
+    data: dict[str, Any] = {}
+    origins: dict[tuple[str | int, ...], str] = {}
+    for key, value in flags.items():
+        _put(data, tuple(key.split(".")), value)
+        origins[tuple(key.split("."))] = "flag"
+    return Layer(data, origins)
+
+
+def env_layer(environ: Mapping[str, str], targets: Sequence[str]) -> Layer:
+    """``FCCTL_PROJECT_*``, ``FCCTL_BUDGET_*`` and ``FCCTL_TARGETS_<NAME>_*``; other variables are none of ours."""
+    data: dict[str, Any] = {}
+    origins: dict[tuple[str | int, ...], str] = {}
+    for variable in sorted(environ):
+        if variable.startswith(_ENV_SECTIONS):
+            path = _env_path(variable, targets)
+            _put(data, path, _split_list(path, environ[variable]))
+            origins[path] = variable
+    return Layer(data, origins)
+
+
+def _env_path(variable: str, targets: Sequence[str]) -> Path:
+    section, rest = variable.removeprefix("FCCTL_").split("_", 1)
+    if section != "TARGETS":
+        return (section.lower(), rest.lower())
+    for name in sorted(targets, key=len, reverse=True):  # the longest first: l4-big before l4
+        prefix = name.upper().replace("-", "_") + "_"
+        if rest.startswith(prefix):
+            return ("targets", name, rest.removeprefix(prefix).lower())
+    raise ConfigError(f"{variable}: names no target", hint=f"targets: {', '.join(sorted(targets))}")
+
+
+def _split_list(path: Path, text: str) -> Any:
+    fields = [model.model_fields.get(path[-1]) for model in KINDS.values()] if path[0] == "targets" else []
+    if path[0] == "notify":
+        fields = [Notify.model_fields.get(path[-1])]
+    is_list = any(f is not None and get_origin(_bare(f.annotation)) is list for f in fields)
+    return [part.strip() for part in text.split(",")] if is_list else text
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _put(data: dict[str, Any], path: Path, value: Any) -> None:
+    for part in path[:-1]:
+        data = data.setdefault(part, {})
+    data[path[-1]] = value
+
+
+def combine(layers: Sequence[Layer], default_name: str) -> Loaded:
+    """Validate the layers (the weakest first) as one configuration.
+
+    Args:
+        default_name: the project's name where no layer gives one.
+
+    Raises:
+        ConfigError: with every problem, each with its file, line and the nearest valid key.
+    """
+    merged: dict[str, Any] = {"targets": {name: {"kind": name} for name in BUILT_IN_TARGETS}}
+    origins: dict[tuple[str | int, ...], str] = {}
+    for layer in layers:
+        _merge(merged, layer.data, (), origins)
+        origins.update(layer.origins)
+    checked = _Checked(merged, origins, default_name)
+    config = checked.config()
+    if config is None:
+        message, hint = problems.summary(checked.problems)
+        raise ConfigError(message, hint=hint or "see docs/configuration.md")
+    return Loaded(config, {tuple(map(str, path)): origin for path, origin in origins.items()})
+
+
+def _merge(into: dict[str, Any], data: dict[str, Any], path: Path, origins: dict[Any, str]) -> None:
+    for key, value in data.items():
+        here = (*path, key)
+        old = into.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and not _another_kind(here, old, value):
+            _merge(old, value, here, origins)
+            continue
+        for known in [p for p in origins if p[: len(here)] == here]:
+            del origins[known]
+        into[key] = {}
+        if isinstance(value, dict):
+            _merge(into[key], value, here, origins)
+        else:
+            into[key] = value
+
+
+def _another_kind(path: Path, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """A target of another kind replaces the weaker layer's whole; its keys would make no sense."""
+    return path[:1] == ("targets",) and len(path) == 2 and new.get("kind", old.get("kind")) != old.get("kind")
+
+
+def _leaves(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, (*path, key))
+    else:
+        yield path, node
+
+
+class _Checked:
+    """Checks section by section, so that one problem does not hide another."""
+
+    def __init__(self, data: dict[str, Any], origins: Mapping[tuple[str | int, ...], str], name: str) -> None:
+        self.data = data
+        self.origins = origins
+        self.default_name = name
+        self.problems: list[Problem] = []
+
+    def config(self) -> Config | None:
+        for key in self.data:
+            if key not in Config.model_fields:
+                hint = did_you_mean(key, Config.model_fields)
+                self._problem((key,), f"unknown section '{key}'", hint)
+        values = {
+            "project": self._section(("project",), Project, {"name": self.default_name}),
+            "budget": self._section(("budget",), Budget),
+            "targets": {name: self._target(name) for name in self._table("targets")},
+            "notify": self._section(("notify",), Notify),
+            "schedules": {
+                name: self._section(("schedules", name), Schedule)
+                for name in self._table("schedules")
+                if self._name_is_valid("schedules", name)
+            },
+        }
+        return None if self.problems else Config.model_construct(**values)
+
+    def _table(self, key: str) -> dict[str, Any]:
+        value = self.data.get(key, {})
+        if not isinstance(value, dict):
+            self._problem((key,), f"{key}: expected tables such as [{key}.NAME]")
+            return {}
+        return value
+
+    def _target(self, name: str) -> Any:
+        path = ("targets", name)
+        value = self.data["targets"][name]
+        if not isinstance(value, dict):
+            self._problem(path, f"targets.{name}: expected a table, [targets.{name}]")
+            return None
+        if not self._name_is_valid("targets", name):
+            return None
+        kind = value.get("kind")
+        if kind is None:
+            self._problem(path, f"the key 'kind' is missing in targets.{name}", f"kinds: {', '.join(sorted(KINDS))}")
+            return None
+        if not isinstance(kind, str) or kind not in KINDS:
+            self._problem(
+                (*path, "kind"), f"targets.{name}.kind: unknown value {kind!r}", did_you_mean(str(kind), KINDS)
+            )
+            return None
+        if "name" in value:
+            hint = "a target's name is that of its table"
+            self._problem((*path, "name"), f"unknown key 'name' in targets.{name}", hint)
+            return None
+        return self._section(path, KINDS[kind], {"name": name})
+
+    def _name_is_valid(self, table: str, name: str) -> bool:
+        try:
+            _NameOnly(name=name)
+        except ValidationError:
+            rule = "use at most 24 of a-z, 0-9 and inner hyphens"
+            self._problem((table, name), f"{name!r} cannot be a name of [{table}.NAME]", rule)
+            return False
+        return True
+
+    def _section(self, path: Path, model: type[BaseModel], defaults: Mapping[str, Any] | None = None) -> Any:
+        value: Any = self.data
+        for part in path:
+            value = value.get(part, {})
+        if not isinstance(value, dict):
+            name = ".".join(path)
+            self._problem(path, f"{name}: expected a table, [{name}]")
+            return None
+        given = {**(defaults or {}), **value}
+        if model is not Project and not value.keys() - {"kind"} and _needs(model) <= given.keys():
+            # Nobody has set anything, and every command would wait until the checks of it are put together.
+            return model.model_construct(**given)
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            self.problems.extend(problems.of_model(model, error, self._where, path))
+            return None
+
+    def _problem(self, path: tuple[str | int, ...], message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(self._where(path), message, hint))
+
+    def _where(self, path: tuple[str | int, ...]) -> str:
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.origins:
+                return self.origins[path[:length]]
+        return "fcctl.toml"
+
+
+def _needs(model: type[BaseModel]) -> set[str]:
+    return {name for name, field in model.model_fields.items() if field.is_required()}
+
+
+class _NameOnly(_Section):
+    name: Name

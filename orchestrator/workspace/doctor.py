@@ -1,0 +1,161 @@
+"""``fcctl doctor``: what is missing on this machine, in the workspace and on the way to a target; each with one fix."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.findings import Finding, Status, install_command
+from orchestrator.machines.host_api import HostConnector
+from orchestrator.machines.targets import LocalTarget, SshTarget, Target
+
+_LOW_DISK_BYTES = 2 * 1024**3
+_CLOCK_SKEW_S = 30.0
+_PROBE_TIMEOUT_S = 10.0
+
+
+def check_programs(*, runs_here: bool) -> Iterator[Finding]:
+    """What this machine needs. ``runs_here``: runs are to go to ``local``, which makes tmux a must."""
+    python = platform.python_version()
+    fix = "install Python 3.11 or newer, then fcctl again with it"
+    ok = sys.version_info >= (3, 11)
+    yield Finding("this machine", "python", "ok" if ok else "fail", f"Python {python}", None if ok else fix)
+    yield _program("git", ("--version",), missing="fail", why="the source is what git tracks")
+    yield _program("ssh", ("-V",), missing="warn", why="fcctl attach --tmux needs it")
+    yield _rsync()
+    yield _program(
+        "tmux", ("-V",), missing="fail" if runs_here else "warn", why="runs on the target 'local' live in it"
+    )
+
+
+def _program(name: str, arguments: Sequence[str], *, missing: Status, why: str) -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return Finding("this machine", name, missing, f"{name} is not installed: {why}", install_command(name))
+    text = _output([path, *arguments])
+    if text is None:
+        return Finding("this machine", name, missing, f"{path} does not start", install_command(name))
+    return Finding("this machine", name, "ok", _first_line(text))
+
+
+def _rsync() -> Finding:
+    path = shutil.which("rsync")
+    text = _output([path, "--version"]) if path else None
+    if text is None:
+        why = "rsync is not installed: whole files are sent instead, through tar"
+        return Finding("this machine", "rsync", "warn", why, install_command("rsync"))
+    kind = "openrsync" if "openrsync" in text else "GNU rsync"
+    version = re.search(r"version\s+v?(\S+)", text)
+    return Finding("this machine", "rsync", "ok", f"{kind} {version[1] if version else ''}".rstrip())
+
+
+def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
+    """``problems``: job name -> what is wrong with its file, each with its line."""
+    for name, found in problems.items():
+        for problem in found:
+            yield Finding("workspace", f"job {name}", "fail", problem, f"fcctl jobs validate {name}")
+    wrong = sum(bool(found) for found in problems.values())
+    if not wrong:
+        yield Finding("workspace", "jobs", "ok", f"{len(problems)} checked, all valid")
+
+
+def check_git(root: Path) -> Finding:
+    """Whether git knows the workspace, so that ignored files stay at home."""
+    if not shutil.which("git") or _output(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]) is None:
+        why = "the workspace is not in a git repository: nothing says which files to leave out"
+        return Finding("workspace", "git", "warn", why, shlex.join(["git", "-C", str(root), "init"]))
+    return Finding("workspace", "git", "ok", "the workspace is in a git repository")
+
+
+def check_results(folder: Path) -> Finding:
+    """Whether runs can be kept: the results folder, or the place where it will be made, is writable."""
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    if os.access(place, os.W_OK | os.X_OK):
+        return Finding("workspace", "results", "ok", f"{folder} can be written")
+    return Finding("workspace", "results", "fail", f"{place} cannot be written: no run can be kept", f"ls -ld {place}")
+
+
+def check_known_hosts(
+    targets: Iterable[Target], host_key: Callable[[SshTarget], tuple[str, bool]]
+) -> Iterator[Finding]:
+    """Whether the host key of each ssh target is known, so that the first run is not refused.
+
+    ``host_key`` gives the name that known_hosts files have for a machine, and whether one of them has its key.
+    """
+    for target in targets:
+        if isinstance(target, SshTarget):
+            yield _known_host(target, host_key)
+
+
+def _known_host(target: SshTarget, host_key: Callable[[SshTarget], tuple[str, bool]]) -> Finding:
+    try:
+        entry, known = host_key(target)
+    except FcctlError as error:
+        said = f"{error.message}: {error.cause}" if error.cause else error.message
+        return Finding("targets", target.name, "fail", said, error.hint)
+    if known:
+        return Finding("targets", target.name, "ok", f"the host key of {entry} is known")
+    config = ["-F", target.ssh_config] if target.ssh_config else []
+    port = ["-p", str(target.port)] if target.port else []
+    reach = shlex.join(["ssh", *config, *port, *(["-l", target.user] if target.user else []), target.host, "true"])
+    why = f"the host key of {entry} is not known yet: log in once and compare its fingerprint"
+    return Finding("targets", target.name, "warn", why, reach)
+
+
+def check_target(target: Target, hosts: HostConnector, now: Callable[[], float]) -> Iterator[Finding]:
+    """Log in, start the host program, and look at what it says of the machine."""
+    section = f"target {target.name}"
+    try:
+        session = hosts.connect(target)
+    except FcctlError as error:
+        message = f"{error.message}: {error.cause}" if error.cause else error.message
+        yield Finding(section, "reachable", "fail", message, error.hint)
+        return
+    try:
+        hello, here = session.hello, now()
+    finally:
+        session.close()
+    yield Finding(section, "reachable", "ok", f"{hello.user}@{hello.hostname}, {hello.platform}, Python {hello.python}")
+    for tool, use in (("tmux", "runs live in it"), ("bash", "steps are scripts for it")):
+        if not hello.tools.get(tool):
+            fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)
+            yield Finding(section, tool, "fail", f"no {tool} there: {use}", fix)
+    if not hello.tools.get("rsync") and not isinstance(target, LocalTarget):
+        why = "no rsync there: whole files are sent instead, through tar"
+        yield Finding(section, "rsync", "warn", why, "install rsync there")
+    gib = hello.free_bytes / 1024**3
+    full = hello.free_bytes < _LOW_DISK_BYTES
+    fix = f"free some space below {hello.root} there"
+    yield Finding(section, "disk", "warn" if full else "ok", f"{gib:.1f} GiB free", fix if full else None)
+    skew = hello.time - here
+    if abs(skew) > _CLOCK_SKEW_S:
+        fix = "set its clock: sudo timedatectl set-ntp true"
+        yield Finding(section, "clock", "warn", f"its clock is {skew:+.0f} s off this one", fix)
+
+
+def _output(argv: Sequence[str]) -> str | None:
+    """What a program prints, on either stream; None if it cannot be run, fails, or hangs."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,157 @@
+"""``fcctl init``: look at a folder, write a configuration and a first job that fit it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.base.errors import ConflictError, NotFoundError
+from orchestrator.base.run_id import slug
+from orchestrator.workspace import starter
+
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+_TARGET = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)\s*:(?![=:])", re.MULTILINE)
+#: A name that needs no thought in a shell line or a YAML file.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+_BENCHES = ("bench.py", "benchmark.py", "benchmarks.py")
+_MAX_SOURCES = 20
+_MAX_READ = 256 * 1024
+_NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "venv"}
+
+
+@dataclass
+class Written:
+    """What ``init`` did. Paths are absolute."""
+
+    root: Path
+    written: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+    backups: list[Path] = field(default_factory=list)
+    job: str = "first"
+    found: starter.Findings | None = None
+    #: The top of the git repository that the workspace is only a part of.
+    repository: Path | None = None
+
+
+def init(folder: Path, *, host: str | None = None, force: bool = False) -> Written:
+    """Make ``folder`` a workspace. Nothing that is there is lost: with ``force`` the old files are kept as ``*.bak``.
+
+    Raises:
+        NotFoundError: there is no such folder.
+        ConflictError: there is a fcctl.toml already, or a folder cannot be written.
+    """
+    folder = folder.absolute()
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
+    if (folder / "fcctl.toml").exists() and not force:
+        raise ConflictError(
+            f"{folder / 'fcctl.toml'} exists",
+            cause="this is a workspace already",
+            hint="fcctl doctor checks it; fcctl init --force begins anew and keeps the old files as *.bak",
+        )
+    for name in ("jobs", "results"):
+        if (folder / name).exists() and not (folder / name).is_dir():
+            raise ConflictError(
+                f"{folder / name} is not a folder",
+                cause=f"jobs and results of a workspace are in folders, of which one is called {name}",
+                hint=f"rename it, or write a fcctl.toml with `{name}` below [project]: docs/configuration.md",
+            )
+    done = Written(folder, found=look(folder), repository=_repository_above(folder))
+    try:
+        _write_all(done, host, force)
+    except OSError as error:
+        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+    return done
+
+
+def _repository_above(folder: Path) -> Path | None:
+    if (folder / ".git").exists():
+        return None
+    return next((above for above in folder.resolve().parents if (above / ".git").exists()), None)
+
+
+def _write_all(done: Written, host: str | None, force: bool) -> None:
+    found = done.found or look(done.root)
+    _write(done, done.root / "fcctl.toml", starter.config_text(found.name, host), replace=force)
+    _write(done, done.root / "jobs" / f"{done.job}.yaml", starter.job_text(found, done.job), replace=force)
+    _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
+
+
+def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() or path.is_symlink():
+        if not replace:
+            done.kept.append(path)
+            return
+        backup = _free_backup(path)
+        path.rename(backup)
+        done.backups.append(backup)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    done.written.append(path)
+
+
+def _free_backup(path: Path) -> Path:
+    number = 1
+    while (backup := path.with_name(f"{path.name}.bak{number if number > 1 else ''}")).exists():
+        number += 1
+    return backup
+
+
+def look(folder: Path) -> starter.Findings:
+    """What there is to build in ``folder``."""
+    name = slug(folder.resolve().name)[:48].strip("-")
+    sources = tuple(_cuda_sources(folder))
+    tests = any(
+        next(folder.glob(place + name), None)
+        for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+        for name in ("test_*.py", "*_test.py")
+    )
+    bench = next((name for name in _BENCHES if (folder / name).is_file()), None)
+    if makefile := next((folder / name for name in _MAKEFILES if (folder / name).is_file()), None):
+        text = _read(makefile)
+        targets = tuple(dict.fromkeys(_TARGET.findall(text)))
+        return starter.Findings(name, make_targets=targets, uses_nvcc="nvcc" in text.lower(), cuda_sources=sources)
+    if (folder / "CMakeLists.txt").is_file():
+        text = _read(folder / "CMakeLists.txt")
+        has_tests = re.search(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)", text) is not None
+        # A project that only could be built with CUDA, and has no kernel yet, prints nothing of ptxas's.
+        nvcc = "CUDA" in text and any(path.suffix in (".cu", ".cuh") for path in _files(folder))
+        return starter.Findings(name, cmake=True, cmake_tests=has_tests, uses_nvcc=nvcc, cuda_sources=sources)
+    for build in ("setup.py", "pyproject.toml"):
+        if (folder / build).is_file():
+            return starter.Findings(
+                name, python_build=build, python_tests=tests, python_bench=bench, uses_nvcc=bool(sources),
+                cuda_sources=sources,
+            )  # fmt: skip
+    cargo = (folder / "Cargo.toml").is_file()
+    return starter.Findings(
+        name, python_tests=tests, python_bench=bench, cargo=cargo, uses_nvcc=bool(sources), cuda_sources=sources
+    )
+
+
+def _cuda_sources(folder: Path) -> Iterator[str]:
+    """The first .cu files that define kernels, in order of their names."""
+    shown = ((path, path.relative_to(folder).as_posix()) for path in _files(folder) if path.name.endswith(".cu"))
+    kernels = (name for path, name in shown if _PLAIN_PATH.fullmatch(name) and "__global__" in _read(path))
+    return itertools.islice(kernels, _MAX_SOURCES)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of up to four folders' depth, in order of their names; hidden and built folders are left out."""
+    for place, folders, files in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _NOT_SOURCES) if depth < 4 else []
+        yield from (Path(place, name) for name in sorted(files))
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_READ).decode(errors="replace")
+    except OSError:
+        return ""

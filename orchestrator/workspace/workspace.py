@@ -1,0 +1,185 @@
+"""The workspace on disk: the nearest folder upward that holds fcctl.toml, its configuration and its jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.base.errors import ConfigError, NotFoundError, nearest
+from orchestrator.base.run_id import slug
+from orchestrator.machines.targets import Target
+from orchestrator.money import price_file
+from orchestrator.workspace import config
+
+if TYPE_CHECKING:
+    from orchestrator.runs.job.files import JobFiles
+    from orchestrator.runs.job.job import Job
+    from orchestrator.tune.files import TuneFiles
+    from orchestrator.tune.search_file import Search
+
+FILE_NAME = "fcctl.toml"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    root: Path
+    loaded: config.Loaded
+
+    @property
+    def config(self) -> config.Config:
+        return self.loaded.config
+
+    @property
+    def jobs_dir(self) -> Path:
+        return self.root / Path(self.config.project.jobs).expanduser()
+
+    @property
+    def results_dir(self) -> Path:
+        return self.root / Path(self.config.project.results).expanduser()
+
+    @cached_property
+    def jobs(self) -> JobFiles:
+        """The jobs of this workspace and the built-in ones."""
+        from orchestrator.runs.job.files import JobFiles  # with it comes a YAML parser
+
+        return JobFiles(self.root, self.jobs_dir)
+
+    @cached_property
+    def searches(self) -> TuneFiles:
+        """The searches of this workspace."""
+        from orchestrator.tune.files import TuneFiles
+
+        return TuneFiles(self.root)
+
+    def job(self, name: str) -> Job:
+        """A job ready to be planned. Raises NotFoundError or InvalidJob."""
+        return self.jobs.get(name)
+
+    def with_searches(self, job: Job, steps: str | None = None) -> tuple[Job, dict[str, Search]]:
+        """``job`` with what the searches of its steps declare, and those searches by name; of ``steps``, if given.
+
+        Raises:
+            NotFoundError, InvalidJob: a search is not there, or wrong.
+            UsageError: there are no such steps.
+        """
+        if not any(step.tune for step in job.steps):
+            return job, {}
+        from orchestrator.runs.job.plan import slice_steps
+        from orchestrator.tune.search_file import with_searches
+
+        part = slice_steps(job.steps, steps)
+        searches = {name: self.searches.get(name) for name in dict.fromkeys(s.tune for s in part) if name is not None}
+        return with_searches(job, searches), searches
+
+    def machine(self, name: str | None) -> Target:
+        """As :meth:`target`; or one of the machines that ``--hosts N`` makes of one, ``l4-2``. Raises as that."""
+        from orchestrator.tune.fleet.rules import machine_of
+
+        return machine_of(self.config.targets, name or "") or self.target(name)
+
+    def target(self, name: str | None) -> Target:
+        """The target called ``name``, else the machine that ~/.ssh/config calls so.
+
+        None means the only configured one, else ``local``.
+
+        Raises:
+            NotFoundError: neither knows the name; the nearest of both is the hint.
+        """
+        try:
+            return self.config.target_or_default(name)
+        except NotFoundError as error:
+            from orchestrator.machines.connect.ssh.aliases import aliases
+
+            found = aliases()
+            if name in found:
+                return self.config.target(f"ssh:{name}")
+            near = nearest(name or "", found)
+            if near and "did you mean" not in (error.hint or ""):
+                error.hint = f"did you mean '{near}' of ~/.ssh/config? ({error.hint})"
+            raise
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder from ``start`` upward that holds fcctl.toml.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    start = start.absolute()
+    if not start.is_dir():
+        raise NotFoundError(f"{start} is not a folder")
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder
+    raise NotFoundError(
+        f"no {FILE_NAME} in {start} or above it",
+        hint="fcctl init  (makes this folder a workspace), or point to one with -C DIR",
+    )
+
+
+def find_workspace(
+    start: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Workspace:
+    """The workspace around ``start``, its configuration valid.
+
+    Args:
+        flags: values from the command line by dotted key, e.g. ``{"budget.per_run_usd": 2.0}``.
+        environ: ``os.environ`` if absent.
+
+    Raises:
+        NotFoundError: no fcctl.toml there or above.
+        ConfigError: it, the user's file or a ``FCCTL_*`` variable is wrong; with file and line.
+    """
+    root = find_root(start)
+    if not root.as_posix().isascii() and any("\udc80" <= letter <= "\udcff" for letter in root.as_posix()):
+        # Documents, databases and terminals take text: there is no use in getting any further.
+        raise ConfigError(
+            f"the workspace's path is not text: {root.as_posix()!a}",
+            cause="a folder's name is not UTF-8, or the locale is set to something else (LC_ALL)",
+            hint="rename the folder, or: export LC_ALL=C.UTF-8",
+        )
+    environ = os.environ if environ is None else environ
+    files = [layer for path in (user_config_file(environ), root / FILE_NAME) if (layer := _read(path, root))]
+    targets = {*config.BUILT_IN_TARGETS, *(name for layer in files for name in config.target_names(layer))}
+    layers = [*files, config.env_layer(environ, sorted(targets)), config.flag_layer(flags or {})]
+    loaded = config.combine(layers, default_name=slug(root.name)[:48].strip("-"))
+    return Workspace(root, _with_prices(loaded))
+
+
+def _with_prices(loaded: config.Loaded) -> config.Loaded:
+    """The same, reckoning with the price list that the user fetched, if there is one."""
+    table = price_file.read()
+    if table is None:
+        return loaded
+    budget = loaded.config.budget.with_prices(table)
+    return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
+
+
+def user_config_file(environ: Mapping[str, str]) -> Path:
+    """Where the user's own settings are: under XDG_CONFIG_HOME if set, else where the platform puts them."""
+    if environ.get("XDG_CONFIG_HOME"):
+        return Path(environ["XDG_CONFIG_HOME"]) / "fcctl" / "config.toml"
+    xdg = Path.home() / ".config" / "fcctl" / "config.toml"
+    if sys.platform != "darwin" or xdg.exists():
+        return xdg
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("fcctl")) / "config.toml"
+
+
+def _read(path: Path, root: Path) -> config.Layer | None:
+    name = path.name if path.parent == root else str(path)
+    try:
+        return config.read_layer(path.read_text(encoding="utf-8-sig"), name)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = path.read_bytes().count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {name}", cause=error.strerror, hint=f"ls -l {path}") from error

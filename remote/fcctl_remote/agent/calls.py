@@ -1,0 +1,238 @@
+"""The calls of the agent, one method each."""
+
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files, hostfacts, tree
+from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.run import lost
+from fcctl_remote.run import state as runs
+from fcctl_remote.run.process import send
+
+Params = Mapping[str, Any]
+Answer = Tuple[Any, bytes]
+
+
+class Calls:
+    """Holds nothing that must outlive the connection."""
+
+    def __init__(self, layout: Layout, runner: List[str], runner_sha256: str) -> None:
+        self.layout = layout
+        self.runner = runner
+        self.runner_sha256 = runner_sha256
+        self._followed: Dict[str, str] = {}
+        self.methods: Dict[str, Callable[[Params, bytes], Answer]] = {
+            "hello": self.hello,
+            "tree_diff": self.tree_diff,
+            "tree_put": self.tree_put,
+            "snapshot": self.snapshot,
+            "submit": self.submit,
+            "status": self.status,
+            "cancel": self.cancel,
+            "files": self.files,
+            "fetch": self.fetch,
+            "forget": self.forget,
+            "lease": self.lease,
+            "probe": self.probe,
+            "bundle": self.bundle,
+            "warm": self.warm,
+        }
+
+    def hello(self, _params: Params, _blob: bytes) -> Answer:
+        self.layout.ensure()
+        hello = wire.Hello(
+            wire_version=wire.WIRE_VERSION,
+            runner_sha256=self.runner_sha256,
+            python="%d.%d.%d" % sys.version_info[:3],
+            platform="linux" if hostfacts.IS_LINUX else sys.platform,
+            hostname=os.uname().nodename,
+            user=hostfacts.user_name(),
+            home=os.path.expanduser("~"),
+            root=self.layout.root,
+            boot_id=hostfacts.boot_id(),
+            time=time.time(),
+            cpus=os.cpu_count() or 1,
+            free_bytes=hostfacts.free_bytes(self.layout.root),
+            tools={name: hostfacts.which(name) for name in hostfacts.TOOLS},
+        )
+        return hello, b""
+
+    # -------------------------------------------------------------------------------------------- the tree
+    def tree_diff(self, params: Params, blob: bytes) -> Answer:
+        self.layout.ensure()
+        workspace = _text(params, "workspace")
+        root, index = self.layout.tree(workspace), self.layout.index(workspace)
+        entries = tree.parse_manifest(blob)
+        with files.locked(self.layout.tree_lock(workspace)):
+            return tree.Tree(root, index).diff(entries), b""
+
+    def tree_put(self, params: Params, blob: bytes) -> Answer:
+        from fcctl_remote.agent import put
+
+        self.layout.ensure()
+        workspace = _text(params, "workspace")
+        wanted = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
+        with files.locked(self.layout.tree_lock(workspace)):
+            return {"files": put.put(self.layout.tree(workspace), wanted, blob)}, b""
+
+    def snapshot(self, params: Params, blob: bytes) -> Answer:
+        self.layout.ensure()
+        workspace, digest = _text(params, "workspace"), _text(params, "tree_sha256")
+        run = self.layout.run(_text(params, "run_id"))
+        entries = tree.parse_manifest(blob)
+        with files.locked(self.layout.tree_lock(workspace)):
+            present = files.read_json(run.source_facts)
+            if present is not None and os.path.isdir(run.source):
+                return _same_snapshot(present, digest), b""
+            os.makedirs(run.folder, exist_ok=True)
+            tree.remove_tree(run.source)
+            source = tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
+            made = source.snapshot(entries, digest, run.source)
+            files.write_atomic(run.source_facts, files.to_json(wire.encode(made)), durable=False)
+        return made, b""
+
+    def bundle(self, params: Params, blob: bytes) -> Answer:
+        from fcctl_remote.base.bundles import Bundles
+
+        self.layout.ensure()
+        sha256, size, offset = _text(params, "sha256"), _count(params, "size"), _count(params, "offset")
+        return Bundles(self.layout).take(sha256, size, offset, blob), b""
+
+    # -------------------------------------------------------------------------------------------- runs
+    def submit(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote.agent.submit import submit
+
+        plan = wire.decode(wire.RunPlan, params.get("plan"))
+        self.layout.ensure()
+        return submit(self.layout, plan, self.runner), b""
+
+    def watch(self, params: Params, pause: Callable[[float], bool]) -> Answer:
+        from fcctl_remote.agent.watch import Watch
+
+        request = wire.decode(wire.WatchRequest, params)
+        run = self.layout.run(request.run_id)
+        if request.log_step not in (None, "@current"):
+            run.step(str(request.log_step))
+        return Watch(run, request, self._followed).answer(pause)
+
+    def status(self, params: Params, _blob: bytes) -> Answer:
+        asked = params.get("run_ids")
+        if asked is not None:
+            found = [_settled(self.layout.run(str(run_id))) for run_id in asked]
+            return {"runs": [summary for summary in found if summary is not None]}, b""
+        found = []
+        for run_id in self.layout.run_ids():
+            try:
+                found.append(_settled(self.layout.run(run_id)))
+            except (wire.WireError, OSError, files.DiskFull) as error:  # one damaged run must not hide the others
+                print("fcctl agent: run %s: %s" % (run_id, error), file=sys.stderr)
+        return {"runs": [summary for summary in found if summary is not None]}, b""
+
+    def cancel(self, params: Params, _blob: bytes) -> Answer:
+        """Ask the run to end. Answers at once: ``watch`` tells when it has ended."""
+        import signal
+
+        run = self._known(params)
+        status = str(params.get("status", "cancelled"))
+        if status not in ("cancelled", "over_budget"):
+            raise Refusal("bad_request", "a run is cancelled or over_budget, not %r" % status[:40])
+        if not lost.settle(run):
+            grace = params.get("grace_s", 10.0)
+            asked = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
+            if not os.path.exists(run.cancel):
+                files.write_atomic(run.cancel, files.to_json(asked))
+            pid = runs.supervisor_pid(run)
+            if pid:
+                send(pid, signal.SIGTERM)
+            elif pid is None:
+                lost.settle_unstarted(run, cancelled=status)
+        return runs.summary(run), b""
+
+    # -------------------------------------------------------------------------------------------- results
+    def files(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote.agent.listing import Listing
+
+        return Listing(self._known(params)).make(), b""
+
+    def fetch(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote.agent.listing import fetch
+
+        run = self._known(params)
+        parts = [wire.decode(wire.FilePart, part) for part in params.get("parts", [])]
+        served, data = fetch(run, parts)
+        return {"parts": served}, data
+
+    def forget(self, params: Params, _blob: bytes) -> Answer:
+        run = self.layout.run(_text(params, "run_id"))
+        if not os.path.isdir(run.folder):
+            return {}, b""
+        if os.path.exists(run.plan) and not lost.settle(run) and not lost.settle_unstarted(run):
+            hint = "end it first: fcctl cancel %s" % run.run_id
+            raise Refusal("conflict", "run %s is not finished" % run.run_id, hint)
+        doomed = os.path.join(self.layout.runs, ".forget-" + run.run_id)
+        tree.remove_tree(doomed)
+        os.rename(run.folder, doomed)
+        tree.remove_tree(doomed)
+        return {}, b""
+
+    # -------------------------------------------------------------------------------------------- the machine
+    def lease(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote.run.shutdown_timer import LeaseKeeper
+
+        self.layout.ensure()
+        return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
+
+    def warm(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote.agent import warm
+
+        self.layout.ensure()
+        warm.begin(self.layout, self.runner, _environment(params))
+        return {}, b""
+
+    def probe(self, params: Params, _blob: bytes) -> Answer:
+        from fcctl_remote import probe
+
+        document = probe.collect({**os.environ, **_environment(params)})
+        code = {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
+        return {"document": document, "text": probe.render(document), "exit_code": code}, b""
+
+    def _known(self, params: Params) -> RunLayout:
+        run = self.layout.run(_text(params, "run_id"))
+        if not os.path.exists(run.plan):
+            raise Refusal("not_found", "no run %s on this host" % run.run_id, "see what is there: fcctl ps")
+        return run
+
+
+def _settled(run: RunLayout) -> Optional[wire.RunSummary]:
+    lost.settle_unstarted(run)
+    lost.settle(run)
+    return runs.summary(run)
+
+
+def _text(params: Params, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise Refusal("bad_request", "%s must be text" % name)
+    return value
+
+
+def _environment(params: Params) -> Dict[str, str]:
+    return {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
+
+
+def _count(params: Params, name: str) -> int:
+    value = params.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Refusal("bad_request", "%s must be a whole number, not below 0" % name)
+    return value
+
+
+def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:
+    made = wire.decode(wire.Snapshot, present)
+    if made.tree_sha256 != digest:
+        raise Refusal("conflict", "the run's snapshot was made of another source", "use a new run id")
+    return made

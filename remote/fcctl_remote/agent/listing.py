@@ -1,0 +1,162 @@
+"""What a run left behind: names, sizes, hashes, and the bytes themselves."""
+
+import errno
+import hashlib
+import os
+import stat
+from typing import List, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.refusal import Refusal
+
+#: Not plan.json: the controller keeps the one it wrote.
+TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log")
+TOP_FOLDERS = ("steps", "artifacts")
+MAX_FILE_BYTES = 2 * 1024**3
+MAX_FILES = 50_000
+MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
+
+
+class Listing:
+    """Walks a run's folder; follows no link, opens nothing but regular files."""
+
+    def __init__(self, run: RunLayout) -> None:
+        self._run = run
+        self._limit = int(os.environ.get("FCCTL_MAX_FILE_BYTES") or MAX_FILE_BYTES)
+        self.found = wire.FileList([])
+
+    def make(self) -> wire.FileList:
+        for name in TOP_FILES:
+            if os.path.lexists(os.path.join(self._run.folder, name)):
+                self._visit(name)
+        for name in TOP_FOLDERS:
+            if os.path.lexists(os.path.join(self._run.folder, name)):
+                self._visit(name)
+        return self.found
+
+    def _visit(self, path: str) -> None:
+        fault = name_fault(path)
+        if fault is not None:
+            self._omit(path, fault)
+            return
+        full = os.path.join(self._run.folder, path)
+        try:
+            facts = os.lstat(full)
+        except OSError:
+            self._omit(path, "unreadable")
+            return
+        if stat.S_ISDIR(facts.st_mode):
+            self._descend(path, full)
+            return
+        reason = self._reason(facts)
+        if reason is not None:
+            self._omit(path, reason)
+        elif not (path == "supervisor.log" and facts.st_size == 0):
+            self._hash(path)
+
+    def _descend(self, path: str, full: str) -> None:
+        try:
+            names = sorted(os.listdir(full))
+        except OSError:
+            self._omit(path, "unreadable")
+            return
+        for name in names:
+            self._visit(path + "/" + name)
+
+    def _reason(self, facts: os.stat_result) -> Optional[str]:
+        mode = facts.st_mode
+        for test, reason in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
+            if test(mode):
+                return reason
+        if not stat.S_ISREG(mode):
+            return "device"
+        if facts.st_size > self._limit or len(self.found.files) >= MAX_FILES:
+            return "too_large"
+        return None
+
+    def _hash(self, path: str) -> None:
+        """Hash as many bytes as there are now: an append-only file may grow, and still be what was announced."""
+        try:
+            fd = files.open_beneath(self._run.folder, path)
+        except OSError as error:
+            self._omit(path, "symlink" if error.errno in (errno.ELOOP, errno.ENOTDIR) else "unreadable")
+            return
+        digest = hashlib.sha256()
+        try:
+            size = left = os.fstat(fd).st_size
+            while left > 0:
+                block = os.read(fd, min(left, 262144))
+                if not block:
+                    break
+                digest.update(block)
+                left -= len(block)
+        except OSError:
+            self._omit(path, "unreadable")
+            return
+        finally:
+            os.close(fd)
+        self.found.files.append(wire.FileEntry(path, size - left, digest.hexdigest()))
+
+    def _omit(self, path: str, reason: str) -> None:
+        if len(self.found.omitted) < MAX_FILES:
+            shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
+            shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+            self.found.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
+
+
+def name_fault(path: str) -> Optional[str]:
+    """``bad_name`` for a path that could do harm, or not exist, on another machine; else None."""
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        return "bad_name"
+    if len(encoded) > MAX_PATH_BYTES or "\\" in path or not path.isprintable():
+        return "bad_name"
+    return None
+
+
+def fetch(run: RunLayout, parts: List[wire.FilePart]) -> Tuple[List[wire.FilePart], bytes]:
+    """The parts' bytes end to end, at most MAX_BLOB_BYTES of them; what was served, in the same order.
+
+    A part that would not fit is served short, or with size 0; so is one that reaches past the file's end.
+
+    Raises:
+        Refusal: not_found, when a file is not there or is none of the run's results.
+    """
+    served = []
+    pieces = []
+    room = wire.MAX_BLOB_BYTES
+    for part in parts:
+        data = _part(run, part, room)
+        room -= len(data)
+        pieces.append(data)
+        served.append(wire.FilePart(part.path, part.offset, len(data)))
+    return served, b"".join(pieces)
+
+
+def _part(run: RunLayout, part: wire.FilePart, room: int) -> bytes:
+    top = part.path.split("/", 1)[0]
+    if part.path not in TOP_FILES and top not in TOP_FOLDERS:
+        raise Refusal("not_found", "%r is not one of the run's results" % part.path[:200])
+    if part.offset < 0 or part.size < 0:
+        raise Refusal("bad_request", "offset and size of %r must not be negative" % part.path[:200])
+    try:
+        fd = files.open_beneath(run.folder, part.path)
+    except OSError as error:
+        raise Refusal("not_found", "%r cannot be read: %s" % (part.path[:200], error.strerror)) from None
+    try:
+        wanted = min(part.size, room)
+        pieces = []
+        offset = part.offset
+        while wanted > 0:
+            block = os.pread(fd, wanted, offset)
+            if not block:
+                break
+            pieces.append(block)
+            offset += len(block)
+            wanted -= len(block)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        os.close(fd)

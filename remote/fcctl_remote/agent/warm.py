@@ -1,0 +1,54 @@
+"""``warm``: while a run's source is on its way, what its steps take long to load is read from the disk.
+
+A machine that was just started has PyTorch on a cold disk, and a fresh installation of it may not be compiled to
+bytecode yet: then the first import takes twice as long as others. It happens here once a boot for each environment.
+"""
+
+import os
+import subprocess
+from typing import List, Mapping
+
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.run import environment, tmux
+from fcctl_remote.run.queue import HostLock
+
+#: How long the import may take, seconds; who needs it waits for nobody.
+TIMEOUT_S = 120.0
+#: Environments that are remembered.
+KEPT = 8
+
+
+def begin(layout: Layout, runner: List[str], given: Mapping[str, str]) -> None:
+    """Let a process of its own do it, unless one did since the machine started, or a run has the machine, which may be
+    timing something. ``given`` is the plan's environment."""
+    from fcctl_remote.probe.environment import key_of
+
+    env = {**environment.of_submission(), **given}
+    key = key_of(env, layout.root)
+    known = files.read_json(layout.warmed)
+    known = known if isinstance(known, list) else []
+    if key in known or not HostLock.is_free(layout):
+        return
+    files.write_atomic(layout.warmed, files.to_json([*known, key][-KEPT:]), durable=False)
+    nothing = subprocess.DEVNULL
+    command = tmux.command_line(runner, layout.root, "warm")
+    _HELD.append(
+        subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, env=env, start_new_session=True)
+    )
+
+
+#: Kept so that nobody reaps the child before this process ends.
+_HELD = []  # type: List[subprocess.Popen[bytes]]
+
+
+def warm(layout: Layout) -> int:
+    """Find out what the steps' environment is, which the run will ask for, and import PyTorch in it, if it is there."""
+    from fcctl_remote.probe.environment import apply_facts, load_facts
+    from fcctl_remote.probe.programs import run
+
+    facts = load_facts(os.environ, layout.root)
+    if facts["torch_file"]:
+        env = {**os.environ, **apply_facts(os.environ, facts)}
+        run([env["FCCTL_PYTHON"], "-c", "import torch"], TIMEOUT_S, env)
+    return 0

@@ -1,0 +1,118 @@
+"""The long poll: answers as soon as a run has news, or the caller has something else to ask."""
+
+import os
+import time
+from typing import Callable, Dict, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import BadName, RunLayout
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.run import events, lost
+from fcctl_remote.run import state as runs
+
+POLL_S = 0.02
+EAGER_POLL_S = 0.004  # in the first moments, when a short run would otherwise wait for us
+EAGER_S = 0.3
+SETTLE_S = 1.0
+MAX_WAIT_S = 60.0
+MAX_EVENT_BYTES = 512 * 1024
+TAIL_BYTES = 32 * 1024
+TAIL_EVERY_S = 0.2  # a log that grows all the time is told of so often where it is for a progress line
+MAX_LOG_BYTES = 1024 * 1024  # of one answer: little memory, and fast enough for any link
+CURRENT = "@current"
+
+
+class Watch:
+    """One call of ``watch``."""
+
+    def __init__(self, run: RunLayout, request: wire.WatchRequest, followed: Dict[str, str]) -> None:
+        self.run = run
+        self.request = request
+        self._followed = followed  # run id -> the step that @current meant in the last answer
+        self._offset = max(0, request.log_offset)
+        self._events_offset = max(0, request.events_offset)
+
+    def answer(self, pause: Callable[[float], bool]) -> Tuple[wire.WatchReply, bytes]:
+        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once.
+
+        Raises:
+            Refusal: not_found, when no such run was submitted.
+        """
+        if not os.path.exists(self.run.plan):
+            raise Refusal("not_found", "no run %s on this host" % self.run.run_id, "see what is there: fcctl ps")
+        started = settled = time.monotonic()
+        deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
+        lost.settle_unstarted(self.run)
+        lost.settle(self.run)
+        while True:
+            finished = runs.is_finished(self.run)  # asked first: what is read below is then complete
+            step = self._log_step()
+            now = time.monotonic()
+            if finished or now >= deadline or self._has_news(step, now - started):
+                return self._reply(step)
+            if now - settled > SETTLE_S:
+                settled = now
+                lost.settle_unstarted(self.run)
+                lost.settle(self.run)
+            wanted = EAGER_POLL_S if now - started < EAGER_S else POLL_S
+            if pause(min(wanted, max(0.0, deadline - now))):
+                return self._reply(step)
+
+    def _has_news(self, step: Optional[str], waited_s: float) -> bool:
+        if files.size_of(self.run.events) > self._events_offset:
+            return True
+        if self.request.tail and waited_s < TAIL_EVERY_S:
+            return False
+        return step is not None and files.size_of(self._log(step)) > self._start_of(step)
+
+    def _log(self, step: str) -> str:
+        return self.run.step(step).log
+
+    def _log_step(self) -> Optional[str]:
+        step = self.request.log_step
+        if step != CURRENT:
+            return step
+        known = runs.summary(self.run)
+        return known.step if known is not None else None
+
+    def _start_of(self, step: str) -> int:
+        """The offset the caller has of this step's log: 0 if ``@current`` meant another step when it was given."""
+        if self.request.log_step == CURRENT and self._followed.get(self.run.run_id, step) != step:
+            return 0
+        return self._offset
+
+    def _reply(self, step: Optional[str]) -> Tuple[wire.WatchReply, bytes]:
+        # The events first, so that the summary knows of all that they tell; but with an ending go all events.
+        found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+        summary = runs.summary(self.run)
+        if summary is None:
+            raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
+        if summary.status in wire.RUN_ENDINGS:
+            found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+        reply = wire.WatchReply(found, offset, summary, telemetry=runs.last_sample(self.run))
+        blob = b""
+        if step is not None:
+            reply.log_step = step
+            reply.log_offset, reply.log_size, blob = self._read_log(step)
+            if self.request.log_step == CURRENT:
+                self._followed[self.run.run_id] = step
+        return reply, blob
+
+    def _read_log(self, step: str) -> Tuple[int, int, bytes]:
+        try:
+            path = self._log(step)
+        except BadName as error:
+            raise Refusal("bad_request", str(error)) from None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return self._start_of(step), 0, b""
+        try:
+            size = os.fstat(fd).st_size
+            start = min(self._start_of(step), size)
+            if self.request.tail:
+                start = max(start, size - TAIL_BYTES)
+            return start, size, os.pread(fd, min(size - start, MAX_LOG_BYTES), start)
+        finally:
+            os.close(fd)

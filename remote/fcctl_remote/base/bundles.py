@@ -1,0 +1,173 @@
+"""Libraries that a step runs on and this machine need not have: zip files by content, each unpacked once.
+
+``<sha256>.zip`` appears when all of it is here and has that hash. It is unpacked beside itself, and each use compares
+what lies there with the hashes the archive has of its files: a half of one, or a damaged one, is unpacked anew.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import time
+import zipfile
+from typing import Any, Dict, Iterator, List, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files, tree
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.base.refusal import Refusal
+
+#: Names every other file of the archive with its sha256, and what the libraries need: ``python``, ``modules``.
+CONTENTS = "fcctl-bundle.json"
+MAX_BYTES = 256 * 1024 * 1024
+#: The bundles used last stay, and whatever was used so lately that a run which waits may count on it, seconds.
+KEPT, LATELY_S = 3, 24 * 3600.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Bundles:
+    """The bundles below one root folder."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._folder = layout.bundles
+        self._lock = os.path.join(layout.locks, "bundles.lock")
+
+    def here(self, sha256: str) -> bool:
+        return os.path.isfile(self._archive(sha256))
+
+    def take(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
+        """Add ``data`` at ``offset`` to what came of the bundle so far; with the last piece it is checked and kept.
+
+        A piece that does not begin where the last one ended changes nothing; the answer says where to go on.
+
+        Raises:
+            Refusal: ``bundle_mismatch``, if all of it is here and is not what was announced: it is thrown away.
+            OSError: no room.
+        """
+        archive, partial = self._archive(sha256), self._archive(sha256) + ".partial"
+        os.makedirs(self._folder, exist_ok=True)
+        with files.locked(self._lock):
+            if os.path.isfile(archive):
+                return wire.BundleState(True, size)
+            received = files.size_of(partial)
+            if data and offset == received and received + len(data) <= min(size, MAX_BYTES):
+                received += _append(partial, data)
+            if not 0 < size <= received:
+                return wire.BundleState(False, received)
+            if _hash(partial) != sha256:
+                os.unlink(partial)
+                raise Refusal("bundle_mismatch", "the libraries arrived damaged", "try again")
+            os.rename(partial, archive)
+            files.sync_folder(self._folder)
+            self._drop_old(sha256)
+        return wire.BundleState(True, size)
+
+    @contextlib.contextmanager
+    def in_use(self, sha256: str) -> Iterator[str]:
+        """The folder with the unpacked libraries, complete and unaltered; nobody removes it meanwhile.
+
+        Raises:
+            Refusal: ``not_found``, if the bundle is not here; ``bad_request``, if it cannot be unpacked.
+            OSError: no room to unpack it.
+        """
+        archive = self._archive(sha256)
+        folder = archive[: -len(".zip")] + ".d"
+        os.makedirs(self._folder, exist_ok=True)
+        held = os.open(archive + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            with files.locked(self._lock):
+                if not os.path.isfile(archive):
+                    raise Refusal("not_found", "the libraries of this step are not on this machine", "run it again")
+                fcntl.flock(held, fcntl.LOCK_SH)
+                os.utime(archive)
+                if not _intact(folder):
+                    _unpack(archive, folder)
+            yield folder
+        finally:
+            os.close(held)
+
+    def _archive(self, sha256: str) -> str:
+        """Raises: Refusal: bad_request."""
+        if not _SHA256.fullmatch(sha256):
+            raise Refusal("bad_request", "%r is no sha256" % sha256[:80])
+        return os.path.join(self._folder, sha256 + ".zip")
+
+    def _drop_old(self, newest: str) -> None:
+        """Remove bundles that nobody used for a while. A courtesy: what cannot be removed stays."""
+        for used, archive in self._by_use()[KEPT:]:
+            if os.path.basename(archive) == newest + ".zip" or time.time() - used < LATELY_S:
+                continue
+            with contextlib.suppress(OSError):
+                held = files.try_lock(archive + ".lock")
+                if held is None:
+                    continue
+                os.unlink(archive)
+                tree.remove_tree(archive[: -len(".zip")] + ".d")
+                os.unlink(archive + ".lock")
+                os.close(held)
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            with contextlib.suppress(OSError):
+                if name.endswith(".zip.partial") and time.time() - os.stat(path).st_mtime > LATELY_S:
+                    os.unlink(path)
+
+    def _by_use(self) -> List[Tuple[float, str]]:
+        """(when it was used, archive), the latest first."""
+        found = []
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            if name.endswith(".zip") and _SHA256.fullmatch(name[: -len(".zip")]):
+                found.append((os.stat(path).st_mtime, path))
+        return sorted(found, reverse=True)
+
+
+def contents(folder: str) -> Dict[str, Any]:
+    """What an unpacked bundle says of itself."""
+    found = files.read_json(os.path.join(folder, CONTENTS))
+    return found if isinstance(found, dict) else {}
+
+
+def _append(path: str, data: bytes) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        files.write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return len(data)
+
+
+def _hash(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1024 * 1024), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _intact(folder: str) -> bool:
+    """Whether every file of the bundle lies in ``folder`` as it was. More may lie there: what Python compiled."""
+    listed = contents(folder).get("files")
+    if not isinstance(listed, dict):
+        return False
+    try:
+        return all(_hash(os.path.join(folder, name)) == digest for name, digest in listed.items())
+    except OSError:
+        return False
+
+
+def _unpack(archive: str, folder: str) -> None:
+    """Raises: Refusal, if the archive names a place outside ``folder`` or lacks its own list of contents."""
+    partial = folder + ".partial"
+    tree.remove_tree(partial)
+    with zipfile.ZipFile(archive) as bundle:
+        faults = [name for name in bundle.namelist() if tree.path_fault(name)]
+        if faults or sum(info.file_size for info in bundle.infolist()) > MAX_BYTES:
+            raise Refusal("bad_request", "the libraries hold what they must not: %r" % faults[:1])
+        bundle.extractall(partial)
+    if not _intact(partial):
+        tree.remove_tree(partial)
+        raise Refusal("bad_request", "the libraries are not as their list of contents says")
+    tree.remove_tree(folder)
+    os.rename(partial, folder)

@@ -1,0 +1,326 @@
+"""Gates: success conditions over documents, in a small expression language.
+
+An expression is parsed (Pratt's method) into nodes and walked over plain JSON values. Nothing is ever handed to
+Python's own evaluator, and no attribute of a Python object can be reached. ``docs/gates.md`` describes the language.
+
+What cannot be decided is never a pass: a missing path, a null where a number belongs, an empty list under ``all`` or
+``max``, mixed types and a division by zero all give the verdict ``unavailable``; a NaN that is compared gives ``fail``.
+"""
+
+import difflib
+import math
+from typing import Any, Callable, Dict, List, Mapping, Union
+
+from fcctl_remote.gates.nodes import (
+    Binary,
+    Call,
+    Comparison,
+    Every,
+    Index,
+    Key,
+    ListOf,
+    Literal,
+    Node,
+    Path,
+    Unary,
+    Where,
+    mentions_document,
+)
+from fcctl_remote.gates.syntax import FUNCTIONS, names, parse
+from fcctl_remote.gates.tokens import GateError
+from fcctl_remote.gates.values import (
+    NotANumber,
+    Undecidable,
+    arithmetic,
+    compare,
+    compare_one,
+    each,
+    kind,
+    number,
+    short,
+)
+from fcctl_remote.wire import GateResult, GateSpec
+
+__all__ = ["FUNCTIONS", "GateError", "NoValue", "Node", "evaluate", "names", "parse", "value"]
+
+MAX_ITEMS = 100_000  # elements of any list an expression may touch
+MAX_NAMED = 5  # names that a reason gives
+SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
+
+
+class NoValue(Exception):
+    """An expression has no value over these documents; the text says why."""
+
+
+def evaluate(spec: GateSpec, context: Mapping[str, Any]) -> GateResult:
+    """The verdict on one gate; never raises, whatever the documents hold.
+
+    ``context`` maps top-level names to JSON values. ``value`` of the result is the left-hand side's value when the
+    expression is a comparison, so that a person sees the number that was judged.
+    """
+    result = GateResult(expr=spec.expr, verdict="unavailable", when=spec.when, hint=spec.hint)
+    try:
+        if spec.when is not None and not _condition(_value(parse(spec.when), context), spec.when):
+            result.verdict = "not_applicable"
+            return result
+        node = parse(spec.expr)
+        result.value = _shown_value(_judged(node, context))
+        result.verdict = "pass" if _condition(_value(node, context), spec.expr) else "fail"
+    except NotANumber as nan:
+        result.verdict = "fail"
+        result.value = _shown_value(nan.value)
+    except (GateError, Undecidable) as reason:
+        result.hint = "%s; %s" % (reason, spec.hint) if spec.hint else str(reason)
+    except (OverflowError, RecursionError, MemoryError) as reason:
+        result.hint = "cannot be computed: %s" % type(reason).__name__
+    return result
+
+
+def value(node: Node, context: Mapping[str, Any]) -> Any:
+    """What a parsed expression is worth: a number, text, a boolean, or a list of them.
+
+    Raises:
+        NoValue: something it names is missing, it divides by zero, a NaN is compared, ..
+    """
+    try:
+        return _value(node, context)
+    except NotANumber:
+        raise NoValue("NaN is compared") from None
+    except (Undecidable, OverflowError, RecursionError, MemoryError) as reason:
+        raise NoValue(str(reason) or type(reason).__name__) from None
+
+
+def _condition(value: Any, expr: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, list):
+        raise Undecidable("'%s' is a list of answers; say all(..) or any(..)" % short(expr))
+    raise Undecidable("'%s' is %s, not true or false" % (short(expr), kind(value)))
+
+
+def _judged(node: Node, context: Mapping[str, Any]) -> Any:
+    """What to show a person: what a comparison is about, also of one inside all() or any().
+
+    That is its first operand with something of a document in it: ``x`` of ``x <= 3`` and of ``0.8 <= x <= 1.25``.
+    """
+    if isinstance(node, Call) and node.function in ("all", "any") and isinstance(node.args[0], Comparison):
+        node = node.args[0]
+    if isinstance(node, Comparison):
+        node = next((operand for operand in node.operands if mentions_document(operand)), node.operands[0])
+    return _value(node, context)
+
+
+def _shown_value(value: Any) -> Any:
+    """A value fit for strict JSON and for one line: bounded, and non-finite numbers as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, str):
+        return value if len(value) <= 200 else value[:200] + ".."
+    if isinstance(value, list):
+        return [_shown_value(v) for v in value[:SHOWN_ITEMS]]
+    if isinstance(value, Mapping):
+        return "{%d keys}" % len(value)
+    return value
+
+
+def _value(node: Node, context: Mapping[str, Any]) -> Any:
+    if isinstance(node, Literal):
+        return node.value
+    if isinstance(node, ListOf):
+        return [_value(item, context) for item in node.items]
+    if isinstance(node, Path):
+        return _follow(node, context)
+    if isinstance(node, Call):
+        return _call(node, context)
+    if isinstance(node, Unary):
+        return _unary(node, context)
+    if isinstance(node, Comparison):
+        return _compare_chain(node, context)
+    if node.op in ("and", "or"):
+        return _logical(node, context)
+    return each(node.op, arithmetic, _value(node.left, context), _value(node.right, context))
+
+
+def _unary(node: Unary, context: Mapping[str, Any]) -> Any:
+    value = _value(node.operand, context)
+    if node.op == "not":
+        return not _condition(value, "not's operand")
+    if isinstance(value, list):
+        return [_signed(node.op, v) for v in value]
+    return _signed(node.op, value)
+
+
+def _signed(op: str, value: Any) -> Any:
+    found = number(value, op)
+    return -found if op == "-" else found
+
+
+def _logical(node: Binary, context: Mapping[str, Any]) -> bool:
+    left = _condition(_value(node.left, context), "%s's left side" % node.op)
+    if left == (node.op == "or"):
+        return left
+    return _condition(_value(node.right, context), "%s's right side" % node.op)
+
+
+# --- paths
+def _follow(path: Path, context: Mapping[str, Any]) -> Any:
+    """The path's value: one value, or a list once ``[*]`` or a filter with several hits was passed."""
+    if path.root not in context or context[path.root] is None:
+        raise Undecidable("there is no '%s' here" % path.root)
+    values: List[Any] = [context[path.root]]
+    many = False
+    for part in path.parts:
+        if isinstance(part, (Every, Where)):
+            values = _select(part, values, path)
+            many = many or isinstance(part, Every) or len(values) != 1
+        else:
+            values = [_step(part, value, path) for value in values]
+    return values if many else values[0]
+
+
+def _select(part: Union[Every, Where], values: List[Any], path: Path) -> List[Any]:
+    found: List[Any] = []
+    for value in values:
+        if not isinstance(value, list):
+            raise Undecidable("'%s': [..] needs a list, found %s" % (short(path.text), kind(value)))
+        found.extend(v for v in value if isinstance(part, Every) or _matches(part, v))
+        if len(found) > MAX_ITEMS:
+            raise Undecidable("'%s': more than %d elements" % (short(path.text), MAX_ITEMS))
+    if not found and isinstance(part, Where):
+        raise Undecidable("'%s': no element matches%s" % (short(path.text), _what_there_is(part, values)))
+    return found
+
+
+def _what_there_is(part: Where, values: List[Any]) -> str:
+    """The elements' own values of what the filter asked for first: most often a name was not quite right."""
+    keys = part.conditions[0][0]
+    present: List[str] = []
+    for element in (element for value in values for element in value):
+        found: Any = element
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if isinstance(found, (str, int, float)) and str(found) not in present:
+            present.append(str(found))
+        if len(present) > MAX_NAMED:
+            break
+    if not present:
+        return ""
+    more = ", .." if len(present) > MAX_NAMED else ""
+    return "; %s is %s%s" % (".".join(keys), ", ".join(short(text) for text in present[:MAX_NAMED]), more)
+
+
+def _matches(part: Where, element: Any) -> bool:
+    for keys, op, wanted in part.conditions:
+        value = element
+        for key in keys:
+            if not isinstance(value, Mapping) or key not in value:
+                return False
+            value = value[key]
+        try:
+            if not compare_one(op, value, wanted):
+                return False
+        except (Undecidable, NotANumber):
+            return False
+    return True
+
+
+def _step(part: Union[Key, Index], value: Any, path: Path) -> Any:
+    if isinstance(part, Key):
+        if isinstance(value, Mapping) and part.name in value:
+            return value[part.name]
+        if isinstance(value, list):
+            raise Undecidable("'%s': .%s of a list; say [*].%s" % (short(path.text), part.name, part.name))
+        near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
+        suffix = " (there is '%s')" % near[0] if near else _keys_of(value)
+        raise Undecidable("'%s': no '%s'%s" % (short(path.text), part.name[:80], suffix))
+    if not isinstance(value, list) or not -len(value) <= part.number < len(value):
+        raise Undecidable("'%s': no element %d" % (short(path.text), part.number))
+    return value[part.number]
+
+
+def _keys_of(value: Any) -> str:
+    """Most often a name was not quite right."""
+    if not isinstance(value, Mapping) or not value:
+        return ""
+    names = [short(str(key)) for key in list(value)[:MAX_NAMED]]
+    return " (there is %s%s)" % (", ".join(names), ", .." if len(value) > MAX_NAMED else "")
+
+
+# --- comparisons
+def _compare_chain(node: Comparison, context: Mapping[str, Any]) -> Any:
+    values = [_value(operand, context) for operand in node.operands]
+    answers = [compare(op, values[i], values[i + 1]) for i, op in enumerate(node.ops)]
+    if len(answers) == 1:
+        return answers[0]
+    lengths = {len(a) for a in answers if isinstance(a, list)}
+    if not lengths:
+        return all(answers)
+    if len(lengths) > 1:
+        raise Undecidable("lists of different lengths are compared")
+    rows = [a if isinstance(a, list) else [a] * next(iter(lengths)) for a in answers]
+    return [all(column) for column in zip(*rows)]  # noqa: B905 - strict= is newer than Python 3.8
+
+
+# --- functions
+def _call(node: Call, context: Mapping[str, Any]) -> Any:
+    if node.function == "has":
+        return _has(node.args[0], context)
+    values = [_value(arg, context) for arg in node.args]
+    if node.function == "len":
+        return _length(values[0])
+    if node.function == "abs":
+        value = values[0]
+        return [abs(number(v, "abs")) for v in value] if isinstance(value, list) else abs(number(value, "abs"))
+    # A single value counts as a list of one: a filter with one hit gives a value, with several a list.
+    items = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    if not items:
+        raise Undecidable("%s() of an empty list" % node.function)
+    return _FOLDS[node.function](items)
+
+
+def _has(node: Node, context: Mapping[str, Any]) -> bool:
+    try:
+        return _value(node, context) not in (None, [])
+    except Undecidable:
+        return False
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, (list, str, Mapping)):
+        return len(value)
+    raise Undecidable("len() needs a list, found %s" % kind(value))
+
+
+def _all(items: List[Any]) -> bool:
+    answers = [_condition(item, "all()'s element") for item in items]  # every element must have an answer
+    return all(answers)
+
+
+def _any(items: List[Any]) -> bool:
+    answers = [_condition(item, "any()'s element") for item in items]
+    return any(answers)
+
+
+def _sum(items: List[Any]) -> Any:
+    """Booleans count as 0 and 1, so that ``sum(correctness.cases[*].passed)`` counts the passes."""
+    return sum(int(item) if isinstance(item, bool) else number(item, "sum") for item in items)
+
+
+def _extreme(pick: Callable[[List[Any]], Any], name: str) -> Callable[[List[Any]], Any]:
+    def fold(items: List[Any]) -> Any:
+        numbers = [number(item, name) for item in items]
+        for found in numbers:
+            if math.isnan(found):
+                return found  # min() and max() would lose a NaN, depending on where it stands
+        return pick(numbers)
+
+    return fold
+
+
+_FOLDS: Dict[str, Callable[[List[Any]], Any]] = {
+    "all": _all,
+    "any": _any,
+    "sum": _sum,
+    "min": _extreme(min, "min"),
+    "max": _extreme(max, "max"),
+}

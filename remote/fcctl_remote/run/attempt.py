@@ -1,0 +1,307 @@
+"""One step: its attempts, its leftovers, its judgement."""
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files, hostfacts, tree
+from fcctl_remote.base.text import last_lines, tail
+from fcctl_remote.run import environment
+from fcctl_remote.run.process import Command, Ended, StepProcess
+
+if TYPE_CHECKING:
+    from fcctl_remote.run.judge import Judgement
+    from fcctl_remote.run.supervisor import Supervisor
+
+#: Between SIGTERM and SIGKILL when a step exceeds its time, seconds; ``FCCTL_KILL_GRACE_S`` in the job's env overrides.
+KILL_GRACE_S = 10.0
+JUDGE_TIMEOUT_S = 300.0
+LOG_TAIL_BYTES = 64 * 1024
+#: A system that goes down tells everybody to end at about the same time. A step that fails on a machine whose days are
+#: numbered may just have heard it first: we wait so long for the same word before the failure is taken for its own.
+NOTICE_S = 0.5
+#: Less room than this counts as a full disk.
+FULL_BYTES = 128 * 1024
+SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
+                137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM"}  # fmt: skip
+
+
+class StepRun:
+    """Carries out one step for the supervisor."""
+
+    def __init__(self, supervisor: "Supervisor", spec: wire.StepSpec, shared: Mapping[str, str]) -> None:
+        self.supervisor = supervisor
+        self.spec = spec
+        self.run = supervisor.run
+        self.place = self.run.step(spec.id)
+        self.env = environment.for_step(shared, self.run, spec)
+        self.result = wire.StepResult(spec.id, "failed", activity=spec.activity)
+
+    def carry_out(self) -> wire.StepResult:
+        """Run the step with its retries; the result's status is final."""
+        with contextlib.ExitStack() as held:
+            return self._carry_out(held)
+
+    def _carry_out(self, held: contextlib.ExitStack) -> wire.StepResult:
+        state = self.supervisor.progress.state
+        result = self.result
+        started = time.monotonic()
+        result.started = time.time()
+        if not self._lacks_something(held):
+            for attempt in range(1, self.spec.retries + 2):
+                self._attempt(attempt)
+                if result.status not in ("failed", "timed_out") or self.supervisor.ending is not None:
+                    break
+                if attempt <= self.spec.retries:
+                    self._report(attempt)
+        result.finished = time.time()
+        result.duration_s = round(time.monotonic() - started, 6)
+        if result.attempts and self.supervisor.ending is None:
+            self._judge()
+            self._tell_how_to_go_on()
+        self._report(result.attempts)
+        state.session = None
+        return result
+
+    def _lacks_something(self, held: contextlib.ExitStack) -> bool:
+        """Whether the job or the step needs what this machine has not: then the step is ``unavailable``.
+
+        What the step runs on stays where it is until ``held`` is closed.
+        """
+        lacking = self._unmet_needs()
+        if lacking is None and self.spec.tune is not None:
+            from fcctl_remote.run import search
+
+            lacking = search.furnish(held, self.supervisor.layout, self.place, self.spec.tune, self.env)
+        if lacking is None:
+            return False
+        self.result.status = "unavailable"
+        self.result.message, self.result.hint = lacking
+        self._announce(1)
+        return True
+
+    def _unmet_needs(self) -> Optional[Tuple[str, str]]:
+        nothing = wire.Needs()
+        for needs in (self.supervisor.plan.needs, self.spec.needs):
+            if needs == nothing:
+                continue
+            from fcctl_remote import probe
+
+            lacking = probe.check_needs(needs, self.env)
+            if lacking is not None:
+                return lacking
+        return None
+
+    # -------------------------------------------------------------------------------------------- attempts
+    def _announce(self, attempt: int) -> None:
+        supervisor, spec = self.supervisor, self.spec
+        state = supervisor.progress.state
+        state.attempts = attempt
+        summary = state.summary
+        summary.step, summary.step_started, summary.step_timeout_s = spec.id, time.time(), spec.timeout_s
+        supervisor.progress.save()  # first: who hears of it and asks is told the same
+        supervisor.events.append(
+            "step_started",
+            {"step": spec.id, "attempt": attempt, "timeout_s": spec.timeout_s, "index": summary.step_index},
+        )
+
+    def _attempt(self, attempt: int) -> None:
+        supervisor, spec, result = self.supervisor, self.spec, self.result
+        result.attempts, result.message, result.hint = attempt, None, None
+        self._prepare(attempt)
+        self._announce(attempt)
+        supervisor.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
+        supervisor.mirror.follow(self.place.log)
+        process = StepProcess(self._command(), supervisor.signals)
+        supervisor.progress.state.session = process.pid
+        try:
+            supervisor.progress.save()
+        except files.DiskFull:
+            supervisor.progress.beat()  # the step fills the disk; its ending is written from the reserve
+        ended = process.wait(supervisor.stop, supervisor.idle, lambda: supervisor.grace_s)
+        supervisor.progress.state.session = None
+        supervisor.mirror.show_news()
+        supervisor.mirror.follow(None)
+        result.exit_code = ended.exit_code
+        result.log = self.run.relative(self.place.log)
+        self._classify(ended)
+        self._warn_of_leftovers(ended)
+
+    def _prepare(self, attempt: int) -> None:
+        os.makedirs(self.place.folder, exist_ok=True)
+        if attempt == 1:
+            files.write_atomic(self.place.script, self.spec.run.encode("utf-8") + b"\n", durable=False)
+        else:
+            tree.remove_tree(self.place.out)  # half the documents of a failed attempt would pass for this one's
+            line = "--- attempt %d of %d ---" % (attempt, self.spec.retries + 1)
+            files.append_line(self.place.log, line.encode())
+        os.makedirs(self.place.out, exist_ok=True)
+
+    def _command(self) -> Command:
+        supervisor = self.supervisor
+        supervisor.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
+        bash = hostfacts.which("bash", self.env) or "/bin/bash"
+        return Command(
+            argv=[bash, "-eo", "pipefail", self.place.script],
+            cwd=self.run.source,
+            env=self.env,
+            log=self.place.log,
+            timeout_s=self.spec.timeout_s,
+        )
+
+    def _classify(self, ended: Ended) -> None:
+        """The status as the exit code and the clock have it, before documents and gates."""
+        result = self.result
+        how = ended.how if ended.how != "exited" else self._cut_by(ended.exit_code) or ended.how
+        if how == "timed_out":
+            result.status = "timed_out"
+            result.message = "took longer than %g s and was ended" % self.spec.timeout_s
+            result.hint = "raise the step's timeout, or give it less to do"
+        elif how == "run_limit":
+            result.status, result.message = "timed_out", self.supervisor.message
+            result.hint = "raise the job's budget.minutes, or give it less to do"
+        elif how != "exited":
+            result.status, result.message = "cancelled", self.supervisor.message
+        elif ended.exit_code == 0:
+            result.status = "passed"
+        else:
+            result.status = self.spec.exit_codes.get(str(ended.exit_code), "failed")
+            if result.status not in wire.STEP_ENDINGS:
+                result.status = "failed"
+            if result.status != "passed":
+                self._explain()
+        if result.status != "passed" and hostfacts.free_bytes(self.run.folder) < FULL_BYTES:
+            # The step could not even log it: its log is on that disk.
+            result.message = "the host's disk is full; %s" % (result.message or "")
+            result.hint = _hint("No space left on device", None)
+
+    def _cut_by(self, exit_code: int) -> Optional[str]:
+        """What has the run end that a step's own end may be the answer to; None: the step ended for its own reasons.
+
+        The exit code is kept either way. One of 0 is believed, unless the machine is going down: what a step says that
+        was told to stop half way is not what a later run may build on.
+        """
+        supervisor = self.supervisor
+        reason = supervisor.stop()
+        if exit_code == 0:
+            return reason if reason == "preempted" else None
+        deadline = time.monotonic() + (NOTICE_S if reason is None and self._power_ends() else 0.0)
+        while reason is None and time.monotonic() < deadline:
+            supervisor.signals.wait(deadline - time.monotonic())
+            reason = supervisor.stop()
+        return reason
+
+    def _power_ends(self) -> bool:
+        """Whether the machine is set to turn itself off, as every one in a cloud is."""
+        from fcctl_remote.run.shutdown_timer import LeaseKeeper
+
+        return LeaseKeeper(self.supervisor.layout).armed()
+
+    def _explain(self) -> None:
+        """Put the last lines of the log into the message, and what is known to cure them into the hint."""
+        result = self.result
+        code = result.exit_code or 0
+        ending = tail(self.place.log, LOG_TAIL_BYTES)
+        named = " (%s)" % SIGNAL_NAMES[code] if code in SIGNAL_NAMES else ""
+        lines = last_lines(ending)
+        result.message = "exit code %d%s%s" % (code, named, "\n" + lines if lines else "")
+        result.hint = _hint(ending.decode("utf-8", "replace"), code)
+
+    def _tell_how_to_go_on(self) -> None:
+        """Of a search that was ended: what it found is kept."""
+        result = self.result
+        ended = result.status == "timed_out" or (result.status == "failed" and result.exit_code in wire.ENDED_BY_OTHERS)
+        if self.spec.tune is not None and ended:
+            again = "what was found is kept: fcctl run --resume %s" % self.run.run_id
+            again += " --timeout TIME" if result.status == "timed_out" else ""
+            result.hint = "%s; %s" % (result.hint, again) if result.hint else again
+
+    def _warn_of_leftovers(self, ended: Ended) -> None:
+        if ended.leftovers:
+            self.supervisor.warn(
+                "step '%s' left processes behind, which were ended: %s"
+                % (self.spec.id, ", ".join(ended.leftovers[:10]))
+            )
+        if ended.immortal:
+            self.supervisor.warn(
+                "step '%s': %d processes survive SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
+            )
+
+    # -------------------------------------------------------------------------------------------- judgement
+    def _judge(self) -> None:
+        """Documents and gates. Skipped at no cost where there are none."""
+        spec, result = self.spec, self.result
+        if result.status in ("unavailable", "cancelled"):
+            return
+        if not (spec.gates or spec.collect or _any_json(self.place.out)):
+            return
+        from fcctl_remote.run.forked import aside
+        from fcctl_remote.run.judge import Case, Judgement, judge
+
+        supervisor = self.supervisor
+        case = Case(spec, result, supervisor.progress.state.steps, self.env, supervisor.plan.adopted)
+        held = [fd for fd in (supervisor.lock, supervisor.queue.fd) if fd is not None]
+        answer = aside(
+            lambda: wire.encode(judge(self.run, case)),
+            supervisor.signals,
+            JUDGE_TIMEOUT_S,
+            supervisor.stop,
+            supervisor.idle,
+            close=held,
+        )
+        if answer.stopped is not None:
+            result.status, result.message = "cancelled", supervisor.message
+        elif answer.fault is not None:
+            if result.status in ("passed", "warned"):
+                result.status, result.message = "failed", answer.fault
+        else:
+            self._accept(wire.decode(Judgement, answer.value))
+
+    def _accept(self, judgement: "Judgement") -> None:
+        result = self.result
+        result.status, result.message, result.hint = judgement.status, judgement.message, judgement.hint
+        result.gates, result.documents = judgement.gates, judgement.documents
+        self.supervisor.progress.state.host.update(judgement.host)
+        for ref in judgement.documents:
+            self.supervisor.events.append("document", {"step": result.id, "kind": ref.kind, "path": ref.path})
+        for gate in judgement.gates:
+            said = {"expr": gate.expr, "value": gate.value, "verdict": gate.verdict, "hint": gate.hint}
+            self.supervisor.events.append("gate", {"step": result.id, **said})
+            self.supervisor.mirror.note("gate %s: %s" % (gate.verdict, gate.expr))
+
+    def _report(self, attempt: int) -> None:
+        result = self.result
+        began = self.supervisor.progress.state.summary.step_started or result.started or 0.0
+        self.supervisor.events.append(
+            "step_finished",
+            {
+                "step": result.id,
+                "attempt": attempt,
+                "status": result.status,
+                "exit_code": result.exit_code,
+                "duration_s": result.duration_s or round(time.time() - began, 6),
+                "message": result.message,
+                "hint": result.hint,
+            },
+        )
+        self.supervisor.mirror.note("step %s %s" % (result.id, result.status))
+
+
+def _hint(log: str, exit_code: Optional[int]) -> Optional[str]:
+    from fcctl_remote.run import hints
+
+    return hints.for_log(log, exit_code)
+
+
+def _seconds(text: Optional[str], default: float) -> float:
+    try:
+        return max(0.0, float(text)) if text is not None else default
+    except ValueError:
+        return default
+
+
+def _any_json(out: str) -> bool:
+    with os.scandir(out) as found:
+        return any(entry.name.endswith(".json") for entry in found)

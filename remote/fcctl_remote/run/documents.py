@@ -1,0 +1,237 @@
+"""Documents: the structured results a step left in ``$FCCTL_OUT``, or that a reader makes of a file it left."""
+
+import errno
+import glob
+import json
+import math
+import os
+import shutil
+import stat
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import RunLayout
+
+MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
+MAX_FILES_PER_COLLECT = 64
+
+#: What each kind must hold, and of which type.
+SHAPES: Dict[str, Tuple[str, type]] = {
+    "environment": ("checks", list),
+    "build": ("kernels", list),
+    "correctness": ("summary", dict),
+    "benchmark": ("benchmarks", list),
+    "profile": ("kernels", list),
+    "metrics": ("metrics", dict),
+}
+
+
+@dataclass
+class Gathered:
+    """A step's documents by path, and what was wrong with the others."""
+
+    found: List[Tuple[wire.DocumentRef, Dict[str, Any]]] = field(default_factory=list)
+    faults: List[str] = field(default_factory=list)
+    unavailable: List[str] = field(default_factory=list)
+    hint: Optional[str] = None
+
+
+class Malformed(ValueError):
+    """A file that claims to be a document and is none; the message names it."""
+
+
+def load(path: str, shown: str) -> Optional[Dict[str, Any]]:
+    """The document in ``path``; None if it is some other JSON file.
+
+    Raises:
+        Malformed: no JSON, too large, or not of its kind's shape.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "is a symbolic link" if error.errno == errno.ELOOP else "cannot be read: %s" % error.strerror
+        raise Malformed("%s %s" % (shown, reason)) from None
+    with os.fdopen(fd, "rb") as stream:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise Malformed("%s is not a regular file" % shown)
+        if facts.st_size > MAX_DOCUMENT_BYTES:
+            raise Malformed("%s has %d MiB; a document may have 32" % (shown, facts.st_size // (1024 * 1024)))
+        content = stream.read(MAX_DOCUMENT_BYTES)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("%s is not JSON: %s" % (shown, error)) from None
+    if not isinstance(value, dict) or value.get("kind") not in wire.DOCUMENT_KINDS:
+        return None
+    check(value, shown)
+    return value
+
+
+def check(document: Dict[str, Any], shown: str) -> None:
+    """Raises: Malformed, when a document lacks what its kind must have."""
+    version = document.setdefault("schema_version", wire.SCHEMA_VERSION)
+    if version != wire.SCHEMA_VERSION:
+        raise Malformed("%s has schema_version %r; this host program knows %d" % (shown, version, wire.SCHEMA_VERSION))
+    shape = SHAPES.get(document["kind"])
+    if shape is not None and not isinstance(document.get(shape[0]), shape[1]):
+        what = "a list" if shape[1] is list else "an object"
+        raise Malformed("%s: a %s document needs %r, %s" % (shown, document["kind"], shape[0], what))
+    if document["kind"] == "benchmark":
+        for i, entry in enumerate(document["benchmarks"]):
+            if not _is_timed(entry):
+                needs = "needs a 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
+                raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
+
+
+def _is_timed(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("stats"), dict)
+
+
+def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:
+    """Add the documents the step itself wrote."""
+    try:
+        names = sorted(os.listdir(out))
+    except FileNotFoundError:
+        return
+    for name in names:
+        if not name.endswith(".json"):
+            continue
+        shown = run.relative(os.path.join(out, name)).encode("utf-8", "backslashreplace").decode("utf-8")
+        try:
+            document = load(os.path.join(out, name), shown)
+        except Malformed as fault:
+            gathered.faults.append(str(fault))
+            continue
+        if document is not None:
+            gathered.found.append((wire.DocumentRef(document["kind"], shown), document))
+
+
+def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], gathered: Gathered) -> None:
+    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's.
+
+    The files themselves go home too: one outside the folders that do is copied into the step's out folder.
+    """
+    place = run.step(step.id)
+    for spec in step.collect:
+        paths = [place.log] if spec.file == "@log" else _matches(run, spec.file, place.out)
+        if not paths:
+            gathered.faults.append("collect: no file matches %r" % spec.file)
+            gathered.hint = gathered.hint or _elsewhere(run, spec.file, place.out)
+        for path in paths[:MAX_FILES_PER_COLLECT]:
+            shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
+            _read_one(run, spec.reader, path, shown, env, gathered)
+            _keep(run, path, place.out, gathered)
+
+
+def _keep(run: RunLayout, path: str, out: str, gathered: Gathered) -> None:
+    """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
+    real = os.path.realpath(path)
+    if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (run.steps, run.artifacts)):
+        return
+    try:
+        target = _free_name(out, *os.path.splitext(os.path.basename(path)))
+        try:
+            os.link(real, target)
+        except OSError:
+            shutil.copyfile(real, target)
+    except OSError as error:
+        gathered.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
+
+
+def _matches(run: RunLayout, pattern: str, out: str) -> List[str]:
+    """Regular files below the run's folder only: a link out of it is not followed."""
+    for name, folder in (("FCCTL_OUT", out), ("FCCTL_ARTIFACTS", run.artifacts)):
+        pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
+    home = os.path.realpath(run.folder)
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(run.source), pattern), recursive=True)):
+        real = os.path.realpath(path)
+        if real.startswith(home + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
+            found.append(path)
+    return found
+
+
+def _elsewhere(run: RunLayout, pattern: str, out: str) -> Optional[str]:
+    """Where a file of that name is, if it is in one of the places that are looked in first."""
+    name = glob.escape(os.path.basename(pattern))
+    for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
+        if _matches(run, shown + name, out):
+            return "there is one: file: %s%s" % (shown, os.path.basename(pattern))
+    return None
+
+
+def _shown(run: RunLayout, path: str, out: str) -> str:
+    """``path`` as a job would name it."""
+    for name, folder in (("$FCCTL_OUT", out), ("$FCCTL_ARTIFACTS", run.artifacts)):
+        if path.startswith(folder + os.sep):
+            return name + path[len(folder) :]
+    return os.path.relpath(path, run.source)
+
+
+def _read_one(run: RunLayout, reader: str, path: str, shown: str, env: Mapping[str, str], gathered: Gathered) -> None:
+    from fcctl_remote import readers
+
+    try:
+        document = readers.read(reader, path, env)
+        check(document, shown)
+    except Malformed as fault:
+        gathered.faults.append(str(fault))
+        return
+    except readers.ReaderError as error:
+        gathered.hint = gathered.hint or error.hint
+        said = error.message.replace(path, shown)
+        said = said if shown in said else "%s: %s" % (shown, said)
+        (gathered.unavailable if error.unavailable else gathered.faults).append(said)
+        return
+    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], reader)))
+    gathered.found.append((ref, document))
+
+
+def store(document: Dict[str, Any], out: str, stem: str) -> str:
+    """Write a document into a step's out folder under a name not yet taken; returns its path."""
+    path = _free_name(out, stem, ".json")
+    files.write_atomic(path, files.to_json(document), durable=False)
+    return path
+
+
+def _free_name(folder: str, stem: str, suffix: str) -> str:
+    number = 1
+    while True:
+        path = os.path.join(folder, "%s%s%s" % (stem, "" if number == 1 else "-%d" % number, suffix))
+        if not os.path.lexists(path):
+            return path
+        number += 1
+
+
+def merge(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+    """Two documents of one kind as gates see them: lists joined, objects merged, the later value elsewhere.
+
+    Two correctness summaries are added up, so that no failed case hides behind a later document.
+    """
+    merged = dict(first)
+    for key, value in second.items():
+        present = merged.get(key)
+        if isinstance(present, list) and isinstance(value, list):
+            merged[key] = present + value
+        elif key == "summary" and isinstance(present, dict) and isinstance(value, dict):
+            merged[key] = _sum(present, value)
+        elif isinstance(present, dict) and isinstance(value, dict):
+            merged[key] = {**present, **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def _sum(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+    total = {**first, **second}
+    for key in ("total", "passed", "failed", "skipped", "warnings", "errors"):
+        if isinstance(first.get(key), int) and isinstance(second.get(key), int):
+            total[key] = first[key] + second[key]
+    for key in ("max_err", "mean_err"):
+        numbers = [part[key] for part in (first, second) if isinstance(part.get(key), (int, float))]
+        if numbers:
+            total[key] = max(numbers, key=lambda number: (math.isnan(number), number))  # a NaN beats every number
+    return total

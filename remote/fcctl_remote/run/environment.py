@@ -1,0 +1,77 @@
+"""The environment a step runs in."""
+
+import os
+import shlex
+import sys
+from typing import Any, Callable, Dict, List, Mapping
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import Layout, RunLayout
+
+#: Belongs to the connection that submitted the run, not to the run; the agent's socket would even be a credential.
+CONNECTION_ONLY = (
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "SSH_ORIGINAL_COMMAND", "TMUX", "TMUX_PANE", "TERM",
+    "OLDPWD", "PWD", "SHLVL", "_", "FCCTL_ROOT",
+)  # fmt: skip
+
+
+def of_submission() -> Dict[str, str]:
+    """What a run takes over from the call that submitted it, whatever the tmux server was started with."""
+    return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
+
+
+def for_run(
+    layout: Layout, run: RunLayout, plan: wire.RunPlan, runner: List[str], warn: Callable[[str], None]
+) -> Dict[str, str]:
+    """The part all steps of a run share."""
+    base: Dict[str, str] = {**_base(run), **plan.env}
+    found: Dict[str, str] = {}
+    try:
+        from fcctl_remote import probe
+
+        found = probe.resolve_environment(base, layout.root)
+    except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
+        warn("the CUDA environment could not be resolved: %s: %s" % (type(error).__name__, error))
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "FCCTL_PYTHON": sys.executable,
+        "FCCTL_CUDA_ARCH": "89",
+        "TORCH_CUDA_ARCH_LIST": "8.9",
+        "CUDAARCHS": "89",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }
+    env = {**defaults, **base, **found}
+    _write_shim(run, runner, layout.root)
+    env["PATH"] = run.bin + os.pathsep + env.get("PATH", os.defpath)
+    env["FCCTL_RUN_ID"] = run.run_id
+    env["FCCTL_RUN_DIR"] = run.folder
+    env["FCCTL_ARTIFACTS"] = run.artifacts
+    env["FCCTL_HOST"] = run.shim
+    return env
+
+
+def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> Dict[str, str]:
+    env = dict(shared)
+    env.update(step.env)
+    if "PATH" in step.env:
+        env["PATH"] = run.bin + os.pathsep + step.env["PATH"]
+    env["FCCTL_RUN_ID"] = run.run_id
+    env["FCCTL_STEP"] = step.id
+    env["FCCTL_OUT"] = run.step(step.id).out
+    return env
+
+
+def _base(run: RunLayout) -> Dict[str, str]:
+    stored: Any = files.read_json(run.submission) or {}
+    env = stored.get("env")
+    if not isinstance(env, dict):
+        return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
+    return {str(name): str(value) for name, value in env.items()}
+
+
+def _write_shim(run: RunLayout, runner: List[str], root: str) -> None:
+    """``fcctl-host``: this very host program, for use in steps."""
+    os.makedirs(run.bin, exist_ok=True)
+    words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])
+    files.write_atomic(run.shim, ('#!/bin/sh\nexec %s "$@"\n' % words).encode(), durable=False, mode=0o755)

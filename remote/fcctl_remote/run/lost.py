@@ -1,0 +1,146 @@
+"""Finishing the story of a run whose supervisor died: done by the agent or the telemetry, whoever notices first."""
+
+import os
+import time
+from contextlib import contextmanager, suppress
+from typing import Iterator, Optional
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.hostfacts import boot_id
+from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.run import process, progress
+from fcctl_remote.run import state as runs
+from fcctl_remote.run.events import EventLog
+
+#: A submitted run that no supervisor took up within this time never will be, seconds.
+START_PATIENCE_S = 30.0
+
+
+def settle(run: RunLayout) -> bool:
+    """Write the outcome of a run that began and has no supervisor any more; whether the run is finished."""
+    if runs.is_finished(run):
+        return True
+    if not runs.has_begun(run):
+        return False
+    fd = files.try_lock(run.supervisor_lock)
+    if fd is None:
+        return False
+    try:
+        if not runs.is_finished(run):
+            finalise(run)
+    finally:
+        os.close(fd)
+    return True
+
+
+def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
+    """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
+    plan = runs.load_plan(run)
+    if plan is None:
+        return False
+    with unbegun(run) as ours:
+        if not ours:
+            return False
+        cancelled = cancelled or _asked_to_end(run)
+        if cancelled is not None:
+            status, message = cancelled, "cancelled before it began"
+        elif _too_late(run):
+            status, message = "lost", "the host program never began this run: the machine restarted or tmux was ended"
+        else:
+            return False
+        _conclude(run, runs.unstarted_outcome(plan, status, message))
+    return True
+
+
+@contextmanager
+def unbegun(run: RunLayout) -> Iterator[bool]:
+    """Whether nobody has taken the run up; nobody does until this is left."""
+    fd = None if runs.has_begun(run) or runs.is_finished(run) else files.try_lock(run.supervisor_lock)
+    try:
+        # Once more, now that it is ours: its supervisor may have come and gone meanwhile.
+        yield fd is not None and not (runs.has_begun(run) or runs.is_finished(run))
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _asked_to_end(run: RunLayout) -> Optional[str]:
+    """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
+    asked = files.read_json(run.cancel)
+    return None if asked is None else str(asked.get("status", "cancelled"))
+
+
+def _too_late(run: RunLayout) -> bool:
+    submission = files.read_json(run.submission) or {}
+    if submission.get("boot_id") != boot_id():
+        return True
+    return time.time() - os.stat(run.plan).st_mtime > START_PATIENCE_S
+
+
+def finalise(run: RunLayout) -> None:
+    """Write the outcome ``lost``, after ending the orphans. The caller holds the supervisor's lock."""
+    plan = runs.load_plan(run)
+    state = progress.load(run)
+    if plan is None:
+        return
+    restarted = state is not None and state.boot_id != boot_id()
+    if restarted:
+        message = "the machine restarted while the run was on it"
+    else:
+        message = "the host program died while the run was on it"
+        session = state.session if state is not None else None
+        killed = process.end_orphans(run.run_id, session)
+        if killed:
+            message += "; %d process%s it left behind %s killed" % (
+                killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",
+            )  # fmt: skip
+    _conclude(run, _outcome(run, plan, state, message, restarted))
+
+
+def _outcome(
+    run: RunLayout, plan: wire.RunPlan, state: Optional[progress.State], message: str, restarted: bool
+) -> wire.Outcome:
+    outcome = runs.unstarted_outcome(plan, "lost", message)
+    if state is None:
+        return outcome
+    outcome.started = state.started or outcome.started
+    outcome.host = state.host
+    steps = list(state.steps)
+    if len(steps) < len(plan.steps) and state.summary.step == plan.steps[len(steps)].id:
+        steps.append(_interrupted(run, plan.steps[len(steps)], state, restarted))
+    outcome.steps = steps + runs.skipped(plan.steps[len(steps) :])
+    return outcome
+
+
+def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, restarted: bool) -> wire.StepResult:
+    """It worked until the last heartbeat at least, or until it last printed something."""
+    started = state.summary.step_started
+    seen = state.summary.heartbeat or started
+    with suppress(OSError):
+        seen = max(seen or 0.0, os.stat(run.step(spec.id).log).st_mtime)
+    return wire.StepResult(
+        id=spec.id,
+        status="failed",
+        started=started,
+        finished=seen,
+        duration_s=max(0.0, seen - started) if seen is not None and started is not None else 0.0,
+        attempts=state.attempts,
+        activity=spec.activity,
+        message="the machine restarted" if restarted else "the host program died",
+        hint="how far it came: fcctl logs %s; to go on with it: fcctl run --resume %s" % (run.run_id, run.run_id),
+        log="steps/%s/log.txt" % spec.id,
+    )
+
+
+def _conclude(run: RunLayout, outcome: wire.Outcome) -> None:
+    reserve = files.Reserve(run.reserve)
+    try:
+        EventLog(run.events, reserve).append(
+            "run_finished",
+            {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message},
+        )
+    except files.DiskFull:
+        pass  # the outcome itself says it all
+    runs.write_outcome(run, outcome, reserve)
+    reserve.give_back()

@@ -1,0 +1,320 @@
+"""Processes of a step: started in a session of their own, watched to the last daemon, ended in order."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+from fcctl_remote.base.hostfacts import IS_LINUX
+
+#: How long a step's leftover processes have between SIGTERM and SIGKILL, seconds.
+LEFTOVER_GRACE_S = 0.5
+#: A process that SIGKILL does not end (a driver call that hangs) is given up after this, seconds.
+KILL_PATIENCE_S = 5.0
+IDLE_S = 0.2
+#: How often processes are looked for that were started while SIGTERM was being sent, seconds.
+LOOK_S = 0.25
+
+
+class Signals:
+    """Wakes a wait as soon as a child ends or someone signals; remembers that it was told to stop."""
+
+    def __init__(self) -> None:
+        self.stop_asked = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def install(self) -> None:
+        """Handlers, not SIG_IGN, which a step would inherit. SIGHUP comes when tmux dies, SIGINT from its window."""
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTTOU):
+            signal.signal(number, _nothing)
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        self.stop_asked = True
+
+    def wait(self, timeout: float, also: Optional[int] = None) -> bool:
+        """Sleep for at most ``timeout`` seconds; whether the descriptor ``also`` became readable."""
+        watched = [self._read] if also is None else [self._read, also]
+        ready, _, _ = select.select(watched, [], [], max(0.0, timeout))
+        if self._read in ready:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._read, 512):
+                    pass
+        return also in ready
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """Being called is the point: the wait ends."""
+
+
+def become_subreaper() -> bool:
+    """Have orphans of our steps come to us instead of to init (Linux), so that no daemon is overlooked."""
+    if not IS_LINUX:
+        return False
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def exit_code(status: int) -> int:
+    """A wait status as a shell shows it: 128 + n for a process ended by signal n."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+@dataclass
+class Ended:
+    exit_code: int
+    how: str  # exited, timed_out, or the reason that ``stop`` gave
+    leftovers: List[str] = field(default_factory=list)  # programs that outlived the step and were killed
+    immortal: int = 0  # processes that not even SIGKILL ended
+
+
+@dataclass
+class Command:
+    argv: List[str]
+    cwd: str
+    env: Mapping[str, str]
+    log: str
+    timeout_s: float
+
+
+class StepProcess:
+    """One attempt at a step. The caller must have no other child processes meanwhile."""
+
+    def __init__(self, command: Command, signals: Signals) -> None:
+        self.command = command
+        self.signals = signals
+        self._statuses: Dict[int, int] = {}
+        fd = os.open(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            self._popen = subprocess.Popen(
+                command.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=fd,
+                stderr=fd,
+                cwd=command.cwd,
+                env=dict(command.env),
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        self.pid = self._popen.pid
+
+    def wait(self, stop: Callable[[], Optional[str]], idle: Callable[[], None], grace_s: Callable[[], float]) -> Ended:
+        """Wait for the end, the timeout, or a reason from ``stop``; then end whatever is left of the step.
+
+        ``stop`` answers why the step must end now, else None; ``idle`` is called several times a second; ``grace_s`` is
+        asked, once the step must end, how long it has between SIGTERM and SIGKILL.
+        """
+        deadline = time.monotonic() + self.command.timeout_s
+        how = "exited"
+        while self._children() and self.pid not in self._statuses:
+            reason = stop() or ("timed_out" if time.monotonic() >= deadline else None)
+            if reason is not None:
+                how = reason
+                break
+            self.signals.wait(min(IDLE_S, deadline - time.monotonic()))
+            idle()
+        names = [] if how != "exited" else self._leftover_names()
+        immortal = 0
+        if how != "exited":
+            immortal = self._end(grace_s())
+        elif names:
+            immortal = self._end(LEFTOVER_GRACE_S)
+        code = exit_code(self._statuses.get(self.pid, signal.SIGKILL))
+        self._popen.returncode = code
+        return Ended(code, how, names, immortal)
+
+    def _children(self) -> bool:
+        """Reap what has ended; whether any child, own or adopted, is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._statuses[pid] = status
+
+    def _leftover_names(self) -> List[str]:
+        if IS_LINUX and not self._children():
+            return []  # the common case costs one system call
+        return [name_of(pid) for pid in sorted(self._members())]
+
+    def _members(self) -> Set[int]:
+        found = family(session=self.pid, ancestor=os.getpid())
+        if self.pid in self._statuses:
+            found.discard(self.pid)
+        return found
+
+    def _end(self, grace_s: float) -> int:
+        """SIGTERM, patience, SIGKILL. Returns how many processes survived all that."""
+        told = self._send(signal.SIGTERM)
+        if self._gone_within(grace_s, told):
+            return 0
+        deadline = time.monotonic() + KILL_PATIENCE_S
+        while time.monotonic() < deadline:
+            self._send(signal.SIGKILL)  # again and again: a process may fork while we look
+            if self._gone_within(0.1):
+                return 0
+        return len(self._members())
+
+    def _send(self, number: int) -> Set[int]:
+        """Signal all of the step; who that was."""
+        if self.pid not in self._statuses:
+            send(self.pid, number, group=True)
+        found = self._members()
+        for pid in found:
+            send(pid, number)
+            if number == signal.SIGTERM:
+                send(pid, signal.SIGCONT)  # a stopped process would not hear it
+        return found | {self.pid}
+
+    def _gone_within(self, seconds: float, told: Optional[Set[int]] = None) -> bool:
+        """``told``: who has heard SIGTERM; it grows by those who are told here."""
+        deadline = time.monotonic() + seconds
+        look_at = time.monotonic() + LOOK_S
+        while True:
+            if not self._children() and (IS_LINUX or not self._members()):
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return not self._members() and self.pid in self._statuses
+            if told is not None and time.monotonic() >= look_at:
+                self._tell_orphans(told)
+                look_at = time.monotonic() + LOOK_S
+            self.signals.wait(min(0.05, left))
+
+    def _tell_orphans(self, told: Set[int]) -> None:
+        """SIGTERM to those whose parent is gone and who have not heard it.
+
+        A shell holds signals back while it starts a program. One that was told to end just then starts it, and goes;
+        the program came too late to hear anything. What still has its parent is left to it: it tidies up.
+        """
+        for pid in self._members() - told:
+            if parent_of(pid) in (os.getpid(), 1):
+                send(pid, signal.SIGTERM)
+                told.add(pid)
+
+
+def send(pid: int, number: int, group: bool = False) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+# ------------------------------------------------------------------------------------------------ who belongs to whom
+def family(session: Optional[int] = None, ancestor: Optional[int] = None, marker: Optional[bytes] = None) -> Set[int]:
+    """Living processes of a session, below an ancestor, or with ``marker`` in their environment (Linux)."""
+    if not IS_LINUX:
+        return _session_members(session) if session is not None else set()
+    parents: Dict[int, int] = {}
+    found: Set[int] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        pid = int(name)
+        facts = _stat(pid)
+        if facts is None or facts[0] in "ZX":
+            continue
+        parents[pid] = facts[1]
+        if facts[2] == session or (marker is not None and marker in _environ(pid)):
+            found.add(pid)
+    if ancestor is not None:
+        found |= {pid for pid in parents if _descends(pid, ancestor, parents)}
+    found.discard(os.getpid())
+    return found
+
+
+def _stat(pid: int) -> Optional[Tuple[str, int, int]]:
+    """State, parent and session; None once it is gone."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            # The program's name stands in parentheses and may hold anything, parentheses too.
+            fields = stream.read().rpartition(b")")[2].split()
+        return fields[0].decode("ascii"), int(fields[1]), int(fields[3])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def parent_of(pid: int) -> Optional[int]:
+    """Whose child it is now; None once it is gone."""
+    if IS_LINUX:
+        facts = _stat(pid)
+        return None if facts is None else facts[1]
+    argv = ["ps", "-o", "ppid=", "-p", str(pid)]
+    said = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    return int(said) if said.isdigit() else None
+
+
+def _environ(pid: int) -> List[bytes]:
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as stream:
+            return stream.read(1024 * 1024).split(b"\0")
+    except OSError:
+        return []
+
+
+def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
+    seen: Set[int] = set()
+    while pid in parents and pid not in seen:
+        seen.add(pid)
+        pid = parents[pid]
+        if pid == ancestor:
+            return True
+    return False
+
+
+def _session_members(session: int) -> Set[int]:
+    """The portable way: ask for every process which session it is in."""
+    argv = ["ps", "-axo", "pid=,stat="]
+    listed = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    found = set()
+    for line in listed.stdout.split(b"\n"):
+        fields = line.split()
+        if len(fields) < 2 or fields[1].startswith(b"Z"):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            if os.getsid(int(fields[0])) == session:
+                found.add(int(fields[0]))
+    found.discard(os.getpid())
+    return found
+
+
+def name_of(pid: int) -> str:
+    """A program's name for a message; its number where the system does not tell."""
+    from fcctl_remote.base.text import one_line
+
+    try:
+        with open("/proc/%d/comm" % pid, "rb") as stream:
+            return one_line(stream.read(64).decode("utf-8", "replace"), 40)
+    except OSError:
+        return "process %d" % pid
+
+
+def end_orphans(run_id: str, session: Optional[int], patience_s: float = KILL_PATIENCE_S) -> int:
+    """Kill what a dead supervisor's run left behind; returns how many processes that were."""
+    marker = b"FCCTL_RUN_ID=" + run_id.encode("ascii")
+    first: Optional[int] = None
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = family(session=session, marker=marker)
+        if first is None:
+            first = len(found)
+        if not found or time.monotonic() > deadline:
+            return first
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.02)

@@ -1,0 +1,71 @@
+"""``heartbeat.json``: all that is known of a run while it runs, so that anyone can finish its story if we die."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import RunLayout
+
+HEARTBEAT_S = 2.0
+
+
+@dataclass
+class State:
+    """What the file holds."""
+
+    summary: wire.RunSummary
+    boot_id: str
+    pid: int
+    started: float = 0.0
+    session: Optional[int] = None  # the running step's process group and session
+    attempts: int = 0
+    steps: List[wire.StepResult] = field(default_factory=list)
+    host: Dict[str, Any] = field(default_factory=dict)
+
+
+class Progress:
+    """Keeps the file current. Its modification time is the heartbeat, which needs no room on a full disk."""
+
+    def __init__(self, run: RunLayout, state: State, reserve: files.Reserve) -> None:
+        self.run = run
+        self.state = state
+        self._reserve = reserve
+        self._beaten = 0.0
+
+    def save(self) -> None:
+        """Raises: DiskFull, when not even the reserve makes room."""
+        data = files.to_json(wire.encode(self.state))
+        try:
+            files.write_atomic(self.run.heartbeat, data, durable=False)
+        except OSError as error:
+            if not files.is_disk_full(error):
+                raise
+            if self.state.session is not None or not self._reserve.spend():
+                raise files.DiskFull(str(error)) from error  # a step that still runs would eat the reserve
+            files.write_atomic(self.run.heartbeat, data, durable=False)
+        self._beaten = time.monotonic()
+
+    def beat(self) -> None:
+        """Say that we are alive, at most every HEARTBEAT_S seconds."""
+        now = time.monotonic()
+        if now - self._beaten >= HEARTBEAT_S:
+            self._beaten = now
+            with contextlib.suppress(OSError):
+                os.utime(self.run.heartbeat)
+
+
+def load(run: RunLayout) -> Optional[State]:
+    """The run's last known state; None if it has not begun."""
+    stored = files.read_json(run.heartbeat)
+    if stored is None:
+        return None
+    try:
+        state = wire.decode(State, stored)
+        state.summary.heartbeat = os.stat(run.heartbeat).st_mtime
+    except (wire.WireError, OSError):
+        return None
+    return state

@@ -1,0 +1,89 @@
+"""One machine, several runs: a first-come queue of tickets, each alive as long as its holder's flock.
+
+Exclusive runs have the machine to themselves; shared ones go side by side. A ticket whose lock is free belongs to a
+process that died, and is dropped by whoever sees it first.
+"""
+
+import contextlib
+import fcntl
+import os
+from typing import List, Optional, Tuple
+
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import RUN_ID, Layout
+
+
+class HostLock:
+    """A place in the machine's queue."""
+
+    def __init__(self, layout: Layout, run_id: str, mode: str) -> None:
+        self._layout = layout
+        self._run_id = run_id
+        self._shared = mode == "shared"
+        self._fd: Optional[int] = None
+        self._name = ""
+
+    @classmethod
+    def is_free(cls, layout: Layout) -> bool:
+        """Whether no run has the machine, or waits for it."""
+        queue = cls(layout, "", "shared")
+        return not any(queue._alive(name) for name in queue._tickets())
+
+    def join(self) -> None:
+        """Take a ticket behind all present ones."""
+        with files.locked(os.path.join(self._layout.locks, "queue.lock")):
+            taken = self._tickets()
+            number = max([int(name.split(".")[0]) for name in taken], default=0) + 1
+            self._name = "%012d.%s.%s" % (number, "s" if self._shared else "x", self._run_id)
+            # Locked before it is visible, else another would take it for a dead one.
+            temporary = os.path.join(self._layout.tickets, ".new-" + self._run_id)
+            self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            os.rename(temporary, self._path(self._name))
+
+    def behind(self) -> Optional[str]:
+        """The run to wait for; None once the machine is ours."""
+        blockers = []
+        for name in self._tickets():
+            if name >= self._name:
+                break
+            if self._shared and name.split(".")[1] == "s":
+                continue
+            if self._alive(name):
+                blockers.append(name)
+                break
+        return blockers[0].split(".", 2)[2] if blockers else None
+
+    def leave(self) -> None:
+        """Give up the place; safe to call twice."""
+        if self._fd is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(self._name))
+        os.close(self._fd)
+        self._fd = None
+
+    @property
+    def fd(self) -> Optional[int]:
+        """The descriptor that keeps the ticket alive; a forked child must close it."""
+        return self._fd
+
+    def _tickets(self) -> List[str]:
+        return sorted(name for name in os.listdir(self._layout.tickets) if _parsed(name))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._layout.tickets, name)
+
+    def _alive(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if files.is_locked(self._path(name)):
+                return True
+            os.unlink(self._path(name))
+        return False
+
+
+def _parsed(name: str) -> Optional[Tuple[str, str, str]]:
+    parts = name.split(".", 2)
+    if len(parts) != 3 or not parts[0].isdigit() or parts[1] not in ("s", "x") or not RUN_ID.fullmatch(parts[2]):
+        return None
+    return parts[0], parts[1], parts[2]

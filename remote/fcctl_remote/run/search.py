@@ -1,0 +1,94 @@
+"""What a step that searches finds in its environment: its libraries, its spec, and a Python that can run both."""
+
+import contextlib
+import json
+import os
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import bundles, files
+from fcctl_remote.base.layout import Layout, StepLayout
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.probe import pythons
+from fcctl_remote.probe.programs import run
+
+ASK_TIMEOUT_S = 10.0
+_ASK = """
+import sys, json
+sys.path[:] = [p for p in sys.path if p]
+from importlib.util import find_spec
+print(json.dumps({"version": list(sys.version_info[:2]), "lacks": [m for m in %r if find_spec(m) is None]}))
+"""
+#: What keeps a step from running, and what helps.
+Lacking = Tuple[str, str]
+
+
+def furnish(
+    held: contextlib.ExitStack, layout: Layout, place: StepLayout, tuning: wire.Tuning, env: Dict[str, str]
+) -> Optional[Lacking]:
+    """Put FCCTL_TUNE, FCCTL_TUNE_PYTHON, FCCTL_TUNE_SPEC and PYTHONPATH into the step's ``env``.
+
+    The libraries stay where they are until ``held`` is closed. Returns why the step cannot run, None if it can.
+    """
+    try:
+        folder = held.enter_context(bundles.Bundles(layout).in_use(tuning.bundle))
+    except Refusal as refusal:
+        return refusal.error.message, refusal.error.hint or "run it again"
+    needs = bundles.contents(folder)
+    python, tried = _python(env, needs)
+    if python is None:
+        return _no_python(needs, tried, env)
+    os.makedirs(place.folder, exist_ok=True)
+    files.write_atomic(place.spec, tuning.spec.encode("utf-8") + b"\n", durable=False)
+    env["FCCTL_TUNE"] = folder
+    env["FCCTL_TUNE_PYTHON"] = python
+    env["FCCTL_TUNE_SPEC"] = place.spec
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, env.get("PYTHONPATH"))))
+    return None
+
+
+def _python(env: Mapping[str, str], needs: Mapping[str, Any]) -> Tuple[Optional[str], List[Lacking]]:
+    """The first Python for the libraries, the one with torch being asked first; or what each of them lacks.
+
+    The fault of one that is new enough comes first: it is the one to mend.
+    """
+    least = tuple(int(part) for part in str(needs.get("python", "3.9")).split("."))
+    modules = [str(name) for name in needs.get("modules", [])]
+    old: List[Lacking] = []
+    lacking: List[Lacking] = []
+    for python in pythons.candidates(env):
+        answer = _ask(python, modules, env)
+        if answer is None:
+            continue
+        version, lacks = answer
+        if version < least:
+            old.append((python, "is Python %d.%d" % version))
+        elif lacks:
+            lacking.append((python, "has no %s" % " and no ".join(lacks)))
+        else:
+            return python, []
+    return None, lacking + old
+
+
+def _ask(python: str, modules: List[str], env: Mapping[str, str]) -> Optional[Tuple[Tuple[int, int], List[str]]]:
+    done = run([python, "-c", _ASK % (modules,)], ASK_TIMEOUT_S, env)
+    try:
+        answer: Any = json.loads(done.out.strip().splitlines()[-1]) if done.ok else {}
+        return (int(answer["version"][0]), int(answer["version"][1])), [str(name) for name in answer["lacks"]]
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _no_python(needs: Mapping[str, Any], tried: List[Lacking], env: Mapping[str, str]) -> Lacking:
+    modules = [str(name) for name in needs.get("modules", [])]
+    why = " (%s)" % needs["python_for"] if needs.get("python_for") else ""
+    message = "no Python on this machine can run the search: it takes %s or later%s with %s" % (
+        needs.get("python", "3.9"), why, " and ".join(modules),
+    )  # fmt: skip
+    if tried:
+        message += "\n" + "\n".join("%s %s" % one for one in tried[:8])
+    if tried and tried[0][1].startswith("has no"):
+        hint = "on that machine: %s" % pythons.install(tried[0][0], modules, env)
+    else:
+        hint = "install such a Python there and name it: FCCTL_PYTHON in `env` of the target"
+    return message, hint

@@ -1,0 +1,227 @@
+"""The lease: the machine's own promise to power itself off, kept by its operating system and not by us.
+
+The deadline can be moved earlier by anyone, later only by who holds the token, and never past ``not_after``, which is
+the cloud's own deadline. A *dry* lease is only written down: the machine is not ours to power off.
+"""
+
+import os
+import secrets
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.hostfacts import boot_id, which
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.base.text import one_line
+
+UNIT = "fcctl-lease"
+SUDO_HINT = 'allow it without a password: echo "$USER ALL=(root) NOPASSWD: $(command -v shutdown)" in /etc/sudoers.d'
+
+
+@dataclass
+class Stored:
+    """``lease.json``."""
+
+    lease: wire.Lease
+    unit: Optional[str] = None  # the systemd timer that keeps it
+    reason: str = ""
+    changed: float = 0.0
+
+
+class LeaseKeeper:
+    """Answers ``lease`` calls."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def handle(self, request: wire.LeaseRequest) -> wire.Lease:
+        """Raises: Refusal: bad_request, denied (token, privileges) or conflict (a later deadline without a token)."""
+        with files.locked(self._layout.lease_lock):
+            stored = self._load()
+            if request.fresh and stored.lease.armed and stored.lease.boot_id != boot_id():
+                self._end(stored)
+            stored = self._after_restart(self._load())
+            if request.op == "show":
+                return _without_token(stored.lease)
+            if request.op == "arm":
+                return self._arm(stored, request)
+            if request.op == "renew":
+                return self._renew(stored, request)
+            if request.op == "disarm":
+                return self._disarm(stored, request)
+        raise Refusal("bad_request", "a lease knows show, arm, renew and disarm, not %r" % request.op[:40])
+
+    def armed(self) -> bool:
+        """Whether the machine is to power itself off. Changes nothing, and waits for nobody."""
+        lease = self._load().lease
+        return lease.armed and not lease.dry
+
+    # -------------------------------------------------------------------------------------------- operations
+    def _arm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
+        deadline = _deadline(request)
+        present = stored.lease
+        if present.armed and present.deadline is not None:
+            if deadline > present.deadline:
+                raise Refusal(
+                    "conflict",
+                    "the lease ends in %.0f s already and is only moved later by renewing it"
+                    % (present.deadline - time.time()),
+                    "renew it with the token it was armed with",
+                )
+            limit = _earliest(present.not_after, request.not_after)
+            lease = wire.Lease(True, present.dry and request.dry, deadline, limit, present.token)
+        else:
+            token = request.token or secrets.token_hex(16)
+            lease = wire.Lease(True, request.dry, deadline, request.not_after, token)
+        if lease.not_after is not None:
+            lease.deadline = min(deadline, lease.not_after)
+        made = self._apply(stored, lease, request.reason)
+        # Whoever arms first learns the token; who only moves the deadline earlier does not.
+        return _without_token(made) if present.armed and request.token != present.token else made
+
+    def _renew(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
+        self._authorise(stored.lease, request)
+        deadline = _deadline(request)
+        present = stored.lease
+        limit = _earliest(present.not_after, request.not_after)
+        if limit is not None:
+            deadline = min(deadline, limit)
+        lease = wire.Lease(True, present.dry, deadline, limit, present.token)
+        return self._apply(stored, lease, request.reason)
+
+    def _disarm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
+        if not stored.lease.armed:
+            return _without_token(stored.lease)
+        self._authorise(stored.lease, request)
+        if not stored.lease.dry:
+            _cancel_timer(stored)
+        lease = wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none")
+        self._save(Stored(lease, None, request.reason, time.time()))
+        return lease
+
+    def _authorise(self, lease: wire.Lease, request: wire.LeaseRequest) -> None:
+        if not lease.armed:
+            raise Refusal("conflict", "no lease is armed", "arm one first")
+        if lease.token is None or not secrets.compare_digest(lease.token, request.token or ""):
+            raise Refusal("denied", "the lease belongs to another controller: this is not the token it was armed with")
+
+    # -------------------------------------------------------------------------------------------- the timer
+    def _apply(self, stored: Stored, lease: wire.Lease, reason: str) -> wire.Lease:
+        """Set the timer first: if we die before writing it down, the machine stops too early and never too late."""
+        unit = None
+        lease.boot_id, lease.mechanism = boot_id(), "none"
+        if not lease.dry:
+            lease.mechanism, unit = _set_timer(lease.deadline or time.time())
+            if stored.unit is not None and stored.unit != unit:
+                _stop_unit(stored.unit)
+        self._save(Stored(lease, unit, reason, time.time()))
+        return lease
+
+    def _after_restart(self, stored: Stored) -> Stored:
+        """A restart clears the timer: set it again if the deadline is to come; it is history otherwise."""
+        lease = stored.lease
+        if not lease.armed or lease.boot_id == boot_id():
+            return stored
+        if lease.deadline is None or lease.deadline <= time.time():
+            return self._end(stored)
+        self._apply(Stored(lease), lease, stored.reason)
+        return self._load()
+
+    def _end(self, stored: Stored) -> Stored:
+        """A lease that is history; its timer went with the boot it was set in."""
+        ended = Stored(wire.Lease(armed=False, dry=stored.lease.dry, boot_id=boot_id(), mechanism="none"))
+        self._save(ended)
+        return ended
+
+    # -------------------------------------------------------------------------------------------- the file
+    def _load(self) -> Stored:
+        value = files.read_json(self._layout.lease)
+        if value is None:
+            return Stored(wire.Lease(armed=False))
+        try:
+            return wire.decode(Stored, value)
+        except wire.WireError:
+            return Stored(wire.Lease(armed=False))
+
+    def _save(self, stored: Stored) -> None:
+        files.write_atomic(self._layout.lease, files.to_json(wire.encode(stored)), mode=0o600)
+
+
+def _deadline(request: wire.LeaseRequest) -> float:
+    if request.deadline is None:
+        raise Refusal("bad_request", "%s needs a deadline" % request.op)
+    return request.deadline
+
+
+def _earliest(*times: Optional[float]) -> Optional[float]:
+    return min((moment for moment in times if moment is not None), default=None)
+
+
+def _without_token(lease: wire.Lease) -> wire.Lease:
+    return wire.Lease(
+        lease.armed, lease.dry, lease.deadline, lease.not_after, None, lease.boot_id, lease.mechanism
+    )  # fmt: skip
+
+
+def _set_timer(deadline: float) -> Tuple[str, Optional[str]]:
+    """Have the operating system power off at ``deadline``; the mechanism, and the unit if systemd keeps it."""
+    left = max(0.0, deadline - time.time())
+    systemd_run = which("systemd-run") if os.path.isdir("/run/systemd/system") else None
+    if systemd_run is not None and which("systemctl") is not None:
+        # To the second, and without the ban on logins that shutdown puts up five minutes before.
+        unit = "%s-%d" % (UNIT, int(time.time() * 1000))
+        argv = [systemd_run, "--unit", unit, "--on-active", "%ds" % left, "--timer-property=AccuracySec=1s"]
+        if _run([*argv, which("systemctl") or "systemctl", "poweroff"]) is None:
+            return "systemd", unit
+    shutdown = which("shutdown")
+    if shutdown is None:
+        raise Refusal("denied", "this machine has neither shutdown nor systemd-run to keep a lease", SUDO_HINT)
+    argv = [shutdown, "-P", "+%d" % (left // 60), "fcctl: the lease on this machine ends"]
+    fault = _run(argv)
+    if fault is not None:
+        _run([shutdown, "-c"])  # some shutdowns refuse a second timer
+        fault = _run(argv)
+    if fault is not None:
+        raise Refusal("denied", "the shutdown timer could not be set: %s" % fault, SUDO_HINT)
+    return "shutdown", None
+
+
+def _cancel_timer(stored: Stored) -> None:
+    if stored.unit is not None:
+        fault = _stop_unit(stored.unit)
+    else:
+        shutdown = which("shutdown")
+        fault = _run([shutdown, "-c"]) if shutdown is not None else "shutdown is not installed"
+    if fault is not None:
+        raise Refusal("denied", "the shutdown timer could not be cancelled: %s" % fault, SUDO_HINT)
+
+
+def _stop_unit(unit: str) -> Optional[str]:
+    return _run([which("systemctl") or "systemctl", "stop", unit + ".timer"])
+
+
+def _run(argv: List[str]) -> Optional[str]:
+    """Run as root; None if it worked, else what it said."""
+    if os.geteuid() != 0:
+        sudo = which("sudo")
+        if sudo is None:
+            return "not root, and sudo is not installed"
+        argv = [sudo, "-n", *argv]
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return one_line(done.stdout.decode("utf-8", "replace")) or "exit code %d" % done.returncode

@@ -1,0 +1,124 @@
+"""The state of a run as its folder tells it, for any process: whether it began, lives, or ended."""
+
+import contextlib
+import json
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+from fcctl_remote import wire
+from fcctl_remote.base import files
+from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.text import tail
+from fcctl_remote.run import progress
+
+#: Exit code of a run for each ending; the controller's table is the same.
+EXIT_CODES = {
+    "passed": 0, "failed": 100, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100, "error": 100,
+}  # fmt: skip
+
+
+def load_plan(run: RunLayout) -> Optional[wire.RunPlan]:
+    """The run's plan; None if none was submitted."""
+    stored = files.read_json(run.plan)
+    return None if stored is None else wire.decode(wire.RunPlan, stored)
+
+
+def has_begun(run: RunLayout) -> bool:
+    """Whether a supervisor ever took the run up. From then on no other may."""
+    return files.size_of(run.events) > 0
+
+
+def last_sample(run: RunLayout) -> Optional[Dict[str, Any]]:
+    """The last whole line of the run's telemetry; None if there is none."""
+    for line in reversed(tail(run.telemetry, 16384).split(b"\n")):
+        with contextlib.suppress(ValueError):
+            sample: Dict[str, Any] = json.loads(line)
+            return sample
+    return None
+
+
+def is_finished(run: RunLayout) -> bool:
+    return os.path.exists(run.outcome)
+
+
+def supervisor_pid(run: RunLayout) -> Optional[int]:
+    """The living supervisor's process id; 0 if it lives but has not said; None if there is none."""
+    try:
+        if not files.is_locked(run.supervisor_lock):
+            return None
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError, ValueError), open(run.supervisor_lock, encoding="ascii") as stream:
+        return int(stream.read() or 0)
+    return 0
+
+
+def summary(run: RunLayout) -> Optional[wire.RunSummary]:
+    """The run in one line; None if it was never submitted."""
+    outcome = files.read_json(run.outcome)
+    if outcome is not None:
+        return _of_outcome(outcome)
+    state = progress.load(run)
+    if state is not None:
+        return state.summary
+    plan = load_plan(run)
+    if plan is None:
+        return None
+    return wire.RunSummary(plan.run_id, plan.job, "queued", plan.created, step_count=len(plan.steps))
+
+
+def _of_outcome(stored: Any) -> wire.RunSummary:
+    outcome = wire.decode(wire.Outcome, stored)
+    done = [step for step in outcome.steps if step.status != "skipped"]
+    return wire.RunSummary(
+        run_id=outcome.run_id,
+        job=outcome.job,
+        status=outcome.status,
+        created=outcome.started,
+        step=done[-1].id if done else None,
+        step_index=max(0, len(done) - 1),
+        step_count=len(outcome.steps),
+        finished=outcome.finished,
+        exit_code=outcome.exit_code,
+        message=outcome.message,
+    )
+
+
+def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.Reserve) -> None:
+    """The run's last word.
+
+    Raises:
+        DiskFull: not even the reserve made room.
+    """
+    data = files.to_json(wire.encode(outcome)) + b"\n"
+    try:
+        files.write_atomic(run.outcome, data)
+    except OSError as error:
+        if not files.is_disk_full(error):
+            raise
+        reserve.spend()
+        try:
+            files.write_atomic(run.outcome, data)
+        except OSError as again:
+            raise files.DiskFull(str(again)) from again
+
+
+def skipped(steps: List[wire.StepSpec]) -> List[wire.StepResult]:
+    return [wire.StepResult(step.id, "skipped", activity=step.activity) for step in steps]
+
+
+def unstarted_outcome(plan: wire.RunPlan, status: str, message: str) -> wire.Outcome:
+    """The ending of a run of which no step ran."""
+    now = time.time()
+    return wire.Outcome(
+        run_id=plan.run_id,
+        job=plan.job,
+        status=status,
+        exit_code=EXIT_CODES[status],
+        started=now,
+        finished=now,
+        steps=skipped(plan.steps),
+        message=message,
+        tree_sha256=plan.tree_sha256,
+    )

@@ -1,0 +1,236 @@
+"""``supervise RUN``: carries out one run, step by step, and has the last word on how it ended."""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from typing import Dict, List, Optional
+
+from fcctl_remote import wire
+from fcctl_remote.base import files, hostfacts
+from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base.text import one_line
+from fcctl_remote.run import environment, lost, progress
+from fcctl_remote.run import state as runs
+from fcctl_remote.run.attached import GRACE_S, Leash
+from fcctl_remote.run.attempt import StepRun
+from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.mirror import Mirror
+from fcctl_remote.run.process import Signals, become_subreaper
+from fcctl_remote.run.queue import HostLock
+
+#: Another process that only looks whether the lock is free holds it for an instant, longer on a busy machine. Who gives
+#: up leaves the run to be found lost, so this is only less than :data:`fcctl_remote.run.lost.START_PATIENCE_S`.
+LOCK_PATIENCE_S = 20.0
+QUEUE_POLL_S = 0.05
+
+
+def supervise(layout: Layout, run_id: str, runner: List[str]) -> int:
+    """Carry out the run unless it was taken up before. Returns the run's exit code."""
+    run = layout.run(run_id)
+    lock = _take(run.supervisor_lock)
+    if lock is None or runs.is_finished(run):
+        return 0
+    if runs.has_begun(run):
+        lost.finalise(run)  # our predecessor died: its steps must not run a second time
+        return runs.EXIT_CODES["lost"]
+    signals = Signals()
+    signals.install()  # before our number can be read: whoever cancels sends SIGTERM to it
+    os.ftruncate(lock, 0)
+    os.write(lock, b"%d" % os.getpid())
+    if os.path.exists(run.cancel):
+        signals.stop_asked = True  # by someone who could not read it yet
+    _divert_stderr(run)
+    return Supervisor(layout, run, runner, lock, signals).carry_out()
+
+
+def _take(path: str) -> Optional[int]:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        fd = files.try_lock(path)
+        if fd is not None or time.monotonic() > deadline:
+            return fd
+        time.sleep(0.01)
+
+
+def _divert_stderr(run: RunLayout) -> None:
+    fd = os.open(run.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stderr.flush()
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+class Supervisor:
+    """One run. Holds the supervisor's lock, whose loss is how others learn of our death."""
+
+    def __init__(self, layout: Layout, run: RunLayout, runner: List[str], lock: int, signals: Signals) -> None:
+        self.layout = layout
+        self.run = run
+        self.runner = runner
+        self.signals = signals
+        become_subreaper()
+        plan = runs.load_plan(run)
+        if plan is None:
+            raise FileNotFoundError(run.plan)
+        self.plan = plan
+        self.leash = Leash() if plan.attached else None
+        self.mirror = Mirror(1)
+        self.reserve = files.Reserve(run.reserve)
+        self.events = EventLog(run.events, self.reserve)
+        self.queue = HostLock(layout, run.run_id, plan.lock)
+        self.lock = lock
+        summary = wire.RunSummary(run.run_id, plan.job, "queued", plan.created, step_count=len(plan.steps))
+        state = progress.State(summary, hostfacts.boot_id(), os.getpid(), host=hostfacts.brief())
+        self.progress = progress.Progress(run, state, self.reserve)
+        self.deadline: Optional[float] = None  # of the whole run, monotonic
+        self.money_ends: Optional[float] = None  # monotonic: a clock that is set meanwhile buys no time
+        if plan.stop_by is not None:
+            self.money_ends = time.monotonic() + plan.stop_by - time.time()
+        self.ending: Optional[str] = None  # why the run must stop before its last step
+        self.message: Optional[str] = None
+        self.grace_s = 10.0
+
+    # -------------------------------------------------------------------------------------------- the story
+    def carry_out(self) -> int:
+        state = self.progress.state
+        try:
+            self.reserve.take()
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.run.artifacts)
+            self._queue()
+            state.started = time.time()
+            if self.ending is None:
+                self._run_steps()
+        except files.DiskFull as error:
+            self._give_up("the host's disk is full: %s" % error)
+        except OSError as error:
+            traceback.print_exc()
+            full = files.is_disk_full(error)
+            self._give_up("the host's disk is full: %s" % error if full else "the host program failed: %s" % error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run needs an ending
+            traceback.print_exc()
+            self._give_up("the host program failed: %s: %s" % (type(error).__name__, one_line(str(error))))
+        return self._finish()
+
+    def _give_up(self, message: str) -> None:
+        self.ending = "error"
+        self.message = "%s (%.1f MiB free on the host)" % (message, hostfacts.free_bytes(self.layout.root) / 1024**2)
+
+    def _queue(self) -> None:
+        """Wait until the machine is ours, or someone cancels."""
+        self.queue.join()
+        summary = self.progress.state.summary
+        told = None
+        while True:
+            behind = self.queue.behind()
+            if behind is None or self.stop() is not None:
+                break
+            if behind != told:
+                told = summary.behind = behind
+                self.progress.save()  # first: who hears of it and asks is told the same
+                self.events.append("queued", {"behind": behind})
+                self.mirror.note("queued behind %s" % behind)
+            self.signals.wait(QUEUE_POLL_S)
+            self.progress.beat()
+        summary.behind = None
+
+    def _run_steps(self) -> None:
+        if self.plan.max_minutes is not None:
+            self.deadline = time.monotonic() + self.plan.max_minutes * 60
+        state = self.progress.state
+        state.summary.status = "running"
+        self.progress.save()
+        # On disk before anything runs: after a power cut no one may take the run up again.
+        self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
+        self.mirror.note("%s (%s)   Ctrl-b d leaves this view; the run goes on" % (self.run.run_id, self.plan.job))
+        shared = environment.for_run(self.layout, self.run, self.plan, self.runner, self.warn)
+        for index, spec in enumerate(self.plan.steps):
+            if self.stop() is not None:
+                return
+            state.summary.step_index = index
+            result = StepRun(self, spec, shared).carry_out()
+            state.steps.append(result)
+            self.progress.save()
+            if self.ending is not None or not self._goes_on(spec, result):
+                return
+
+    def _goes_on(self, spec: wire.StepSpec, result: wire.StepResult) -> bool:
+        if self.reserve.spent:
+            self._give_up("the host's disk is full: results of step '%s' may be cut off" % spec.id)
+            return False
+        if spec.optional or result.status in ("passed", "warned"):
+            return True
+        if spec.unavailable_ok and result.status == "unavailable":
+            return True
+        self.ending = "failed"
+        first = (result.message or result.status).split("\n", 1)[0]
+        self.message = "step '%s': %s" % (spec.id, first)
+        return False
+
+    def _finish(self) -> int:
+        state = self.progress.state
+        self._note_gpu()
+        outcome = runs.unstarted_outcome(self.plan, self.ending or "passed", self.message or "")
+        outcome.message = self.message
+        outcome.started = state.started or outcome.started
+        outcome.host = state.host
+        outcome.steps = state.steps + runs.skipped(self.plan.steps[len(state.steps) :])
+        said = {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
+        with contextlib.suppress(files.DiskFull):
+            self.events.append("run_finished", said)
+        runs.write_outcome(self.run, outcome, self.reserve)
+        self.mirror.note("%s%s" % (outcome.status, ": " + self.message if self.message else ""))
+        with contextlib.suppress(OSError):
+            self.reserve.give_back()
+        self.queue.leave()
+        if self.plan.idle_stop_s is not None:
+            from fcctl_remote.run.idle import stop_soon
+
+            stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s)
+        return outcome.exit_code
+
+    def _note_gpu(self) -> None:
+        """Where no step probed the machine, its telemetry still knows which GPU this was."""
+        if "gpu" in self.progress.state.host:
+            return
+        gpus = (runs.last_sample(self.run) or {}).get("gpus")
+        if gpus:
+            self.progress.state.host["gpu"] = {"present": True, "name": gpus[0].get("name"), "count": len(gpus)}
+
+    # -------------------------------------------------------------------------------------------- while a step runs
+    def stop(self) -> Optional[str]:
+        """Why everything must end now; None while there is no reason."""
+        if self.ending is None and self.signals.stop_asked:
+            self._heed_cancel()
+        if self.ending is None and self.leash is not None and self.leash.broken():
+            self.ending, self.message, self.grace_s = "cancelled", "the fcctl that started this is gone", GRACE_S
+        if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
+            self.ending, self.message = "over_budget", "the run's budget is spent"
+        if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
+            self.ending = "failed"
+            self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)
+            return "run_limit"
+        return self.ending
+
+    def _heed_cancel(self) -> None:
+        asked: Dict[str, object] = files.read_json(self.run.cancel) or {}
+        status, reason = str(asked.get("status", "preempted")), one_line(str(asked.get("reason") or ""))
+        self.ending = status if status in ("cancelled", "over_budget") else "preempted"
+        if asked:
+            grace = asked.get("grace_s")
+            self.grace_s = float(grace) if isinstance(grace, (int, float)) else 10.0
+            self.message = reason or None
+        else:
+            self.message = "the host program was told to stop (SIGTERM): the machine is shutting down"
+        # The step still runs, so the reserve stays where it is.
+        with contextlib.suppress(files.DiskFull):
+            self.events.append("cancel_requested", {"reason": self.message or ""}, spare_reserve=True)
+
+    def idle(self) -> None:
+        self.progress.beat()
+        self.mirror.show_news()
+
+    def warn(self, message: str) -> None:
+        self.events.append("warning", {"message": one_line(message)})
+        self.mirror.note("warning: " + message)

@@ -1,0 +1,305 @@
+"""``telemetry RUN``: once a second a line on how the machine fares; and the watchdog over the supervisor.
+
+With an NVIDIA GPU one long-running nvidia-smi does the measuring, else /proc, else the load average. It ends with
+the run.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Dict, List, Optional, Tuple
+
+from fcctl_remote.base import files
+from fcctl_remote.base.hostfacts import IS_LINUX, which
+from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.run import lost
+from fcctl_remote.run import state as runs
+from fcctl_remote.run.mirror import Mirror
+
+SAMPLE_S = 1.0
+#: How soon after the run's end the window closes, seconds.
+LOOK_S = 0.25
+RESTARTS = 5
+#: The GPUs' lines of one second come together. While their number is not known, so much silence ends them, seconds.
+LATE_S = 0.6
+
+#: Name in a sample -> nvidia-smi's name of the field.
+GPU_FIELDS: Tuple[Tuple[str, str], ...] = (
+    ("index", "index"),
+    ("name", "name"),
+    ("util_pct", "utilization.gpu"),
+    ("mem_util_pct", "utilization.memory"),
+    ("mem_used_mb", "memory.used"),
+    ("mem_total_mb", "memory.total"),
+    ("sm_mhz", "clocks.sm"),
+    ("mem_mhz", "clocks.mem"),
+    ("power_w", "power.draw"),
+    ("temp_c", "temperature.gpu"),
+)
+#: Drivers since 535 call throttle reasons event reasons.
+THROTTLE_FIELDS = ("clocks_throttle_reasons.active", "clocks_event_reasons.active")
+#: Bits of the mask, from NVML's nvmlClocksThrottleReasons / nvmlClocksEventReasons.
+THROTTLE_BITS = (
+    (0x1, "gpu_idle"), (0x2, "applications_clocks"), (0x4, "sw_power_cap"), (0x8, "hw_slowdown"), (0x10, "sync_boost"),
+    (0x20, "sw_thermal"), (0x40, "hw_thermal"), (0x80, "hw_power_brake"), (0x100, "display_clocks"),
+)  # fmt: skip
+
+
+def telemetry(layout: Layout, run_id: str) -> int:
+    """Measure until the run has an outcome, writing that outcome ourselves if the supervisor dies."""
+    run = layout.run(run_id)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # tmux dying is no reason to stop watching
+    mirror = Mirror(1)
+    source = _source()
+    began = time.monotonic()
+    try:
+        while not _run_is_over(run, began):
+            sample = source.next(LOOK_S)
+            if sample is None:
+                continue
+            if not _keep(run, sample):
+                break
+            mirror.say(describe(sample))
+    finally:
+        source.close()
+    return 0
+
+
+def _run_is_over(run: RunLayout, began: float) -> bool:
+    if runs.is_finished(run) or not os.path.isdir(run.folder):
+        return True
+    try:
+        if runs.has_begun(run):
+            return lost.settle(run)
+        # A supervisor that never came up, from its first line of Python on.
+        return time.monotonic() - began > lost.START_PATIENCE_S and lost.settle_unstarted(run)
+    except files.DiskFull:
+        return False  # there may be room later, and nobody else may be here then
+
+
+def _keep(run: RunLayout, sample: Dict[str, Any]) -> bool:
+    """Append the sample; a full disk loses it, a folder that is gone ends us."""
+    try:
+        files.append_line(run.telemetry, files.to_json(sample))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if not files.is_disk_full(error):
+            raise
+    return True
+
+
+def describe(sample: Dict[str, Any]) -> str:
+    """One line for a person."""
+    clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
+    if "gpus" not in sample:
+        shown = "cpu %5.1f %%" % sample["cpu_pct"] if "cpu_pct" in sample else "load %.2f" % sample.get("load1", 0.0)
+        if "mem_used_mb" in sample:
+            shown += "   memory %d of %d MB" % (sample["mem_used_mb"], sample["mem_total_mb"])
+        return "%s   %s" % (clock, shown)
+    parts = []
+    for gpu in sample["gpus"]:
+        reasons = ",".join(gpu.get("throttle") or []) or "-"
+        parts.append(
+            "gpu%s %s %%   %s MHz   %s W   %s C   %s of %s MB   throttle %s"
+            % tuple(
+                [_shown(gpu.get(key)) for key in ("index", "util_pct", "sm_mhz", "power_w", "temp_c", "mem_used_mb")]
+                + [_shown(gpu.get("mem_total_mb")), reasons]
+            )
+        )
+    return "%s   %s" % (clock, "  |  ".join(parts))
+
+
+def _shown(value: Any) -> str:
+    return "?" if value is None else "%g" % value if isinstance(value, float) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------ sources of samples
+class Source(ABC):
+    """Gives a sample about once a second."""
+
+    @abstractmethod
+    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+        """Wait at most ``timeout`` seconds; None if no sample is due."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what it started."""
+
+
+def _source() -> Source:
+    program = which("nvidia-smi")
+    return NvidiaSmi(program) if program is not None else Machine()
+
+
+class Machine(Source):
+    """CPU and memory from /proc; elsewhere the load average."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic()
+        self._busy = _cpu_times()
+
+    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+        left = self._due - time.monotonic()
+        if left > timeout:
+            time.sleep(timeout)
+            return None
+        time.sleep(max(0.0, left))
+        self._due = max(self._due + SAMPLE_S, time.monotonic())
+        return self.sample()
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def sample(self) -> Dict[str, Any]:
+        sample: Dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
+        times, before = _cpu_times(), self._busy
+        if times is not None and before is not None and times[1] > before[1]:
+            sample["cpu_pct"] = round(100.0 * (times[0] - before[0]) / (times[1] - before[1]), 1)
+        self._busy = times
+        memory = _memory_mb()
+        if memory is not None:
+            sample["mem_used_mb"], sample["mem_total_mb"] = memory
+        return sample
+
+
+def _cpu_times() -> Optional[Tuple[int, int]]:
+    """Busy and all clock ticks since boot, over all cores."""
+    if not IS_LINUX:
+        return None
+    try:
+        with open("/proc/stat", "rb") as stream:
+            ticks = [int(word) for word in stream.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _memory_mb() -> Optional[Tuple[int, int]]:
+    if not IS_LINUX:
+        return None
+    facts = {}
+    try:
+        with open("/proc/meminfo", "rb") as stream:
+            for line in stream.read(512).split(b"\n")[:5]:
+                name, _, rest = line.partition(b":")
+                facts[name] = int(rest.split()[0])
+        return (facts[b"MemTotal"] - facts[b"MemAvailable"]) // 1024, facts[b"MemTotal"] // 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+class NvidiaSmi(Source):
+    """One nvidia-smi that prints a line per GPU every second. Falls back to :class:`Machine` if it will not."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._throttle = 0  # which name of the field this driver knows
+        self._failures = 0
+        self._buffer = b""
+        self._gpus: List[Dict[str, Any]] = []
+        self._count = 0  # of GPUs, as far as they have spoken in whole rounds
+        self._heard = 0.0
+        self._machine = Machine()
+        self._process: Optional[Any] = None
+        self._again_at = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        import subprocess
+
+        fields = [field for _, field in GPU_FIELDS] + [THROTTLE_FIELDS[self._throttle]]
+        argv = [self._program, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits", "-l", "1"]
+        self._buffer, self._gpus = b"", []
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+
+    def next(self, timeout: float) -> Optional[Dict[str, Any]]:
+        if self._process is None:
+            if self._failures >= RESTARTS or time.monotonic() < self._again_at:
+                return self._machine.next(timeout)
+            self._start()
+            return None
+        out = self._process.stdout.fileno()
+        ready, _, _ = select.select([out], [], [], timeout)
+        if not ready:
+            return self._sample() if self._is_whole() else None
+        data = os.read(out, 65536)
+        if not data:
+            self._ended()
+            return None
+        self._buffer += data
+        self._heard = time.monotonic()
+        return self._lines()
+
+    def _is_whole(self) -> bool:
+        """Whether nobody is late, on a machine that may be busy. One that is gone is not missed in the next second."""
+        if not self._gpus or not self._count:
+            return bool(self._gpus) and time.monotonic() - self._heard > LATE_S
+        return bool(self._gpus[-1]["index"] + 1 >= self._count)
+
+    def _lines(self) -> Optional[Dict[str, Any]]:
+        """Take whole lines; a sample is whole when its last GPU has spoken, which the next line or silence tells."""
+        sample = None
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            gpu = parse_gpu(line.decode("utf-8", "replace"))
+            if gpu is None:
+                if b"not a valid field" in line.lower():
+                    self._throttle = (self._throttle + 1) % len(THROTTLE_FIELDS)
+                continue
+            if self._gpus and gpu["index"] <= self._gpus[-1]["index"]:
+                sample = self._sample()
+            self._gpus.append(gpu)
+        return sample
+
+    def _sample(self) -> Dict[str, Any]:
+        sample = {**self._machine.sample(), "gpus": self._gpus}
+        self._count = max(self._count, self._gpus[-1]["index"] + 1)
+        self._gpus = []
+        self._failures = 0
+        return sample
+
+    def _ended(self) -> None:
+        self.close()
+        self._failures += 1
+        self._again_at = time.monotonic() + (0 if self._failures == 1 else 5)
+
+    def close(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+            self._process = None
+
+
+def parse_gpu(line: str) -> Optional[Dict[str, Any]]:
+    """One CSV line of nvidia-smi; values a GPU does not report (``[N/A]``) are null. None if it is no such line."""
+    words = [word.strip() for word in line.split(",")]
+    if len(words) != len(GPU_FIELDS) + 1 or not words[0].isdigit():
+        return None
+    gpu: Dict[str, Any] = {"index": int(words[0]), "name": words[1]}
+    for position, (name, _) in enumerate(GPU_FIELDS[2:], start=2):
+        gpu[name] = _number(words[position])
+    try:
+        mask = int(words[-1], 16)
+    except ValueError:
+        gpu["throttle"] = None
+    else:
+        gpu["throttle"] = [reason for bit, reason in THROTTLE_BITS if mask & bit]
+    return gpu
+
+
+def _number(word: str) -> Optional[float]:
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,380 @@
+"""``run``: one search on this machine, from the spec to the last word on its elites."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from typing import Any, Dict, Iterator, List, Optional
+
+from fcctl_remote.base import files
+from fcctl_tune.engine import progress_files as books
+from fcctl_tune.engine.engine import Engine, Stopped
+from fcctl_tune.engine.final import Final
+from fcctl_tune.errors import Lacking, SpecError, StudyMismatch, TuneError, of_system
+from fcctl_tune.search import optimizer as search
+from fcctl_tune.search.halving import Halving
+from fcctl_tune.search.records import Trial, eligible
+from fcctl_tune.search.spec import Spec
+from fcctl_tune.search.study import Study
+from fcctl_tune.trial import tasks
+from fcctl_tune.trial.slot import Serving, seed_of_inputs
+from fcctl_tune.trial.tasks import Candidate, Recipe
+from fcctl_tune.workers import build_folder as workplace
+from fcctl_tune.workers import devices
+from fcctl_tune.workers.cluster import Fleet, Scheduled
+from fcctl_tune.workers.interfaces import Cluster
+from fcctl_tune.workers.join import is_address
+from fcctl_tune.workers.local import DaskCluster, LocalCluster
+from fcctl_tune.workers.membership import is_name
+from fcctl_tune.workers.pool import this_machine
+
+UNAVAILABLE = 69  # EX_UNAVAILABLE
+STOPPED = 143
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """The command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if (options.fleet or options.host) and not (options.fleet and is_name(options.host)):
+        parser.error("--fleet FILE goes with --host NAME, of letters, digits and ._-")
+    if options.scheduler and not is_address(options.scheduler):
+        parser.error("--scheduler: an address such as tcp://HOST:8786 or tls://HOST:8786")
+    try:
+        return Run(options).carry_out()
+    except (SpecError, StudyMismatch) as error:
+        code = 2
+        said: TuneError = error
+    except Lacking as error:
+        code, said = UNAVAILABLE, error
+    except TuneError as error:
+        code, said = 1, error
+    except OSError as error:
+        code, said = 1, of_system(error, options.out)
+    print("error: %s" % said, file=sys.stderr, flush=True)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fcctl_tune run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("spec", help="the spec as JSON")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal"
+    )
+    parser.add_argument("--storage", metavar="FILE", help="the journal, which a search goes on from (DIR/journal.log)")
+    parser.add_argument(
+        "--work", metavar="DIR", default=workplace.NAME, help="folder for builds, kept between searches (%(default)s)"
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="budget")
+    parser.add_argument("--elites", type=int, metavar="N", help="parents, and how many are measured again at the end")
+    parser.add_argument("--strategy", choices=("auto", *search.STRATEGIES), default="auto")
+    parser.add_argument("--compare", choices=("random",), help="a control: another search at the same budget")
+    parser.add_argument("--seed", type=int, default=0, help="of proposals and of the inputs that trials see")
+    parser.add_argument("--case", action="append", metavar="CASE", help="search on this case instead; may be repeated")
+    parser.add_argument("--minutes", type=float, metavar="M", help="ask for no new trial after so long")
+    parser.add_argument("--full", action="store_true", help="time every trial in full: no halving, for a landscape")
+    parser.add_argument("--host", default="", metavar="NAME", help="this machine's name in a fleet")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--fleet", metavar="FILE", help="others may join: write there how (see `member`)")
+    others.add_argument("--scheduler", metavar="ADDRESS", help="search on the hosts of this Dask scheduler, not here")
+    parser.add_argument("--tls", metavar="FILE", help="key and certificate that --scheduler wants")
+    parser.add_argument(
+        "--wait", type=float, default=900.0, metavar="S", help="for a host of --scheduler (%(default)g)"
+    )
+    parser.add_argument("--no-final", action="store_true", help="do not measure the elites again")
+    return parser
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Within: what takes long is imported beside, while other processes list the space. Whoever needs it says what is
+    missing."""
+
+    def load() -> None:
+        with contextlib.suppress(ImportError):
+            import distributed  # noqa: F401
+            import optuna  # noqa: F401
+
+    meanwhile = threading.Thread(target=load, daemon=True)
+    meanwhile.start()
+    try:
+        yield
+    finally:
+        meanwhile.join()  # two threads at the same imports may meet half-made modules
+
+
+class Run:
+    """One call of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.out = os.path.abspath(options.out)
+        self.work = os.path.abspath(options.work)
+        folder = os.environ.get("FCCTL_OUT") or self.out
+        self.document = os.path.join(folder, "tuning.json")
+        self.cwd = os.getcwd()
+        self.began = time.monotonic()
+        self.about: Dict[str, Any] = {"complete": False}
+        self._engine: Optional[Engine] = None
+        self._stop: Optional[str] = None
+
+    def carry_out(self) -> int:
+        """Raises: TuneError."""
+        self._catch_signals()
+        try:
+            return self._search()
+        except Stopped as stopped:
+            say("stopped: %s; the search goes on from here when it is started again" % stopped.reason)
+            return STOPPED
+
+    def _search(self) -> int:
+        spec = self._spec()
+        self._make_folders()
+        with contextlib.ExitStack() as ending:
+            cluster = ending.enter_context(self._cluster(spec))
+            if self.options.scheduler:
+                cluster.ready()
+            source = self._source()
+            with _loading():
+                spec = self._with_space(spec, cluster)
+                own = self.out, os.environ.get("FCCTL_OUT", "")
+                recipe, space = Recipe.of(spec, self.cwd, self.work, source, own), spec.known_space
+                cluster.begin(recipe, Candidate.of(Trial(0, space.default), space))  # all timings wait for this build
+                self._describe(cluster)
+            study = ending.enter_context(self._study(spec, self.options.strategy, self._storage()))
+            if not self.options.scheduler:
+                cluster.ready()  # meanwhile its workers imported
+            try:
+                code = self._with(self._made(study, cluster, recipe), spec)
+            except TuneError as error:
+                cluster.goodbye("the search failed: %s" % error.message)
+                raise
+            cluster.goodbye("the search is over")
+            return code
+
+    def _cluster(self, spec: Spec) -> DaskCluster:
+        options = self.options
+        if options.scheduler:
+            return Scheduled(options.scheduler, options.tls, options.wait, say)
+        host = this_machine(options.host, say)
+        serving = Serving.of(Recipe.of(spec, self.cwd, self.work), self._seed) if spec.serve else None
+        if options.fleet:
+            return Fleet(host, os.path.abspath(options.fleet), say, serving=serving)
+        return LocalCluster(host, say, serving=serving)
+
+    def _with_space(self, spec: Spec, cluster: DaskCluster) -> Spec:
+        """Its space command is carried out where trials are."""
+        if spec.space is None:
+            recipe, command = Recipe.of(spec, self.cwd, self.work), spec.space_command
+            if self.options.scheduler:
+                spec = spec.with_space(cluster.carry_out(tasks.listing, recipe, command))
+            else:
+                spec = spec.with_space(tasks.listing(recipe, command))
+        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
+        return spec
+
+    def _with(self, engine: Engine, spec: Spec) -> int:
+        study = engine.study
+        kept = books.Books(study, self.out, self.document, say, self.about)
+        engine.told = kept.told
+        kept.account = functools.partial(self._account, engine)
+        try:
+            self._announce(study, engine.cluster)
+            engine.run(self._until())
+            kept.write()
+            if not any(r.state == "complete" for r in study.records()):
+                raise TuneError(
+                    "none of %d trials works" % len(study.records()),
+                    "the reasons are in %s" % os.path.join(self.out, "tune_log.csv"),
+                )
+            if not self.options.no_final:
+                self._final(engine, spec)
+            if self.options.compare:
+                self._control(engine, spec)
+            self.about["complete"] = study.ended != "running"
+        except BaseException as error:
+            if isinstance(error, TuneError):
+                self.about["fault"] = error.message
+            with contextlib.suppress(OSError):  # of two faults the first says more
+                kept.write()
+            raise
+        kept.write()
+        return 0
+
+    # -------------------------------------------------------------------------------------------- beginning
+    def _spec(self) -> Spec:
+        options = self.options
+        try:
+            with open(options.spec, encoding="utf-8") as stream:
+                spec = Spec.from_dict(json.load(stream))
+        except (OSError, ValueError) as error:
+            raise SpecError("spec", "%s cannot be read: %s" % (options.spec, error)) from None
+        entry: Dict[str, Any] = {}
+        for name in ("trials", "elites"):
+            value = getattr(options, name)
+            if value is not None:
+                if value < 1:
+                    raise SpecError(name, "%d is below 1" % value)
+                entry[name] = value
+        if options.case:
+            entry["cases"] = tuple(dict.fromkeys(options.case))
+            entry["held_out"] = tuple(case for case in spec.held_out if case not in entry["cases"])
+        return dataclasses.replace(spec, **entry)
+
+    def _make_folders(self) -> None:
+        try:
+            os.makedirs(self.out, exist_ok=True)
+        except OSError as error:
+            raise Lacking("%s: %s" % (error.filename, error.strerror), "choose another folder: --out") from None
+        self._lock = workplace.claim(self.work)
+
+    def _storage(self) -> str:
+        return self.options.storage or os.path.join(self.out, "journal.log")
+
+    def _study(self, spec: Spec, strategy: str, path: str) -> Study:
+        return Study(path, spec, strategy, self.options.seed)
+
+    def _source(self) -> str:
+        skip = (self.out, self.work, os.environ.get("FCCTL_OUT", ""))
+        return tasks.source_identity(self.cwd, skip, os.path.join(self.work, "source.json"))
+
+    @property
+    def _seed(self) -> int:
+        """Of the inputs that trials see."""
+        return seed_of_inputs(self.options.seed)
+
+    def _made(self, study: Study, cluster: Cluster, recipe: Recipe) -> Engine:
+        steps = Halving()
+        if self.options.full:
+            steps = Halving((steps.repeats[-1],))
+        model = cluster.hosts[0].model
+        before = {r.gpu for r in study.records() if r.gpu} - {model}
+        if before:
+            raise TuneError(
+                "this search was begun on %s, and here is %s: times do not compare"
+                % (", ".join(sorted(before)), model),
+                "go on with it where there is that GPU, or begin another with its own --out",
+            )
+        engine = Engine(study, cluster, recipe, steps, seed=self._seed, told=lambda _: None, gpu=model)
+        self._engine = engine
+        if self._stop is not None:
+            engine.stop(self._stop)
+        return engine
+
+    def _announce(self, study: Study, cluster: Cluster) -> None:
+        size = study.space.size
+        known = len(study.records())
+        say(
+            "%s: %s search over %s configurations, %d trials%s; %s"
+            % (
+                study.spec.tune,
+                study.strategy,
+                "countless" if size is None else size,
+                study.spec.trials,
+                " (%d of them known)" % known if known else "",
+                cluster.hosts[0].outline(),
+            )
+        )
+
+    def _until(self) -> Optional[float]:
+        return self.began + 60.0 * self.options.minutes if self.options.minutes is not None else None
+
+    # -------------------------------------------------------------------------------------------- end
+    def _final(self, engine: Engine, spec: Spec) -> None:
+        timed = eligible(engine.study.records())
+        if not timed:
+            say("nothing to measure again: the default is the only configuration that works")
+            return
+        count = min(spec.elites, len(timed))
+        say("measuring %d elites again, in turns with the default" % count)
+        benches = [r.seconds["bench"] for r in timed[:count] if r.seconds.get("bench")]
+        final = Final(
+            engine.cluster,
+            engine.recipe,
+            engine.default,
+            [engine.candidate(Trial(r.number, r.params)) for r in timed],
+            count=count,
+            held_out=spec.held_out,
+            direction=spec.metric.direction,
+            unit=spec.metric.unit,
+            bench_s=statistics.median(benches) / max(1, len(spec.cases)) if benches else 1.0,
+            host=engine.lead,
+            stopped=lambda: self._stop is not None,
+        )
+        began = time.monotonic()
+        entries = final.run()
+        if self._stop is not None:
+            raise Stopped(self._stop)
+        self.about["final"] = entries
+        self.about["final_run"] = {**final.document(entries), "wall_s": round(time.monotonic() - began, 3)}
+        for line in books.outcome(entries, spec.metric.unit):
+            say(line)
+
+    def _control(self, engine: Engine, spec: Spec) -> None:
+        """The same budget spent on random search; what was built already is not built again."""
+        say("control: %s search at the same budget" % self.options.compare)
+        path = os.path.join(self.out, "journal-%s.log" % self.options.compare)
+        refuted = engine.study.summary().refuted(self.about.get("final", ()))
+        with self._study(spec, self.options.compare, path) as study:
+            control = self._made(study, engine.cluster, engine.recipe)
+            kept = books.Books(study, self.work, os.path.join(self.work, "control.json"), say, {})
+            control.told = kept.told
+            try:
+                control.run()
+            finally:
+                summary = study.summary().knowing(refuted)
+                log = os.path.join(self.out, "tune_log-%s.csv" % self.options.compare)
+                files.write_atomic(log, summary.log_csv().encode("utf-8"), durable=False)
+            self.about["controls"] = [summary.control()]
+
+    def _describe(self, cluster: Cluster) -> None:
+        host = cluster.hosts[0]
+        first = host.devices[0]
+        sms = host.sms if host.sms is not None else devices.multiprocessors(first)
+        self.about["gpu"] = {"name": first.model, "sms": sms} if first.is_gpu else None
+
+    def _account(self, engine: Engine) -> None:
+        effort = engine.effort.as_dict()
+        share = effort["gpu_timed_share"]
+        self.about["wall_s"] = round(time.monotonic() - self.began, 3)
+        self.about["gpu_busy_pct"] = None if share is None else round(100 * share, 1)
+        self.about["effort"] = {**effort, "worker_deaths": len(engine.cluster.deaths)}
+        hosts = {**{host.name: host for host in engine.cluster.hosts}, **engine.seen}
+        self.about["machine"] = {
+            "gpus": sum(len(host.devices) for host in hosts.values()),
+            "builders": sum(host.cpus for host in hosts.values()),
+            "python": sys.version.split()[0],
+        }
+        if any(hosts):
+            self.about["machine"]["hosts"] = [
+                {"name": host.name, "gpus": len(host.devices), "builders": host.cpus} for host in hosts.values()
+            ]
+
+    # -------------------------------------------------------------------------------------------- signals
+    def _catch_signals(self) -> None:
+        """SIGTERM comes when a step's time or a machine's ends, SIGINT from a terminal. SIGHUP (tmux) is no reason."""
+        signal.signal(signal.SIGTERM, self._told_to_stop)
+        signal.signal(signal.SIGINT, self._told_to_stop)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+    def _told_to_stop(self, number: int, _frame: object) -> None:
+        self._stop = signal.Signals(number).name
+        if self._engine is not None:
+            self._engine.stop(self._stop)
+        else:
+            raise Stopped(self._stop)
+
+
+def say(line: str) -> None:
+    """A line for whoever watches; a watcher who has gone is no reason to stop."""
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)

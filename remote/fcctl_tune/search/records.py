@@ -1,0 +1,311 @@
+"""What came of each trial: the record, and the files that are made of all of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from fcctl_tune.search.space import Params, Space, Value
+from fcctl_tune.search.spec import Spec
+
+SCHEMA_VERSION = 1
+#: A document lists so many trials at most; ``tune_log.csv`` has them all.
+MOST_TRIALS = 20_000
+PHASES = ("build", "check", "bench")
+
+#: What a trial can come to. Only ``complete`` was timed in full; ``pruned`` was timed briefly and left behind.
+STATES = (
+    "complete", "pruned", "build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed", "lost",
+)  # fmt: skip
+#: States that say something about the configuration. A lost trial says something about its machine.
+TIMED = ("complete", "pruned")
+INVALID = ("build_failed", "gate_failed", "wrong", "crashed", "hung", "bench_failed")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration to try. ``source`` says how the search came to it."""
+
+    number: int
+    params: Params
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial and its outcome.
+
+    ``value`` is what the search minimises: the geometric mean over the cases of the time by the default
+    configuration's time, so the default has 1. ``per_case`` has the medians themselves, in the metric's unit, and
+    ``base`` those of the default on the same GPU not long before; ``seconds`` what build, check and bench took;
+    ``rung`` how far it got in successive halving.
+    """
+
+    number: int
+    params: Params
+    state: str
+    reason: str = ""
+    value: Optional[float] = None
+    rung: int = 0
+    per_case: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    gpu: str = ""
+    worker: str = ""
+    source: str = ""
+    base: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError, for a state there is not, or a timed trial without a finite value above 0."""
+        if self.state not in STATES:
+            raise ValueError(f"trial {self.number}: there is no state {self.state!r}")
+        if self.state in TIMED and not (self.value is not None and 0 < self.value < math.inf):
+            raise ValueError(f"trial {self.number} is {self.state} with value {self.value!r}")
+
+    @property
+    def is_timed(self) -> bool:
+        return self.state in TIMED
+
+    @property
+    def is_invalid(self) -> bool:
+        return self.state in INVALID
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Each is written again and again while a search goes on: ``dataclasses.asdict`` takes 25 times as long."""
+        nested = ("params", "per_case", "seconds", "base")
+        return {**vars(self), **{name: dict(getattr(self, name)) for name in nested}}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> TrialRecord:
+        """Unknown keys are ignored, so that a newer version may add some.
+
+        Raises:
+            TypeError, ValueError, AttributeError: it is no record.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        found = cls(**{name: entry[name] for name in names if name in entry})
+        texts = (found.state, found.reason, found.gpu, found.worker, found.source)
+        figures: List[Mapping[str, float]] = [found.per_case, found.seconds, found.base]
+        numbers = [*(one for several in figures for one in several.values())]
+        numbers += [] if found.value is None else [found.value]
+        if not all(isinstance(text, str) for text in (*texts, *(name for several in figures for name in several))):
+            raise TypeError("what is text of a trial is something else")
+        if not all(isinstance(number, (int, float)) and abs(number) < sys.float_info.max for number in numbers):
+            raise TypeError("what is a number of a trial is something else")
+        if not all(type(whole) is int and whole >= 0 for whole in (found.number, found.rung)):
+            raise TypeError("a trial's number and its rung are whole")
+        return found
+
+
+def objective(per_case: Mapping[str, float], default: Mapping[str, float], direction: str = "min") -> float:
+    """The value to minimise: the geometric mean over ``default``'s cases of time / the default's time.
+
+    With ``direction`` max the figures are rates, and their ratio is turned around.
+
+    Raises:
+        ValueError: a case is missing, or a figure is not finite and above 0.
+    """
+    logs = []
+    for case, reference in default.items():
+        figure = per_case.get(case, math.nan)
+        if not (0 < figure < math.inf and 0 < reference < math.inf):
+            raise ValueError(f"case {case}: {figure} against the default's {reference}")
+        logs.append(math.log(figure / reference))
+    if not logs:
+        raise ValueError("no case was timed")
+    mean = math.fsum(logs) / len(logs)
+    return math.exp(-mean if direction == "max" else mean)
+
+
+def ranked(records: Sequence[TrialRecord]) -> List[TrialRecord]:
+    """Those timed in full, the fastest first; among equals the earlier."""
+    return sorted((r for r in records if r.state == "complete"), key=lambda r: (r.value or 0.0, r.number))
+
+
+#: What was timed briefly and left behind has to look so many times as fast to come before what was timed in full.
+BRIEFLY = 1.05
+
+
+def standing(record: TrialRecord) -> float:
+    """What a trial is compared with others by: its value, with a margin if it was timed briefly, since the luckiest of
+    many brief timings is not the fastest; infinite if it was not timed."""
+    margin = 1.0 if record.state == "complete" else BRIEFLY
+    return record.value * margin if record.is_timed and record.value is not None else math.inf
+
+
+def eligible(records: Sequence[TrialRecord]) -> List[TrialRecord]:
+    """What may be measured again: all that was timed but the default, the best first. Not by how far it came, since
+    what came early was timed in full among few."""
+    return sorted((r for r in records if r.is_timed and r.number != 0), key=lambda r: (standing(r), r.number))
+
+
+def best_so_far(records: Sequence[TrialRecord], budget: Optional[int] = None) -> List[Optional[float]]:
+    """After each trial, in their order, the least :func:`standing` yet; None before there is one.
+
+    A search that ended before ``budget`` keeps its last.
+    """
+    curve: List[Optional[float]] = []
+    best: Optional[float] = None
+    for record in records:
+        if record.is_timed:
+            best = min(math.inf if best is None else best, standing(record))
+        curve.append(best)
+    return curve + [best] * max(0, (budget or 0) - len(curve))
+
+
+#: Columns before the parameters, and after them.
+_FIRST = ("trial", "state", "value", "rung", "reason", "source")
+_LAST = ("build_s", "check_s", "bench_s", "gpu", "worker")
+
+
+def log_csv(space: Space, records: Sequence[TrialRecord], cases: Sequence[str] = ()) -> str:
+    """``tune_log.csv``: a line per trial; per case its time and the default's, in the metric's unit, empty where there
+    is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_FIRST, *space.names, *_of("time", cases), *_of("default", cases), *_LAST])
+    for r in sorted(records, key=lambda r: r.number):
+        first = [str(r.number), r.state, _figure(r.value), str(r.rung), _line(r.reason), _line(r.source)]
+        chosen = [_cell(r.params.get(name, "")) for name in space.names]
+        times = [_figure(several.get(case)) for several in (r.per_case, r.base) for case in cases]
+        took = [_figure(r.seconds.get(phase)) for phase in PHASES]
+        writer.writerow([*first, *chosen, *times, *took, _line(r.gpu), _line(r.worker)])
+    return text.getvalue()
+
+
+def _of(what: str, cases: Sequence[str]) -> List[str]:
+    return [f"{what}:{case}" for case in cases]
+
+
+def _figure(value: Optional[float]) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _cell(value: Value) -> str:
+    return _line(value) if isinstance(value, str) else str(value).lower()
+
+
+def _line(text: str) -> str:
+    """One line that a spreadsheet does not take for a formula."""
+    line = " ".join(text.split())[:500]
+    return "'" + line if line.startswith(("=", "+", "-", "@")) else line
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A search as it stands; ``ended`` is running, budget, or exhausted (every legal configuration was tried)."""
+
+    spec: Spec
+    strategy: str
+    seed: int
+    ended: str
+    records: Tuple[TrialRecord, ...]
+
+    @property
+    def elites(self) -> List[TrialRecord]:
+        """As far as the search tells: the last measurement may replace some."""
+        return eligible(self.records)[: self.spec.elites]
+
+    def refuted(self, final: Sequence[Mapping[str, Any]]) -> Dict[str, Tuple[str, str]]:
+        """State and reason of the configurations that the last measurement, ``final``, found wrong, by their keys."""
+        found = {entry["trial"]: entry for entry in final if entry.get("verdict") == "failed"}
+        return {
+            self.spec.known_space.key(r.params): (found[r.number]["state"], found[r.number]["reason"])
+            for r in self.records if r.number in found
+        }  # fmt: skip
+
+    def knowing(self, refuted: Mapping[str, Tuple[str, str]]) -> Summary:
+        """As if the search had known that; its journal keeps what it saw."""
+        key = self.spec.known_space.key
+        records = [_refuted(r, *refuted[key(r.params)]) if key(r.params) in refuted else r for r in self.records]
+        return dataclasses.replace(self, records=tuple(records)) if refuted else self
+
+    def document(self, **more: Any) -> Dict[str, Any]:
+        """The ``tuning`` document.
+
+        ``more`` comes from who measured: ``machine`` (gpu, its model, and sms; None without one), ``complete``,
+        ``wall_s``, ``gpu_busy_pct``, ``effort``, ``controls`` (each of :meth:`control`), and ``final``, the elites
+        re-measured, the best first.
+        """
+        space, metric = self.spec.known_space, self.spec.metric
+        default = next((r for r in self.records if r.number == 0), None)
+        return {
+            "kind": "tuning", "schema_version": SCHEMA_VERSION,
+            "tune": self.spec.tune, "title": self.spec.title,
+            "search": {
+                "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
+                "space": {"size": space.size, "product": space.product, **space.outline()},
+            },
+            "metric": {
+                "unit": metric.unit, "direction": metric.direction, "cases": list(self.spec.cases),
+                "held_out": list(self.spec.held_out),
+            },
+            "summary": {
+                "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+                "seconds": {k: math.fsum(r.seconds.get(k, 0.0) for r in self.records) for k in PHASES},
+            },
+            "default": default.to_dict() if default else {"number": 0, "params": space.default},
+            "elites": [self._elite(rank, record) for rank, record in enumerate(self.elites, 1)],
+            "curve": best_so_far(self.records),
+            "trials": [r.to_dict() for r in self.records[:MOST_TRIALS]],
+            "complete": self.ended != "running", "final": [], "controls": [],
+            **more,
+        }  # fmt: skip
+
+    def control(self) -> Dict[str, Any]:
+        """What another search of the same space is compared by: its terms, its count of trials, its curve."""
+        return {
+            "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
+            "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+            "curve": best_so_far(self.records),
+        }  # fmt: skip
+
+    def log_csv(self) -> str:
+        return log_csv(self.spec.known_space, self.records, self.spec.cases)
+
+    def _states(self) -> Dict[str, int]:
+        counts = Counter(r.state for r in self.records)
+        return {state: counts[state] for state in STATES if counts[state]}
+
+    def _elite(self, rank: int, record: TrialRecord) -> Dict[str, Any]:
+        return {"rank": rank, "trial": record.number, "key": self.spec.known_space.key(record.params),
+                **record.to_dict()}  # fmt: skip
+
+
+def _refuted(record: TrialRecord, state: str, reason: str) -> TrialRecord:
+    state = state if state in INVALID else "lost"
+    return dataclasses.replace(record, state=state, reason="the last measurement: " + reason, value=None)
+
+
+def topk(document: Mapping[str, Any]) -> Dict[str, Any]:
+    """``topk.json``: of the ``tuning`` document the elites alone, with what they are compared with."""
+    keys = ("tune", "title", "gpu", "machine", "metric", "default", "elites", "final", "complete")
+    return {key: document[key] for key in keys if key in document}
+
+
+def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
+    """The least :func:`standing`; None without a trial that was timed."""
+    return min((standing(r) for r in records if r.is_timed), default=None)
+
+
+def compared(search: Sequence[TrialRecord], control: Sequence[TrialRecord]) -> Dict[str, Any]:
+    """Two searches of one space, over as many trials as both have.
+
+    ``best`` and ``control_best`` are their least values; ``ratio`` is one by the other, below 1 where the search won;
+    ``matched_at`` is how many trials the search took to be as good as the control in the end, None if it never was.
+    """
+    trials = min(len(search), len(control))
+    mine = best_so_far(search[:trials])
+    best, control_best = best_of(search[:trials]), best_of(control[:trials])
+    matched = None
+    if control_best is not None:
+        matched = next((n for n, value in enumerate(mine, 1) if value is not None and value <= control_best), None)
+    ratio = best / control_best if best is not None and control_best is not None else None
+    return {
+        "trials": trials, "best": best, "control_best": control_best, "ratio": ratio, "matched_at": matched,
+    }  # fmt: skip

@@ -1,0 +1,367 @@
+"""The configurations a kernel can be built with: parameters with their values, and which combinations are legal."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import random
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from fcctl_remote.gates import evaluate as gates
+from fcctl_tune.errors import SpecError
+
+Value = Union[bool, int, float, str]
+#: A full set of parameters, in the space's order.
+Params = Dict[str, Value]
+
+MAX_PARAMETERS, MAX_VALUES, MAX_TEXT = 64, 1000, 200
+MAX_LISTED = 200_000
+#: A product of values up to this many is walked to know its legal configurations; a larger one is drawn from.
+COUNTED = 1 << 18
+#: Draws from a product that may all be illegal before it is walked from a random place.
+DRAWS = 200
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+#: Environment variables that parameters become must not change how their commands are run.
+_RESERVED = re.compile(
+    r"(TUNE|FCCTL|LD|DYLD|BASH|PYTHON|CUDA_VISIBLE)_.*|PYTHON(PATH|HOME)|PATH|HOME|ENV|IFS|SHELLOPTS"
+    # What bash gives a value of its own, whatever it was started with: all configurations would be the same.
+    r"|BASH|BASHPID|BASHOPTS|EUID|UID|PPID|S?RANDOM|SECONDS|LINENO|EPOCH(SECONDS|REALTIME)|HISTCMD|SHLVL|OPTIND|OPTERR"
+    r"|PWD|OLDPWD|PS[14]|COMP_WORDBREAKS|_"
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One dimension; ``values`` are all of one type (whole and other numbers count as one) and differ."""
+
+    name: str
+    values: Tuple[Value, ...]
+    default: Value
+
+    @cached_property
+    def ordered(self) -> Tuple[Value, ...]:
+        """Values so that neighbours are alike: numbers by size, others as given."""
+        if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values):
+            return tuple(sorted(self.values, key=float))
+        return self.values
+
+    @cached_property
+    def texts(self) -> Dict[Value, str]:
+        """``NAME=value`` for each value."""
+        return {v: f"{self.name}={json.dumps(v, ensure_ascii=False)}" for v in self.values}
+
+    @property
+    def is_ordinal(self) -> bool:
+        """Whether a value lies between two others: three numbers or more."""
+        return len(self.values) > 2 and not isinstance(self.values[0], (bool, str))
+
+    def find(self, value: Any) -> Value:
+        """The parameter's own value that equals ``value``. Raises: KeyError."""
+        for own in self.values:
+            if own == value and isinstance(own, bool) == isinstance(value, bool):
+                return own
+        raise KeyError(value)
+
+    @classmethod
+    def from_dict(cls, name: Any, entry: Any, where: str) -> Parameter:
+        """From ``[values]`` (the first is the default), ``{values: [...], default: V}``, or a single value.
+
+        Raises:
+            SpecError: naming the key.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise SpecError(where, f"{str(name)[:80]!r} cannot be an environment variable's name")
+        if _RESERVED.fullmatch(name):
+            raise SpecError(where, f"{name} means something to the commands themselves; name the parameter otherwise")
+        fixed: Any = None
+        if isinstance(entry, Mapping):
+            unknown = sorted(set(map(str, entry)) - {"values", "default"})
+            if unknown or "values" not in entry:
+                raise SpecError(where, f"has {', '.join(unknown) or 'no values'}; it takes values and default")
+            fixed, entry = entry.get("default"), entry["values"]
+        values = _values(entry if isinstance(entry, (list, tuple)) else [entry], where)
+        parameter = cls(name, values, values[0])
+        if fixed is None:
+            return parameter
+        try:
+            return cls(name, values, parameter.find(fixed))
+        except KeyError:
+            raise SpecError(where + ".default", f"{shown(fixed)} is not among its values {shown(values)}") from None
+
+    def as_dict(self) -> Dict[str, Any]:
+        return {"values": list(self.values), "default": self.default}
+
+
+def _values(entry: Sequence[Any], where: str) -> Tuple[Value, ...]:
+    if not 0 < len(entry) <= MAX_VALUES:
+        raise SpecError(where, f"needs 1 to {MAX_VALUES} values, has {len(entry)}")
+    kinds = set()
+    for value in entry:
+        if isinstance(value, bool):
+            kinds.add("a bool")
+        elif isinstance(value, (int, float)) and _is_finite(value):
+            kinds.add("a number")
+        elif isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable():
+            kinds.add("text")
+        else:
+            raise SpecError(where, f"{shown(value)} is no value: numbers, booleans and short plain text are")
+    if len(kinds) > 1:
+        raise SpecError(where, f"mixes {' and '.join(sorted(kinds))} in {shown(entry)}")
+    if len(set(entry)) != len(entry):
+        raise SpecError(where, f"has a value twice in {shown(entry)}")
+    return tuple(entry)
+
+
+def _is_finite(value: Union[int, float]) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule in the gate language over the parameters' names; what it cannot decide is not legal."""
+
+    expr: str
+    node: gates.Node = field(compare=False, repr=False)
+    names: Tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, expr: Any, parameters: Sequence[Parameter], where: str) -> Constraint:
+        """Raises: SpecError."""
+        try:
+            node, names = gates.parse(expr), gates.names(expr)
+        except gates.GateError as error:
+            raise SpecError(where, f"{shown(expr)}: {error}") from None
+        known = [p.name for p in parameters]
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise SpecError(
+                    where, f"{expr}: there is no parameter {name}" + (f"; did you mean {near[0]}?" if near else "")
+                )
+        return cls(expr, node, tuple(names))
+
+    def holds(self, params: Mapping[str, Value]) -> bool:
+        try:
+            return gates.value(self.node, params) is True
+        except gates.NoValue:
+            return False
+
+    def fault(self, params: Mapping[str, Value]) -> str:
+        """Why it is no condition at all; empty if it is one."""
+        try:
+            found = gates.value(self.node, params)
+        except gates.NoValue as error:
+            return f"{self.expr}: {error}"
+        return (
+            "" if isinstance(found, bool) else f"{self.expr} is {shown(found)} for the default, neither true nor false"
+        )
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters and either constraints or the legal configurations themselves (``listed``)."""
+
+    parameters: Tuple[Parameter, ...]
+    constraints: Tuple[Constraint, ...] = ()
+    listed: Optional[Tuple[Tuple[Value, ...], ...]] = None
+    listed_default: Optional[Tuple[Value, ...]] = None
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Space:
+        """From ``parameters`` with ``constraints``, or with ``configurations`` and ``default`` (a listing).
+
+        Raises:
+            SpecError: naming the key; the default is not legal; there is no configuration.
+        """
+        named = entry.get("parameters")
+        if not isinstance(named, Mapping) or not 0 < len(named) <= MAX_PARAMETERS:
+            raise SpecError("parameters", f"needs 1 to {MAX_PARAMETERS} names with their values")
+        parameters = tuple(Parameter.from_dict(name, named[name], f"parameters.{name}") for name in named)
+        rules = entry.get("constraints") or []
+        if not isinstance(rules, (list, tuple)):
+            raise SpecError("constraints", "is a list of expressions")
+        constraints = tuple(Constraint.parse(r, parameters, f"constraints[{i}]") for i, r in enumerate(rules))
+        if entry.get("configurations") is None:
+            space = cls(parameters, constraints)
+        elif constraints:
+            raise SpecError("constraints", "configurations are listed already: leave constraints out")
+        else:
+            space = cls._listing(parameters, entry)
+        _check_default(space)
+        return space
+
+    @classmethod
+    def _listing(cls, parameters: Tuple[Parameter, ...], entry: Mapping[str, Any]) -> Space:
+        many = entry["configurations"]
+        if not isinstance(many, (list, tuple)) or not 0 < len(many) <= MAX_LISTED:
+            raise SpecError("configurations", f"is a list of 1 to {MAX_LISTED} configurations")
+        bare = cls(parameters)
+        listed = [bare._tuple(one, f"configurations[{i}]") for i, one in enumerate(many)]
+        if len(set(listed)) != len(listed):
+            raise SpecError("configurations", "one is there twice")
+        default = entry.get("default")
+        first = None if default is None else bare._tuple(default, "default")
+        return cls(parameters, (), tuple(listed), first)
+
+    def _tuple(self, params: Any, where: str) -> Tuple[Value, ...]:
+        if not isinstance(params, Mapping) or set(params) != {p.name for p in self.parameters}:
+            raise SpecError(where, f"must give each parameter a value: {', '.join(p.name for p in self.parameters)}")
+        found = []
+        for p in self.parameters:
+            try:
+                found.append(p.find(params[p.name]))
+            except KeyError:
+                raise SpecError(
+                    where, f"{p.name}={shown(params[p.name])} is not among its values {shown(p.values)}"
+                ) from None
+        return tuple(found)
+
+    def outline(self) -> Dict[str, Any]:
+        """Parameters and constraints, without a listing of configurations."""
+        named = {p.name: p.as_dict() for p in self.parameters}
+        return {"parameters": named, "constraints": [c.expr for c in self.constraints]}
+
+    def to_dict(self) -> Dict[str, Any]:
+        """What :meth:`from_dict` makes the same space of."""
+        entry = self.outline()
+        if self.listed is not None:
+            del entry["constraints"]
+            entry["configurations"] = [self._params(one) for one in self.listed]
+            entry["default"] = self.default
+        return entry
+
+    @cached_property
+    def names(self) -> Tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    @property
+    def default(self) -> Params:
+        """Trial 0 of every search, and what all others are compared with."""
+        if self.listed_default is not None:
+            return self._params(self.listed_default)
+        return {p.name: p.default for p in self.parameters}
+
+    @cached_property
+    def product(self) -> int:
+        """Combinations of the values, legal or not."""
+        return math.prod(len(p.values) for p in self.parameters)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the legal configurations are few enough to be known one by one."""
+        return self.listed is not None or self.product <= COUNTED
+
+    @cached_property
+    def all(self) -> Tuple[Params, ...]:
+        """Every legal configuration, the default first, if :attr:`is_counted`.
+
+        Raises:
+            ValueError: there are too many to walk.
+        """
+        if not self.is_counted:
+            raise ValueError(f"{self.product} combinations are too many to walk")
+        default = self.default
+        return (default, *(one for one in self.configurations() if one != default))
+
+    @property
+    def size(self) -> Optional[int]:
+        """Legal configurations; None where they are too many to be counted."""
+        return len(self.all) if self.is_counted else None
+
+    @cached_property
+    def _listed_keys(self) -> frozenset[str]:
+        return frozenset(self.key(self._params(one)) for one in self.listed or ())
+
+    def __contains__(self, params: object) -> bool:
+        """Whether ``params`` is a legal configuration."""
+        try:
+            own = self._params(self._tuple(params, ""))
+        except SpecError:
+            return False
+        if self.listed is not None:
+            return self.key(own) in self._listed_keys
+        return all(c.holds(own) for c in self.constraints)
+
+    def key(self, params: Mapping[str, Value]) -> str:
+        """The configuration's canonical text: ``BLOCK=128 LAYOUT="row" UNROLL=1``, in the parameters' order."""
+        return " ".join([p.texts[params[p.name]] for p in self.parameters])
+
+    def environment(self, params: Mapping[str, Value]) -> Dict[str, str]:
+        """Parameters as environment variables: booleans are 1 and 0, as macros want them."""
+        return {name: render(params[name]) for name in self.names}
+
+    def configurations(self, rng: Optional[random.Random] = None) -> Iterator[Params]:
+        """Every legal configuration once: in the parameters' order, or from ``rng`` in a shuffled one.
+
+        A constraint is tried as soon as the parameters it names are set, so that whole branches are left out.
+        """
+        if self.listed is not None:
+            order = list(self.listed)
+            if rng is not None:
+                rng.shuffle(order)
+            yield from map(self._params, order)
+            return
+        last = {c: max((self.names.index(n) for n in c.names), default=0) for c in self.constraints}
+        due = [[c for c in self.constraints if last[c] == i] for i in range(len(self.parameters))]
+        yield from self._walk({}, due, rng)
+
+    def _walk(
+        self, chosen: Params, due: Sequence[Sequence[Constraint]], rng: Optional[random.Random]
+    ) -> Iterator[Params]:
+        place = len(chosen)
+        if place == len(self.parameters):
+            yield dict(chosen)
+            return
+        values: List[Value] = list(self.parameters[place].values)
+        if rng is not None:
+            rng.shuffle(values)
+        for value in values:
+            chosen[self.names[place]] = value
+            if all(c.holds(chosen) for c in due[place]):
+                yield from self._walk(chosen, due, rng)
+            del chosen[self.names[place]]
+
+    def draw(self, rng: random.Random) -> Params:
+        """A legal configuration: each equally likely, unless nearly all of a huge product is illegal."""
+        if self.is_counted:
+            return dict(self.all[rng.randrange(len(self.all))])
+        for _ in range(DRAWS):
+            one = {p.name: p.values[rng.randrange(len(p.values))] for p in self.parameters}
+            if all(c.holds(one) for c in self.constraints):
+                return one
+        return next(self.configurations(rng))  # there is one: the default
+
+    def _params(self, values: Sequence[Value]) -> Params:
+        return dict(zip(self.names, values))  # noqa: B905 (Python 3.9)
+
+
+def _check_default(space: Space) -> None:
+    default = space.default
+    if default in space:
+        return
+    if space.listed is not None:
+        raise SpecError("default", f"{space.key(default)} is not among the configurations listed")
+    at, broken = next((i, c) for i, c in enumerate(space.constraints) if not c.holds(default))
+    raise SpecError(
+        f"constraints[{at}]", broken.fault(default) or f"the default, {space.key(default)}, breaks {broken.expr}"
+    )
+
+
+def render(value: Value) -> str:
+    """A value as the text of an environment variable."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + ".."

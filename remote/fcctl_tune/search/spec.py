@@ -1,0 +1,392 @@
+"""A search as its user describes it: what varies, how one configuration is built, checked and timed, and how long."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+from fcctl_remote.gates import evaluate as gates
+from fcctl_remote.wire import DOCUMENT_KINDS, READERS, CollectSpec, GateSpec
+from fcctl_tune.errors import SpecError
+from fcctl_tune.search.space import Space, render, shown
+
+SCHEMA_VERSION = 1
+DIRECTIONS = ("min", "max")
+MAX_TRIALS, MAX_CASES = 100_000, 64
+
+_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_OF_FILE = re.compile(r"\$\{?(\w*)\}?")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command of a configuration (build, or check), the documents read of what it left, and gates over them."""
+
+    run: str
+    collect: Tuple[CollectSpec, ...] = ()
+    gates: Tuple[GateSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Where a benchmark's number is: ``value`` is an expression over the document that ``reader`` makes of ``file``.
+
+    It gives a number or a list of samples. With ``serve`` the samples come through the pipe, and there is no file.
+    """
+
+    value: str = ""
+    reader: str = ""
+    file: str = ""
+    unit: str = "us"
+    direction: str = "min"
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds that one build, check and bench of one configuration may take."""
+
+    build: float = 120.0
+    check: float = 60.0
+    bench: float = 60.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One search. ``space`` is None until ``space_command`` was run on the host (:meth:`with_space`)."""
+
+    tune: str
+    space: Optional[Space]
+    build: Optional[Stage]
+    title: str = ""
+    space_command: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    check: Optional[Stage] = None
+    bench: str = ""
+    serve: str = ""
+    metric: Metric = Metric()
+    cases: Tuple[str, ...] = ("default",)
+    held_out: Tuple[str, ...] = ()
+    timeouts: Timeouts = Timeouts()
+    trials: int = 128
+    elites: int = 6
+    adopt: str = ""
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> Spec:
+        """The spec in ``entry``, as YAML or JSON gives it.
+
+        Raises:
+            SpecError: naming the key that is wrong, and what it takes.
+        """
+        if not isinstance(entry, Mapping):
+            raise SpecError("tune", "a spec is a mapping of keys")
+        _known(entry, _KEYS, "")
+        command = _command(entry, "space")
+        if command and "parameters" in entry:
+            raise SpecError("space", "has the parameters already: leave parameters and constraints out")
+        serve, bench = _command(entry, "serve"), _command(entry, "bench")
+        if bool(serve) == bool(bench):
+            raise SpecError("bench", "say how a configuration is timed: a bench command, or serve, not both")
+        trials = _count(entry, "trials", 128, MAX_TRIALS)
+        spec = cls(
+            tune=_name(entry.get("tune"), "tune"),
+            title=_plain(entry, "title"),
+            space=None if command else Space.from_dict(entry),
+            space_command=command,
+            env=_environment(entry.get("env")),
+            build=_build(entry),
+            check=_check(entry.get("check")),
+            bench=bench,
+            serve=serve,
+            metric=_metric(entry.get("metric"), bool(serve)),
+            cases=_cases(entry.get("cases"), "cases", ("default",)),
+            held_out=_cases(entry.get("held_out"), "held_out", ()),
+            timeouts=_timeouts(entry.get("timeouts")),
+            trials=trials,
+            elites=_count(entry, "elites", min(6, trials), trials),
+            adopt=_plain(entry, "adopt"),
+        )
+        _agree(spec)
+        return spec
+
+    def with_space(self, listing: Any) -> Spec:
+        """This spec with what its space command printed.
+
+        Raises:
+            SpecError: that is no listing.
+        """
+        if not isinstance(listing, Mapping):
+            raise SpecError("space", 'prints {"parameters": {...}, "configurations": [...], "default": {...}}')
+        _known(listing, ("parameters", "configurations", "constraints", "default"), "space.")
+        spec = dataclasses.replace(self, space=Space.from_dict(listing))
+        _agree(spec)
+        return spec
+
+    @property
+    def known_space(self) -> Space:
+        """Raises: SpecError, before the space command was run."""
+        if self.space is None:
+            raise SpecError("space", "its command has not been run yet")
+        return self.space
+
+    def to_dict(self) -> Dict[str, Any]:
+        """What :meth:`from_dict` makes the same spec of."""
+        entry: Dict[str, Any] = {"tune": self.tune, "title": self.title}
+        entry.update({"space": self.space_command} if self.space is None else self.space.to_dict())
+        entry["env"] = dict(self.env)
+        if self.build is not None:
+            entry.update({"build": self.build.run, "collect": _collected(self.build), "gates": _gated(self.build)})
+        if self.check is not None:
+            entry["check"] = {"run": self.check.run, "collect": _collected(self.check), "gates": _gated(self.check)}
+        entry.update({"serve": self.serve} if self.serve else {"bench": self.bench})
+        entry["metric"] = {k: v for k, v in dataclasses.asdict(self.metric).items() if v}
+        entry.update({"cases": list(self.cases), "held_out": list(self.held_out)})
+        entry["timeouts"] = dataclasses.asdict(self.timeouts)
+        entry.update({"trials": self.trials, "elites": self.elites, "adopt": self.adopt})
+        return entry
+
+
+_KEYS = (
+    "tune", "title", "parameters", "constraints", "configurations", "default", "space", "env", "build", "collect",
+    "gates", "check", "bench", "serve", "metric", "cases", "held_out", "timeouts", "trials", "elites", "adopt",
+)  # fmt: skip
+
+
+def _agree(spec: Spec) -> None:
+    """Raises: SpecError, when two keys contradict each other."""
+    for case in spec.held_out:
+        if case in spec.cases:
+            raise SpecError("held_out", f"{case} is searched on in cases: it is not held out")
+    if not spec.serve and spec.check is None:
+        raise SpecError("check", "say how an output is checked: a fast wrong kernel is worth nothing")
+    clash = sorted(set(spec.env) & set(spec.space.names if spec.space else ()))
+    if clash:
+        raise SpecError("env", f"{clash[0]} is a parameter")
+
+
+def _known(entry: Mapping[Any, Any], keys: Sequence[str], where: str) -> None:
+    for key in entry:
+        if key not in keys:
+            near = difflib.get_close_matches(str(key), keys, n=1)
+            # A workspace's file has keys at the top that are not of a spec: they are not listed.
+            listed = f"; known: {', '.join(keys)}" if where else ""
+            raise SpecError(
+                where + str(key)[:80], "there is no such key" + (f"; did you mean {near[0]}?" if near else listed)
+            )
+
+
+def _name(value: Any, key: str) -> str:
+    if isinstance(value, str) and _TEXT.fullmatch(value):
+        return value
+    raise SpecError(key, f"{shown(value)} is no name: letters, digits, '.', '_' and '-', at most 64")
+
+
+def _plain(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key) or ""
+    if isinstance(value, str) and value.isprintable() and len(value) <= 500:
+        return value
+    raise SpecError(key, f"{shown(value)} is not one line of text")
+
+
+def _command(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
+    if value is None or (isinstance(value, str) and "\0" not in value):
+        return (value or "").strip()
+    raise SpecError(key, f"{shown(value)} is no shell command")
+
+
+def _count(entry: Mapping[str, Any], key: str, default: int, most: int) -> int:
+    value = entry.get(key)
+    if value is None:
+        return default
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+        return value
+    raise SpecError(key, f"{shown(value)} is not a whole number from 1 to {most}")
+
+
+def _environment(value: Any) -> Dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SpecError("env", "is a mapping of variables to values")
+    found = {}
+    for name, text in value.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise SpecError(f"env.{str(name)[:80]}", "cannot be an environment variable's name")
+        if name.startswith("TUNE_"):
+            raise SpecError(f"env.{name}", "cannot be set: TUNE_* are the search's own")
+        if not isinstance(text, (str, int, float, bool)) or "\0" in str(text):
+            raise SpecError(f"env.{name}", f"{shown(text)} is neither text nor a number")
+        found[name] = render(text)
+    return found
+
+
+def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
+    command = _command(entry, "build")
+    if not command:
+        for key in ("collect", "gates"):
+            if entry.get(key):
+                raise SpecError(key, "is about the build, and there is no build command")
+        return None
+    return Stage(command, _collect(entry.get("collect"), "collect"), _gates(entry.get("gates"), "gates"))
+
+
+def _check(value: Any) -> Optional[Stage]:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        value = {"run": value}
+    _known(value, ("run", "collect", "gates"), "check.")
+    command = _command(value, "run")
+    if not command:
+        raise SpecError("check.run", "is the command that checks a configuration's output")
+    collect = _collect(value.get("collect"), "check.collect")
+    return Stage(command, collect, _gates(value.get("gates"), "check.gates"))
+
+
+def _collect(value: Any, where: str) -> Tuple[CollectSpec, ...]:
+    found = []
+    for i, one in enumerate(_list(value, where)):
+        if not isinstance(one, Mapping) or set(one) != {"reader", "file"}:
+            raise SpecError(f"{where}[{i}]", "is {reader: .., file: ..}")
+        found.append(
+            CollectSpec(_reader(one["reader"], f"{where}[{i}].reader"), _file(one["file"], f"{where}[{i}].file"))
+        )
+    return tuple(found)
+
+
+def _reader(value: Any, where: str) -> str:
+    if isinstance(value, str) and value in READERS:
+        return value
+    raise SpecError(where, f"there is no reader {shown(value)}; known: {', '.join(READERS)}")
+
+
+def _file(value: Any, where: str) -> str:
+    if not (isinstance(value, str) and value and value.isprintable()):
+        raise SpecError(where, f"{shown(value)} is no file, such as $TUNE_OUT/build.log")
+    unknown = [m.group() for m in _OF_FILE.finditer(value) if m.group(1) not in ("TUNE_OUT", "FCCTL_OUT")]
+    if unknown:
+        raise SpecError(where, f"{shown(value)}: of variables a file may name $TUNE_OUT, not {unknown[0]}")
+    if ".." in value.split("/") or value.startswith("~"):
+        raise SpecError(
+            where,
+            f"{shown(value)} leaves the folder where the command runs: name it from there, from $TUNE_OUT or from /",
+        )
+    return value
+
+
+def _gates(value: Any, where: str) -> Tuple[GateSpec, ...]:
+    found = []
+    for i, one in enumerate(_list(value, where)):
+        spec = one if isinstance(one, Mapping) else {"expr": one}
+        if not set(spec) <= {"expr", "when", "hint"} or "expr" not in spec:
+            raise SpecError(f"{where}[{i}]", "is an expression, or {expr: .., when: .., hint: ..}")
+        for part in ("expr", "when"):
+            if spec.get(part) is not None:
+                _expression(spec[part], f"{where}[{i}]", DOCUMENT_KINDS)
+        found.append(GateSpec(spec["expr"], spec.get("when"), spec.get("hint")))
+    return tuple(found)
+
+
+def _expression(value: Any, where: str, kinds: Sequence[str]) -> str:
+    """What reads documents of these ``kinds``, the parameters and the environment."""
+    try:
+        names = gates.names(value)
+    except gates.GateError as error:
+        raise SpecError(where, f"{shown(value)}: {error}") from None
+    for name in names:
+        if name not in (*kinds, "params", "env"):
+            raise SpecError(where, f"{shown(value)}: there is no {name}, but {', '.join(kinds)}, params and env")
+    return str(value)
+
+
+def _list(value: Any, where: str) -> Sequence[Any]:
+    if value is None:
+        return ()
+    if isinstance(value, (list, tuple)):
+        return value
+    raise SpecError(where, "is a list")
+
+
+def _metric(value: Any, served: bool) -> Metric:
+    if value is None and served:
+        return Metric()
+    if not isinstance(value, Mapping):
+        raise SpecError("metric", "is {reader: metrics, file: .., value: an expression, unit: us, direction: min}")
+    _known(value, ("value", "reader", "file", "unit", "direction"), "metric.")
+    direction = value.get("direction", "min")
+    if direction not in DIRECTIONS:
+        raise SpecError("metric.direction", f"{shown(direction)} is neither min nor max")
+    unit = _plain(value, "unit") or "us"
+    if served:
+        return Metric(unit=unit, direction=direction)
+    reader = _reader(value.get("reader"), "metric.reader")
+    return Metric(
+        _expression(value.get("value"), "metric.value", (READERS[reader],)),
+        reader,
+        _file(value.get("file"), "metric.file"),
+        unit,
+        direction,
+    )
+
+
+def _cases(value: Any, key: str, default: Tuple[str, ...]) -> Tuple[str, ...]:
+    if value is None:
+        return default
+    names = tuple(_case(v, f"{key}[{i}]") for i, v in enumerate(_list(value, key)))
+    if len(names) > MAX_CASES or (default and not names):
+        raise SpecError(key, f"needs 1 to {MAX_CASES} names")
+    if len(set(names)) != len(names):
+        raise SpecError(key, "names a case twice")
+    return names
+
+
+def _case(value: Any, where: str) -> str:
+    """A case's name: it is given to commands as ``$TUNE_CASE``, so it may be ``1,8,512,64``."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable() and not value.startswith("-"):
+        return value
+    raise SpecError(where, f"{shown(value)} is no case: one line of text that does not begin with '-'")
+
+
+def _timeouts(value: Any) -> Timeouts:
+    if value is None:
+        return Timeouts()
+    if not isinstance(value, Mapping):
+        raise SpecError("timeouts", "is {build: 2m, check: 30s, bench: 30s}")
+    _known(value, ("build", "check", "bench"), "timeouts.")
+    return Timeouts(**{key: seconds(text, f"timeouts.{key}") for key, text in value.items()})
+
+
+def seconds(value: Any, where: str) -> float:
+    """``2m``, ``1m30s``, ``30s``, or a number of seconds.
+
+    Raises:
+        SpecError: it is none of them, or not above 0 and at most a day.
+    """
+    found = math.nan
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        found = float(value)
+    elif isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match and value.strip():
+            hours, minutes, rest = (float(part or 0) for part in match.groups())
+            found = 3600.0 * hours + 60.0 * minutes + rest
+    if not 0 < found <= 86400:
+        raise SpecError(where, f"{shown(value)} is no time such as 30s or 2m")
+    return found
+
+
+def _collected(stage: Stage) -> Any:
+    return [{"reader": c.reader, "file": c.file} for c in stage.collect]
+
+
+def _gated(stage: Stage) -> Any:
+    return [{k: v for k, v in (("expr", g.expr), ("when", g.when), ("hint", g.hint)) if v} for g in stage.gates]

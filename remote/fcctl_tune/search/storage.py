@@ -1,0 +1,120 @@
+"""The file a search is kept in: Optuna's journal, one process at a time, whole after any kill.
+
+Imported only when a study is opened: this module needs Optuna.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from typing import Any, Dict, Iterator, List
+
+from optuna.storages.journal import BaseJournalBackend
+
+from fcctl_remote.base import files
+from fcctl_tune.errors import StudyLocked, TuneError
+
+
+class Journal(BaseJournalBackend):
+    """Optuna's operations as JSON lines, appended.
+
+    Optuna's own file backend takes a lock *file* for each line, which a killed process leaves behind, and cannot be
+    read past a line that was cut short. Here the kernel holds the lock for as long as the process lives, and a line
+    that was never completed is taken off when the file is opened. Lines reach the disk at :meth:`sync`, in order.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises: StudyLocked; TuneError, when the file is no such journal or cannot be written."""
+        self.path = path
+        try:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
+        try:
+            self._take()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            os.close(self._lock)
+            raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
+        except TuneError:
+            os.close(self._lock)
+            raise
+        try:
+            self._starts = self._repaired()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._lock, 20).decode("ascii", "replace").strip()
+            who = f"process {holder}" if holder.isdigit() else "another process"
+            raise StudyLocked(f"{self.path} is being searched by {who}", "wait for it, or end it") from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+
+    def _repaired(self) -> List[int]:
+        """Where each line begins, and the end. What follows the last whole line is cut off.
+
+        Raises:
+            TuneError: there are whole lines after one that is broken.
+        """
+        starts, end = [0], 0
+        broken = 0
+        with open(self.path, "rb") as stream:
+            for line in stream:
+                if broken or not _is_operation(line):
+                    broken = broken or len(starts)
+                    if _is_operation(line):
+                        raise TuneError(
+                            f"{self.path} is damaged at line {broken}", "move it away to search from the beginning"
+                        )
+                    continue
+                end += len(line)
+                starts.append(end)
+        if os.fstat(self._fd).st_size > end:
+            os.ftruncate(self._fd, end)
+        return starts
+
+    def read_logs(self, log_number_from: int) -> Iterator[Dict[str, Any]]:
+        last = len(self._starts) - 1
+        start, end = self._starts[min(log_number_from, last)], self._starts[last]
+        found = b""
+        while len(found) < end - start:
+            piece = os.pread(self._fd, end - start - len(found), start + len(found))
+            if not piece:
+                raise TuneError(f"{self.path} was cut short while it was searched")
+            found += piece
+        for line in found.splitlines():
+            yield json.loads(line)
+
+    def append_logs(self, logs: List[Dict[str, Any]]) -> None:
+        """Raises: TuneError, when the disk is full; nothing was added then."""
+        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
+        try:
+            files.write_all(self._fd, b"".join(lines))
+        except OSError as error:
+            os.ftruncate(self._fd, self._starts[-1])
+            raise TuneError(f"{self.path} cannot be written: {error.strerror}") from None
+        for line in lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._lock)
+
+
+def _is_operation(line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

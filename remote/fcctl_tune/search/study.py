@@ -1,0 +1,280 @@
+"""A search that survives its process: trials are asked for and told, and each step is on disk before it counts.
+
+Kept by Optuna (ask and tell, a journal file), so that its own tools read it. What is tried next comes from
+:mod:`fcctl_tune.search.optimizer`. Whenever the process dies, the next one that opens the file goes on: a trial that was asked
+for and not told is asked for again under its number, and what was told is never tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type
+
+from fcctl_remote.base.text import one_line
+from fcctl_tune.errors import StudyMismatch, TuneError
+from fcctl_tune.search import optimizer as search
+from fcctl_tune.search.records import Summary, Trial, TrialRecord
+from fcctl_tune.search.space import Space
+from fcctl_tune.search.spec import Spec
+
+if TYPE_CHECKING:
+    import optuna
+
+    from fcctl_tune.search.storage import Journal
+
+NAME = "fcctl"
+#: Parts of a spec that make its times what they are; the rest may change between a search and its resumption.
+_IDENTITY = ("parameters", "constraints", "configurations", "default", "build", "gates", "check", "bench", "serve",
+             "metric", "cases")  # fmt: skip
+
+
+class Study:
+    """One search in one file. Threads may share it; processes may not.
+
+    Args:
+        path: the journal; created if it is not there.
+        strategy: auto, evolution, random or exhaustive; auto is exhaustive where the budget covers the space.
+        seed: proposals follow from it, the trial's number and what is known of the others.
+
+    Raises:
+        StudyLocked: another process has it open.
+        StudyMismatch: it is the study of another search.
+        SpecError: the spec's space command was not run.
+        TuneError: Optuna is missing, or the file is damaged.
+    """
+
+    def __init__(self, path: str, spec: Spec, strategy: str = "auto", seed: int = 0) -> None:
+        self.spec, self.seed = spec, seed
+        self.space: Space = spec.known_space
+        self.strategy = search.choose(strategy, self.space, spec.trials)
+        self.ended = "running"
+        self._search = search.make(self.strategy, spec.elites)
+        self._guard = threading.Lock()
+        self._known: Dict[int, TrialRecord] = {}
+        self._asked: Dict[int, Trial] = {}
+        self._live: Dict[int, optuna.trial.Trial] = {}
+        self._again: Deque[Trial] = deque()
+        self._tried: Set[str] = set()
+        self._proposals: Deque[search.Proposal] = deque()  # made together, and not asked for yet
+        self._journal, self._study = _open(path)
+        try:
+            self._distributions = _distributions(self.space)
+            with _readable(path):
+                self._identify(path)
+                self._restore()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def opened(cls, path: str, spec: Spec) -> Study:
+        """The study in ``path``, with the strategy and the seed it was begun with.
+
+        Raises:
+            TuneError: as the constructor; there is no study in ``path``.
+        """
+        if not os.path.exists(path):
+            raise TuneError(f"there is no study {path}")
+        journal, study = _open(path)
+        journal.close()
+        with _readable(path):
+            begun = study.user_attrs.get(NAME) or {}
+            strategy, seed = begun.get("strategy", "auto"), begun.get("seed", 0)
+        return cls(path, spec, strategy, seed)
+
+    def _identify(self, path: str) -> None:
+        entry = self.spec.to_dict()
+        text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
+        mine = {"spec": hashlib.sha256(text.encode()).hexdigest(), "strategy": self.strategy, "seed": self.seed}
+        there = self._study.user_attrs.get(NAME)
+        if there is None:
+            self._study.set_user_attr(NAME, mine)
+            self._journal.sync()
+        elif there != mine:
+            differs = ", ".join(key for key in mine if there.get(key) != mine[key])
+            raise StudyMismatch(
+                f"{path} is of another search: its {differs} differs", "search into another folder, or move this away"
+            )
+
+    def _restore(self) -> None:
+        """What a process before this one left; a tell that it had begun is completed."""
+        import optuna
+
+        for frozen in self._study.get_trials(deepcopy=False):
+            told = frozen.user_attrs.get("record")
+            key = self.space.key(frozen.system_attrs["fixed_params"])
+            self._tried.add(key)
+            if told is not None:
+                record = TrialRecord.from_dict(told)
+                if (record.number, self.space.key(record.params)) != (frozen.number, key):
+                    raise ValueError(f"trial {frozen.number} was told as another")
+                self._known[frozen.number] = record
+            if frozen.state.is_finished():
+                continue
+            if frozen.state != optuna.trial.TrialState.RUNNING:
+                raise ValueError(f"trial {frozen.number} was put in by somebody else")
+            if told is not None:
+                self._finish(self._known[frozen.number])
+                continue
+            trial = Trial(frozen.number, frozen.system_attrs["fixed_params"], frozen.user_attrs.get("source", ""))
+            self._asked[trial.number] = trial
+            self._live[trial.number] = self._running(frozen)
+            self._again.append(trial)
+        self._journal.sync()
+
+    def ask(self, more: int = 0) -> Optional[Trial]:
+        """The next configuration; None when the budget is used up or the space is exhausted (:attr:`ended` says). So
+        many ``more`` will be asked for before anything is told, as far as is known."""
+        with self._guard:
+            if self._again:
+                return self._again.popleft()
+            number = len(self._asked) + len(self._known)
+            if number >= self.spec.trials:
+                self.ended = "budget"
+                return None
+            if not self._proposals:
+                self._proposals.extend(self._proposed(range(number, min(number + 1 + more, self.spec.trials))))
+            if not self._proposals:
+                self.ended = "exhausted"
+                return None
+            proposal = self._proposals.popleft()
+            asked = self._begun(proposal)  # a power cut may take it back: then it is asked for again
+            trial = Trial(asked.number, proposal.params, proposal.source)
+            self._asked[trial.number], self._live[trial.number] = trial, asked
+            self._tried.add(self.space.key(trial.params))
+            return trial
+
+    def _begun(self, proposal: search.Proposal) -> optuna.trial.Trial:
+        """As Optuna's own ``enqueue_trial`` and ``ask``, which write a line for each parameter, in a single one."""
+        import optuna
+
+        params, source = dict(proposal.params), {"source": proposal.source}
+        running = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING, params=params, distributions=self._distributions, user_attrs=source,
+            system_attrs={"fixed_params": params},
+        )  # fmt: skip
+        self._study.add_trial(running)
+        return self._running(self._study.get_trials(deepcopy=False)[-1])
+
+    def _running(self, frozen: optuna.trial.FrozenTrial) -> optuna.trial.Trial:
+        import optuna
+
+        return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - there is no other way to one
+
+    def _proposed(self, numbers: Sequence[int]) -> Sequence[search.Proposal]:
+        """At least one, if there is one left."""
+        if numbers[0] == 0:
+            return [search.Proposal(self.space.default, "default")]
+        records = tuple(self._known[n] for n in sorted(self._known))
+        pending = tuple(self._asked[n].params for n in sorted(self._asked))
+        history = search.History(self.space, records, pending, self._tried, self.spec.trials)
+        return search.proposals(self._search, history, [search.rng_of(self.seed, number) for number in numbers])
+
+    def tell(self, record: TrialRecord) -> None:
+        """Record what came of a trial. On disk when this returns.
+
+        Raises:
+            TuneError: there is no such trial, or it was told already.
+        """
+        with self._guard:
+            asked = self._asked.get(record.number)
+            if asked is None or self.space.key(asked.params) != self.space.key(record.params):
+                why = "was told already" if record.number in self._known else "is not one that was asked for"
+                raise TuneError(f"trial {record.number} {why}")
+            self._proposals.clear()  # more is known now
+            self._live[record.number].set_user_attr("record", record.to_dict())
+            self._finish(record)
+            self._journal.sync()
+            del self._asked[record.number], self._live[record.number]
+            self._known[record.number] = record
+
+    def _finish(self, record: TrialRecord) -> None:
+        """Optuna's half of a tell: it knows values, and that a trial was pruned or failed."""
+        import optuna
+
+        if record.state == "complete":
+            self._study.tell(record.number, record.value)
+        else:
+            states = optuna.trial.TrialState
+            self._study.tell(record.number, state=states.PRUNED if record.state == "pruned" else states.FAIL)
+
+    def records(self) -> List[TrialRecord]:
+        """What came of every trial told so far, by number."""
+        with self._guard:
+            return [self._known[n] for n in sorted(self._known)]
+
+    @property
+    def learns(self) -> bool:
+        """Whether what is told changes what is asked."""
+        return self._search.learns
+
+    @property
+    def pending(self) -> List[Trial]:
+        """Asked for and not told, by number."""
+        with self._guard:
+            return [self._asked[n] for n in sorted(self._asked)]
+
+    def summary(self) -> Summary:
+        """The search so far, for its documents."""
+        return Summary(self.spec, self.strategy, self.seed, self.ended, tuple(self.records()))
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+def _open(path: str) -> Tuple[Journal, optuna.Study]:
+    try:
+        import optuna
+
+        from fcctl_tune.search.storage import Journal
+    except ImportError as error:
+        raise TuneError(f"the search needs Optuna: {error}", "pip install 'fcctl[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = Journal(path)
+    sampler = optuna.samplers.RandomSampler(0)  # never asked: every trial's parameters are given
+    try:
+        with _readable(path):
+            storage = optuna.storages.JournalStorage(journal)
+            if any(one.study_name == NAME for one in storage.get_all_studies()):
+                study = optuna.load_study(storage=storage, study_name=NAME, sampler=sampler)
+            else:
+                study = optuna.create_study(storage=storage, study_name=NAME, direction="minimize", sampler=sampler)
+            journal.sync()
+    except BaseException:
+        journal.close()
+        raise
+    return journal, study
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """What a journal's lines say may be anything: it may come from another machine, with a search that goes on here.
+
+    Raises:
+        TuneError: it is no study of ours.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise TuneError(f"{path} is no study: {said}", "move it away to search from the beginning") from None
+
+
+def _distributions(space: Space) -> Dict[str, optuna.distributions.BaseDistribution]:
+    import optuna
+
+    return {p.name: optuna.distributions.CategoricalDistribution(p.values) for p in space.parameters}

@@ -1,0 +1,57 @@
+"""A candidate's check by the command of a spec, on each case; and which files of the source such a check makes anew."""
+
+from __future__ import annotations
+
+from typing import Collection, List, Sequence
+
+from fcctl_tune.errors import Failed
+from fcctl_tune.trial import tasks
+from fcctl_tune.trial.tasks import Candidate, Recipe
+
+#: Of so many files it is seen which an input is, one by one.
+MOST_OUTPUTS = 16
+
+
+def check(recipe: Recipe, candidate: Candidate, seed: int, timeout_s: float) -> None:
+    """What the default's check makes anew is learnt from it, case by case, and is there for no other.
+
+    Raises:
+        Failed: it is wrong, crashes or hangs on one of them.
+    """
+    known = recipe.outputs
+    hidden = {name for made in known.values() for name in made}
+    for case in recipe.cases:
+        if candidate.number == 0 and case not in known:
+            recipe.learn(case, _outputs(recipe, candidate, case, seed, timeout_s))
+        else:
+            _carry_out(recipe, candidate, case, seed, timeout_s, hidden)
+
+
+def _outputs(recipe: Recipe, default: Candidate, case: str, seed: int, timeout_s: float) -> List[str]:
+    """Files of the source that the default's check makes anew, and does without: one that it needs, to edit it, is an
+    input. Raises: Failed."""
+
+    def does_without(names: Sequence[str]) -> bool:
+        try:
+            _carry_out(recipe, default, case, seed, timeout_s, names)
+        except Failed:
+            return False
+        return True
+
+    made = _carry_out(recipe, default, case, seed, timeout_s)
+    if not made or does_without(made):
+        return made
+    return [name for name in made[:MOST_OUTPUTS] if does_without([name])] if len(made) > 1 else []
+
+
+def _carry_out(
+    recipe: Recipe, candidate: Candidate, case: str, seed: int, timeout_s: float, without: Collection[str] = ()
+) -> List[str]:
+    """Where the files ``without`` of the source are not there; those that were made anew. Raises: Failed."""
+    stage, more = recipe.check, {"TUNE_CASE": case, "TUNE_SEED": seed}
+    assert stage is not None  # noqa: S101
+    try:
+        return tasks.carry_out(recipe, candidate, "check", stage, timeout_s, without, **more)
+    except Failed as failed:
+        where = "%s: " % case if len(recipe.cases) > 1 else ""
+        raise Failed(failed.state, where + failed.reason) from None

@@ -1,0 +1,260 @@
+"""The folder in which one command of a trial runs: the source as it is, what this trial's build left there, and nothing
+that another command did. So a stranger's ``make`` and ``./check > out.bin`` need to know nothing of other trials.
+
+It is at the same place for all commands of a configuration, since what a build writes may hold its own path (an RPATH,
+CMake's cache), and is made anew for each.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections import deque
+from types import TracebackType
+from typing import Collection, Deque, Dict, List, NamedTuple, Optional, Tuple, Type
+
+from fcctl_remote.base import files
+
+#: A larger file is linked and so shared, and so is what is beyond so much in all; programs are, too, whatever their
+#: size: a copy that some child of this process still holds open for writing could not be started.
+COPIED_BYTES, COPIED_IN_ALL = 64 * 1024 * 1024, 256 * 1024 * 1024
+#: How a program begins that is no script.
+ELF = b"\x7fELF"
+#: A folder whose entries would come to more is linked as a whole, and so are hidden ones: ``.venv``.
+MOST_ENTRIES = 1000
+
+#: Inode, size, and when its content was changed last, ns; not when its entry was, which a further name changes.
+Facts = Tuple[int, int, int]
+
+
+class Shared:
+    """Where the builds run of a search that serves: the source itself, as the process does that they are for."""
+
+    def __init__(self, source: str) -> None:
+        self.path = source
+
+    def keep(self) -> None:
+        pass
+
+    def rewritten(self) -> List[str]:
+        return []
+
+    def spoilt(self) -> List[str]:
+        return []
+
+
+class Room:
+    """While it is entered, :attr:`path` is there, for one command at a time."""
+
+    def __init__(self, out: str, source: str, hidden: Collection[str] = ()) -> None:
+        """``out`` is the configuration's folder, which the room is beside; of ``source`` the paths in ``hidden`` are
+        left out."""
+        self.path, self._made = beside(out)
+        self._source, self._hidden = source, hidden
+        self._placed: Dict[str, Optional[Facts]] = {}  # by path within; None of a folder
+        self._shared: Dict[str, Tuple[str, Facts]] = {}  # files that links lead to, by path within
+        self._copied = 0  # bytes
+        self._ending = contextlib.ExitStack()
+
+    def __enter__(self) -> "Room":
+        """Raises: OSError."""
+        with contextlib.ExitStack() as ending:
+            ending.enter_context(files.locked(self.path + ".lock"))
+            ending.callback(self._leave)
+            remove(self.path)
+            os.mkdir(self.path)
+            self._fill(self._source)
+            if os.path.isdir(self._made):
+                self._fill(self._made)
+            self._ending = ending.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._ending.close()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):  # who enters next is told
+            remove(self.path)
+
+    def keep(self) -> None:
+        """What a build did here, later rooms of this configuration have, too. Raises: OSError."""
+        for folder, folders, names in os.walk(self.path, topdown=False):
+            for name in (*names, *folders):
+                path = os.path.join(folder, name)
+                if self._is_as_placed(path[len(self.path) + 1 :]):
+                    _discard(path)
+        remove(self._made)
+        if os.listdir(self.path):
+            os.rename(self.path, self._made)
+
+    def rewritten(self) -> List[str]:
+        """Files that were there and that a command made anew, changed or removed."""
+        return [name for name, facts in self._placed.items() if facts is not None and not self._is_as_placed(name)]
+
+    def spoilt(self) -> List[str]:
+        """Files that are not only this room's and whose content was changed since."""
+        return [name for name, (path, content) in self._shared.items() if _facts(path) != content]
+
+    def _is_as_placed(self, inner: str) -> bool:
+        if inner not in self._placed:
+            return False
+        path, facts = os.path.join(self.path, inner), self._placed[inner]
+        if facts is None:
+            return os.path.isdir(path) and not os.path.islink(path)
+        return facts == _facts(path)
+
+    # -------------------------------------------------------------------------------------------- filling
+    def _fill(self, origin: str) -> None:
+        """With all that is in the folder ``origin``, of the deepest folders only as many as :data:`MOST_ENTRIES` lets
+        be made."""
+        waiting: Deque[str] = deque([""])
+        while waiting:
+            inner = waiting.popleft()
+            folder = os.path.join(origin, inner) if inner else origin
+            entries = self._entries(folder)
+            too_many = entries is None or len(self._placed) + len(entries) > MOST_ENTRIES
+            if inner and too_many and not (inner in self._placed and self._placed[inner] is None):
+                self._link(inner, folder)
+                continue
+            if inner:
+                self._make(inner)
+            for entry in entries or ():
+                name = os.path.join(inner, entry.name)
+                if not entry.is_dir(follow_symlinks=False):
+                    self._place(name, entry)
+                elif entry.name.startswith("."):
+                    self._link(name, entry.path)
+                else:
+                    waiting.append(name)
+
+    def _entries(self, folder: str) -> Optional[List["os.DirEntry[str]"]]:
+        """None if only others may look into it, or nobody any more."""
+        try:
+            with os.scandir(folder) as found:
+                return [entry for entry in found if entry.path not in self._hidden]
+        except (PermissionError, FileNotFoundError):
+            return None
+
+    def _make(self, inner: str) -> None:
+        place = os.path.join(self.path, inner)
+        if os.path.islink(place) or not os.path.isdir(place):
+            self._clear(inner)
+            os.mkdir(place)
+        self._placed[inner] = None
+
+    def _place(self, inner: str, entry: "os.DirEntry[str]") -> None:
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            known = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(known.st_mode):
+                self._link(inner, _followed(inner, entry.path))
+            elif not self._is_copied(entry.path, known) or not self._copy(inner, entry.path, known):
+                self._share(inner, entry.path, known)
+
+    def _is_copied(self, path: str, known: os.stat_result) -> bool:
+        if not stat.S_ISREG(known.st_mode) or known.st_size > min(COPIED_BYTES, COPIED_IN_ALL - self._copied):
+            return False
+        return not known.st_mode & 0o111 or _is_script(path)
+
+    def _copy(self, inner: str, path: str, known: os.stat_result) -> bool:
+        place = self._clear(inner)
+        try:
+            shutil.copyfile(path, place)
+        except PermissionError:
+            return False
+        os.chmod(place, stat.S_IMODE(known.st_mode) | stat.S_IWUSR)
+        os.utime(place, ns=(known.st_atime_ns, known.st_mtime_ns))  # for make
+        self._copied += known.st_size
+        self._placed[inner] = _facts(place)
+        return True
+
+    def _share(self, inner: str, path: str, known: os.stat_result) -> None:
+        """By a further name, if the file system lets us: a program that looks beside itself then finds this room."""
+        place = self._clear(inner)
+        try:
+            os.link(path, place, follow_symlinks=False)
+            self._placed[inner] = _facts(place)
+        except OSError:
+            self._link(inner, path)
+        if stat.S_ISREG(known.st_mode):
+            self._shared[inner] = path, (known.st_ino, known.st_size, known.st_mtime_ns)
+
+    def _link(self, inner: str, path: str) -> None:
+        place = self._clear(inner)
+        os.symlink(path, place)
+        self._placed[inner] = _facts(place)
+
+    def _clear(self, inner: str) -> str:
+        """Its place, without what the source has there, if a build made it anew."""
+        place = os.path.join(self.path, inner)
+        self._shared.pop(inner, None)
+        if inner in self._placed:
+            remove(place) if self._placed.pop(inner) is None else os.unlink(place)
+        return place
+
+
+class Beside(NamedTuple):
+    room: str
+    made: str  # what its build left in the room
+
+
+def beside(out: str) -> Beside:
+    """Folders of the configuration whose own is ``out``."""
+    return Beside(out + ".room", out + ".made")
+
+
+def _facts(path: str) -> Optional[Facts]:
+    """None if there is none."""
+    try:
+        known = os.lstat(path)
+    except OSError:
+        return None
+    return known.st_ino, known.st_size, known.st_mtime_ns
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(len(ELF)) != ELF
+    except OSError:
+        return False
+
+
+def _followed(inner: str, path: str) -> str:
+    """Where a link is to lead: one that stays in its tree leads within the room; any other, to what it led to."""
+    target = os.readlink(path)
+    within = os.path.normpath(os.path.join(os.path.dirname(inner), target))
+    stays = not os.path.isabs(target) and within != ".." and not within.startswith(".." + os.sep)
+    return target if stays else path
+
+
+def _discard(path: str) -> None:
+    """A file, or a folder if there is nothing in it."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+        return
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def remove(folder: str) -> None:
+    """A folder, whatever commands did to the permissions in it.
+
+    Raises:
+        OSError: something stays.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not os.path.lexists(folder):
+        return
+    os.chmod(folder, 0o700)
+    for inner, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(inner, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        raise OSError(errno.ENOTEMPTY, "what a command left there cannot be removed", folder)

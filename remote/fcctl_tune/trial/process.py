@@ -1,0 +1,332 @@
+"""Commands of a trial: each in a session of its own, bounded in time, output and memory, and ended to its last child.
+
+Nothing here trusts the command: it may hang, ignore SIGTERM, print without end, take all memory, or leave a daemon
+behind. Its descendants are known by their session and by a mark in their environment (:data:`MARK`); whatever hides
+from both is ended with the worker (:mod:`fcctl_tune.workers.supervisor`).
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional
+
+from fcctl_remote.base.files import size_of
+from fcctl_remote.base.hostfacts import IS_LINUX, which
+from fcctl_remote.run.process import KILL_PATIENCE_S, family, name_of, send
+
+#: Names a command and all that descends from it.
+MARK = "FCCTL_TUNE_COMMAND"
+MIB = 1024 * 1024
+#: What a command may print, bytes; far more than a person reads.
+OUTPUT_BYTES = 64 * MIB
+#: The largest file a command may write, bytes; the fence behind OUTPUT_BYTES, which is looked at now and then.
+FILE_BYTES = 1024 * MIB
+#: What is kept of a log that grew beyond it, bytes.
+KEPT_BYTES = MIB
+#: Between SIGTERM and SIGKILL, seconds.
+GRACE_S = 0.5
+#: How much nicer a command is that shall let others go first, for which a GPU may be waiting; and the most there is.
+YIELDING, LAST = 10, 19
+#: How often output and memory are looked at, seconds.
+LOOK_S = 0.2
+#: Where the kernel runs out of memory, it shall end the command and not whoever watches it. No core files.
+_PREPARE = (
+    "ulimit -c 0; ulimit -f %d; { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; "
+    'exec "$0" -eo pipefail -c "$1"' % (FILE_BYTES // 1024)
+)
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Limits:
+    timeout_s: float
+    output_bytes: int = OUTPUT_BYTES
+    memory_bytes: Optional[int] = None  # resident, of all its processes together; None: half of what there is
+
+
+@dataclass
+class Outcome:
+    exit_code: int  # as a shell shows it: 128 + n for a command that signal n ended
+    how: str  # exited, timed_out, output, memory
+    seconds: float
+    leftovers: List[str] = field(default_factory=list)  # programs that outlived the command and were killed
+    immortal: int = 0  # processes that SIGKILL did not end
+
+    @property
+    def reason(self) -> Optional[str]:
+        """Why this is no success, for people; None if it is one."""
+        if self.how == "exited":
+            return None if self.exit_code == 0 else described(self.exit_code)
+        took = {
+            "timed_out": "took longer than its time",
+            "output": "printed without end",
+            "memory": "took too much memory",
+        }
+        return "%s and was ended after %.1f s" % (took[self.how], self.seconds)
+
+
+def described(code: int) -> str:
+    """``exit code 1``; ``SIGSEGV`` for 139."""
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(code - 128).name
+    return "exit code %d" % code
+
+
+def crashed(code: int) -> bool:
+    """Whether a signal ended it: 128 + n, also of a child of its shell."""
+    return 128 < code < 128 + signal.NSIG
+
+
+class Running:
+    """A shell command that was started, with all its descendants."""
+
+    def __init__(
+        self,
+        text: str,
+        env: Mapping[str, str],
+        cwd: str,
+        log: str,
+        limits: Limits,
+        pipes: bool = False,
+        yields: bool = False,
+    ) -> None:
+        """Start ``text`` under ``bash -eo pipefail``. Its stderr, and unless ``pipes`` its stdout, go to ``log``. If it
+        ``yields``, the processors serve others first.
+
+        Raises:
+            OSError: no bash, no such folder, too many processes.
+        """
+        self.log, self.limits = log, limits
+        self.started = time.monotonic()
+        self._mark = uuid.uuid4().hex
+        bash = which("bash", dict(env)) or "/bin/bash"
+        with contextlib.suppress(FileExistsError):  # a command before this one may have swept it away
+            os.mkdir(os.path.dirname(log))
+        with open(log, "wb") as stream:
+            self.popen = subprocess.Popen(
+                [bash, "-c", _PREPARE, bash, text],
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else stream,
+                stderr=stream,
+                cwd=cwd,
+                env={**env, MARK: self._mark},
+                start_new_session=True,
+                bufsize=0,
+            )
+        self.pid = self.popen.pid
+        if yields:
+            _yield(self.pid)
+        self._pidfd = _pidfd(self.pid)
+        self._memory = limits.memory_bytes if limits.memory_bytes is not None else memory_bytes() // 2
+        self._look_at = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        code = self.popen.poll()
+        return 128 - code if code is not None and code < 0 else code or 0
+
+    def nap(self, seconds: float, also: Optional[int] = None) -> bool:
+        """Sleep until it ends or the descriptor ``also`` is readable, ``seconds`` at most; whether ``also`` is."""
+        watched = [fd for fd in (self._pidfd, also) if fd is not None]
+        if self._pidfd is None:
+            seconds = min(seconds, 0.02)
+        ready, _, _ = select.select(watched, [], [], max(0.0, seconds))
+        return also in ready
+
+    def excess(self) -> Optional[str]:
+        """``output`` or ``memory``, whichever is beyond its limit; looked up every :data:`LOOK_S`."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return None
+        self._look_at = now + LOOK_S
+        with contextlib.suppress(OSError):
+            if os.stat(self.log).st_size > self.limits.output_bytes:
+                return "output"
+        return "memory" if resident_bytes(self.pid) > self._memory else None
+
+    def end(self, grace_s: float = GRACE_S) -> List[int]:
+        """SIGTERM, patience, SIGKILL, for the command and all its descendants; returns who survived even that."""
+        if not self.ended and grace_s > 0:
+            send(self.pid, signal.SIGTERM, group=True)
+            deadline = time.monotonic() + grace_s
+            while not self.ended and time.monotonic() < deadline:
+                self.nap(deadline - time.monotonic())
+        deadline = time.monotonic() + KILL_PATIENCE_S
+        while True:
+            if not self.ended:  # its number is its own as long as nobody waited for it
+                send(self.pid, signal.SIGKILL, group=True)
+            members = self.members()
+            for pid in members:
+                send(pid, signal.SIGKILL)
+            if (self.ended and not members) or time.monotonic() > deadline:
+                break
+            self.nap(0.01) if not self.ended else time.sleep(0.01)
+        self._close()
+        return sorted(members)
+
+    def forget(self) -> List[int]:
+        """It ended, and nothing of it is left: an empty list."""
+        self._close()
+        return []
+
+    def members(self) -> List[int]:
+        """Living descendants, the command itself left out."""
+        found = family(session=self.pid, marker=("%s=%s" % (MARK, self._mark)).encode())
+        found.discard(self.pid)
+        return sorted(found)
+
+    def _close(self) -> None:
+        for stream in (self.popen.stdin, self.popen.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        shorten(self.log)
+
+
+def _yield(leader: int) -> None:
+    """Let others go before the session of ``leader``. Where Linux shares out processors by session, its own niceness
+    counts, not that of its processes. No trial fails over it."""
+    with contextlib.suppress(OSError), open("/proc/%d/autogroup" % leader, "wb", buffering=0) as stream:
+        stream.write(b"%d" % YIELDING)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, leader, min(LAST, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING))
+
+
+def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
+    """Carry out a shell command with its output in ``log``; when this returns, nothing of it is left.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    running = Running(text, env, cwd, log, limits, yields=yields)
+    deadline = running.started + limits.timeout_s
+    how = "exited"
+    while not running.ended:
+        now = time.monotonic()
+        excess = "timed_out" if now >= deadline else running.excess()
+        if excess is not None and not running.ended:
+            how = excess
+            break
+        running.nap(min(LOOK_S, deadline - now))
+    if how == "exited" and size_of(log) > limits.output_bytes:
+        how = "output"  # a full file ended it before anybody looked
+    seconds = time.monotonic() - running.started
+    names = [name_of(pid) for pid in running.members()] if how == "exited" and may_have_strays() else []
+    survivors = running.end() if how != "exited" or names else running.forget()
+    return Outcome(running.exit_code, how, seconds, names, len(survivors))
+
+
+def may_have_strays() -> bool:
+    """Whether a process may have outlived its command. Orphans come to our keeper, if we have one, so that one look at
+    its children spares the search through all processes."""
+    if _keeper is None:
+        return True
+    try:
+        with open("/proc/%d/task/%d/children" % (_keeper, _keeper), "rb") as stream:
+            return stream.read(MIB).split() != [b"%d" % os.getpid()]
+    except OSError:
+        return True
+
+
+def kept_by(keeper: int) -> None:
+    """Process ``keeper``, our parent, adopts orphans (:mod:`fcctl_tune.workers.supervisor`)."""
+    global _keeper  # noqa: PLW0603 - a fact of this process
+    _keeper = keeper
+
+
+_keeper: Optional[int] = None
+
+
+def clean_environment(env: Mapping[str, str]) -> Dict[str, str]:
+    """``env`` as a kernel's commands should see it: without the libraries that only the search needs.
+
+    ``FCCTL_TUNE`` names their folder, which is on ``PYTHONPATH`` for this program alone.
+    """
+    cleaned = {name: value for name, value in env.items() if name not in (MARK, "FCCTL_TUNE")}
+    bundle, path = env.get("FCCTL_TUNE"), env.get("PYTHONPATH")
+    if bundle and path:
+        home = os.path.realpath(bundle)
+        kept = [p for p in path.split(os.pathsep) if p and not (os.path.realpath(p) + os.sep).startswith(home + os.sep)]
+        cleaned.pop("PYTHONPATH")
+        if kept:
+            cleaned["PYTHONPATH"] = os.pathsep.join(kept)
+    return cleaned
+
+
+def drop_log(path: str) -> None:
+    """Nobody will read it; its command may have removed it already."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def shorten(path: str, most: int = KEPT_BYTES) -> None:
+    """Keep the end of a log that nobody will read whole."""
+    with contextlib.suppress(OSError):
+        size = os.path.getsize(path)
+        if size > most:
+            with open(path, "r+b") as stream:
+                stream.seek(size - most)
+                kept = stream.read(most)
+                stream.seek(0)
+                stream.write(b"[%d bytes left out]\n" % (size - most) + kept)
+                stream.truncate()
+
+
+# ------------------------------------------------------------------------------------------------ the machine
+def memory_bytes() -> int:
+    """What this machine, or the container we are in, has."""
+    total = os.sysconf("SC_PHYS_PAGES") * _PAGE
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as stream:
+            total = min(total, int(stream.read(32)))
+    return total
+
+
+def processors() -> int:
+    """How many this process may use, whole ones at least."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        with open("/sys/fs/cgroup/cpu.max", "rb") as stream:
+            quota, period = stream.read(64).split()
+        count = min(count, int(quota) // int(period))
+    return max(1, count)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and its descendants (Linux; 0 elsewhere)."""
+    if not IS_LINUX:
+        return 0
+    total, todo = 0, [pid]
+    while todo:
+        one = todo.pop()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open("/proc/%d/statm" % one, "rb") as stream:
+                fields = stream.read(128).split()
+            total += max(0, int(fields[1]) - int(fields[2])) * _PAGE  # what is shared is not its own
+            for task in os.listdir("/proc/%d/task" % one):
+                with open("/proc/%d/task/%s/children" % (one, task), "rb") as stream:
+                    todo += [int(child) for child in stream.read(MIB).split()]
+    return total
+
+
+def _pidfd(pid: int) -> Optional[int]:
+    """A descriptor that becomes readable at its end, where the system has such a thing."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None

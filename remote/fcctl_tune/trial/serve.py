@@ -1,0 +1,285 @@
+"""A spec's ``serve`` command: one process that checks and times many trials, so that none pays for a start.
+
+It speaks JSON lines on stdin and stdout, one reply with the same ``id`` for each request:
+
+    {"id": 1, "op": "ready"}                      -> {"id": 1, "ok": true}, once it can take a trial
+    {"id": 2, "op": "warm", "cases", "seed"}      -> {"id": 2, "ok": true}; it may leave that out
+    {"id": 2, "op": "check", "params", "out", "seed", "cases"[, "final": true]}     -> {"id": 2, "ok": true}
+    {"id": 3, "op": "bench", "params", "out", "case", "seed", "repeats"}            -> {.., "samples": [..]}
+    {"id": 4, "op": "turns", "many": [{"params", "out"}, ..], "case", "seed", "turns"} -> {.., "per": [[..], ..]}
+    refused: {"id": 3, "ok": false, "state": "wrong" | "failed" | "unavailable", "reason": ".."}
+
+A process that dies, hangs, or prints something else costs the trial it was about: it is ended with all its children,
+and a standby, warmed up beforehand, takes over. So does it after any trial that failed: what that one left in memory
+nobody knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from fcctl_remote.base.text import last_lines, one_line, tail
+from fcctl_tune.errors import TuneError
+from fcctl_tune.trial.process import LOOK_S, Limits, Running, described
+
+#: A reply has samples, not more, bytes.
+MAX_REPLY = 4 * 1024 * 1024
+#: How long a process has until it can take a trial, seconds: torch from a cold disk takes a while.
+READY_S = 120.0
+#: Processes in a row that did not come up, before the command is given up.
+MAX_STILLBORN = 3
+#: How long a process that dies may take from the end of its pipes to its own, seconds: a GPU's driver has to clean up.
+EXIT_S = 5.0
+#: Logs that are kept: more than can be at work or wait at once.
+LOGS = 16
+#: Patience at the end of a process that was told to go, seconds.
+GRACE_S = 0.2
+
+
+class Lost(Exception):
+    """The process is gone or must go; ``state`` is crashed or hung."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state, self.reason = state, reason
+
+
+class Refused(Exception):
+    """It answered that the trial is no good; ``state`` is wrong, failed or unavailable."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state, self.reason = state, reason
+
+
+class Process:
+    """One process of the command."""
+
+    def __init__(self, command: str, env: Mapping[str, str], cwd: str, log: str) -> None:
+        self._running = Running(command, env, cwd, log, Limits(timeout_s=0.0), pipes=True)
+        stdin, stdout = self._running.popen.stdin, self._running.popen.stdout
+        assert stdin is not None and stdout is not None  # noqa: S101, PT018
+        self._in, self._out = stdin.fileno(), stdout.fileno()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._numbers = itertools.count(1)
+        self._heard = b""
+        self._stillborn: Optional[Lost] = None
+        #: Replies to come before it can take a trial, and how long each may take.
+        self._pending: List[Tuple[int, float]] = []
+        self._begin("ready", READY_S)
+
+    def _begin(self, op: str, timeout_s: float, **what: Any) -> None:
+        try:
+            self._pending.append((self._say({"op": op, **what}), timeout_s))
+        except Lost as lost:  # gone before it was spoken to
+            self._stillborn = lost
+
+    def warm(self, timeout_s: float, **what: Any) -> None:
+        """Let it warm up as soon as it can."""
+        self._begin("warm", timeout_s, **what)
+
+    @property
+    def ended(self) -> bool:
+        return self._running.ended
+
+    def ready(self) -> None:
+        """Wait until it can take a trial. Raises: Lost."""
+        if self._stillborn is not None:
+            raise self._stillborn
+        while self._pending:
+            with contextlib.suppress(Refused):  # whatever it says, it is there
+                self._answer(*self._pending.pop(0))
+
+    def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
+        """The reply to one request.
+
+        Raises:
+            Lost: there is none, or none that makes sense.
+            Refused: it says no.
+        """
+        self.ready()
+        return self._answer(self._say({"op": op, **what}), timeout_s)
+
+    def _say(self, request: Mapping[str, Any]) -> int:
+        number = next(self._numbers)
+        line = json.dumps({"id": number, **request}).encode() + b"\n"
+        deadline = time.monotonic() + READY_S
+        while line:
+            try:
+                line = line[os.write(self._in, line) :]
+            except BlockingIOError:  # it does not read, and the pipe is full
+                if time.monotonic() > deadline:
+                    raise Lost("hung", "it does not read its requests") from None
+                self._running.nap(0.02)
+            except OSError:
+                raise self._gone() from None
+        return number
+
+    def _answer(self, number: int, timeout_s: float) -> Dict[str, Any]:
+        reply = self._reply(number, time.monotonic() + timeout_s, timeout_s)
+        if reply.get("ok") is True:
+            return reply
+        state, reason = str(reply.get("state")), one_line(str(reply.get("reason") or "it gave no reason"))
+        if state not in ("wrong", "failed", "unavailable"):
+            state, reason = "failed", one_line("it answered %s" % json.dumps(reply))
+        raise Refused(state, reason)
+
+    def _reply(self, number: int, deadline: float, timeout_s: float) -> Dict[str, Any]:
+        while b"\n" not in self._heard:
+            excess = self._running.excess()
+            if excess is not None:
+                raise Lost("crashed", {"output": "it printed without end", "memory": "it took too much memory"}[excess])
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Lost("hung", "no answer within %g s" % timeout_s)
+            if self._running.nap(min(LOOK_S, left), also=self._out) or self._running.ended:
+                self._listen()
+        line, _, self._heard = self._heard.partition(b"\n")
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict) or reply.get("id") != number:
+            raise Lost("crashed", "it printed what is no reply: %s" % one_line(line.decode("utf-8", "replace"), 200))
+        return reply
+
+    def _listen(self) -> None:
+        try:
+            data = os.read(self._out, 65536)
+        except BlockingIOError:
+            if self._running.ended:  # and a child of it holds the pipe
+                raise self._gone() from None
+            return
+        if not data:
+            raise self._gone()
+        self._heard += data
+        if len(self._heard) > MAX_REPLY:
+            raise Lost("crashed", "it printed without end")
+
+    def _gone(self) -> Lost:
+        deadline = time.monotonic() + EXIT_S
+        while not self._running.ended and time.monotonic() < deadline:  # it closed its pipes first
+            self._running.nap(deadline - time.monotonic())
+        how = described(self._running.exit_code) if self._running.ended else "it closed its output"
+        said = last_lines(tail(self._running.log, 4096), lines=2)
+        return Lost("crashed", one_line("%s: %s" % (how, said) if said else how))
+
+    def end(self, kill: bool = True) -> None:
+        """End it with all its children; unless ``kill``, it is given a moment to go by itself."""
+        if not kill and self._running.popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._running.popen.stdin.close()
+            deadline = time.monotonic() + GRACE_S
+            while not self.ended and time.monotonic() < deadline:
+                self._running.nap(deadline - time.monotonic())
+        self._running.end(0.0)
+
+
+@dataclass
+class Server:
+    """The process that serves, and one that waits in case it fails."""
+
+    command: str
+    env: Mapping[str, str]
+    cwd: str
+    folder: str  # for logs
+    standbys: int = 1
+    replaced: int = 0
+    _waiting: List[Process] = field(default_factory=list)
+    _serving: Optional[Process] = None
+    _warmed: Optional[Dict[str, Any]] = None  # with what :meth:`begin` let it
+    _started: int = 0
+    _number: int = field(default_factory=itertools.count().__next__)  # of those in this process
+
+    def ask(self, op: str, timeout_s: float, **what: Any) -> Dict[str, Any]:
+        """One request; after any failure the next finds another process.
+
+        Raises:
+            Lost, Refused: as of :meth:`Process.ask`.
+            TuneError: the command does not come up.
+        """
+        process = self._come_up()
+        if op != "turns":  # what that times has the machine to itself
+            self.stand_by(self.standbys)
+        try:
+            return process.ask(op, timeout_s, **what)
+        except (Lost, Refused):
+            self.drop()
+            raise
+
+    def begin(self, timeout_s: float, **what: Any) -> None:
+        """Start what will serve, and let it :meth:`warm` up. Raises: OSError."""
+        process = self._start()
+        self._waiting.append(process)
+        process.warm(timeout_s, **what)
+        self._warmed = what
+
+    def warm(self, timeout_s: float, **what: Any) -> None:
+        """Let the process that serves meet the GPU before its first trial; a standby would take the GPU's memory and
+        time, and its start now the processor's. Whatever comes of that, the next request finds a process.
+
+        Raises:
+            TuneError: the command does not come up.
+        """
+        process = self._come_up()
+        if what == self._warmed:  # or whoever was to died of it
+            return
+        try:
+            process.ask("warm", timeout_s, **what)
+        except Refused:
+            return  # it does not know this
+        except Lost:
+            self.drop()
+
+    def drop(self) -> None:
+        """End the process that serves; the standby is next."""
+        if self._serving is not None:
+            serving, self._serving = self._serving, None
+            self.replaced += 1
+            serving.end()
+
+    def _come_up(self) -> Process:
+        """The process that serves, the standby if there is none."""
+        reasons: List[str] = []
+        while self._serving is None:
+            process = self._waiting.pop(0) if self._waiting else self._start()
+            try:
+                process.ready()
+            except Lost as lost:
+                process.end()
+                reasons.append(lost.reason)
+                if len(reasons) >= MAX_STILLBORN:
+                    raise TuneError(
+                        "serve: the command does not come up: %s" % reasons[-1],
+                        'run it by hand: %s   and type {"id": 1, "op": "ready"}' % self.command,
+                    ) from None
+                continue
+            self._serving = process
+        return self._serving
+
+    def stand_by(self, count: int) -> None:
+        """Have so many wait, and load what they need meanwhile."""
+        for process in [p for p in self._waiting if p.ended]:
+            self._waiting.remove(process)
+            process.end()
+        while len(self._waiting) < count:
+            self._waiting.append(self._start())
+
+    def _start(self) -> Process:
+        self._started += 1
+        log = os.path.join(self.folder, "serve-%d-%d-%d.log" % (os.getpid(), self._number, self._started % LOGS))
+        return Process(self.command, self.env, self.cwd, log)
+
+    def close(self) -> None:
+        if self._serving is not None:
+            self._serving.end(kill=False)
+            self._serving = None
+        while self._waiting:
+            self._waiting.pop().end()

@@ -1,0 +1,379 @@
+"""A GPU worker's slot: checks and times one configuration after the other, by processes or by one that serves.
+
+What a trial does wrong is a result (:class:`Timed`); only a ``serve`` command that does not come up at all is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from fcctl_remote.base.text import one_line
+from fcctl_remote.gates import evaluate as gates
+from fcctl_tune.errors import Failed
+from fcctl_tune.trial import checking, process, reading, serve, tasks
+from fcctl_tune.trial.process import Limits
+from fcctl_tune.trial.tasks import Candidate, Recipe
+
+#: A worker may find in this variable, as JSON, the :class:`Serving` that it is to start at once.
+SERVING = "FCCTL_TUNE_SERVING"
+#: The default configuration is timed again for comparison after so many seconds: clocks and neighbours change.
+BASE_AGE_S = 20.0
+#: Times as long as a trial's check the last one of an elite may take.
+FINAL_PATIENCE = 10
+#: Timings that one process of a turn makes.
+TURN_REPEATS = 9
+#: What fewer turns show is chance.
+FEWEST_TURNS = 6
+#: What a time or a rate can be, in any unit: what is far beyond is garbage, and ratios of it are no numbers.
+LEAST_FIGURE, MOST_FIGURE = 1e-30, 1e30
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a GPU worker is asked: check ``candidate`` first, if so wanted, then time each case ``repeats`` times."""
+
+    candidate: Candidate
+    default: Candidate
+    repeats: int
+    seed: int
+    check: bool
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Medians per case of the configuration and, in ``base``, of the default on the same GPU not long before."""
+
+    state: str = ""  # "", wrong, crashed, hung, bench_failed or unavailable
+    reason: str = ""
+    per_case: Mapping[str, float] = field(default_factory=dict)
+    base: Mapping[str, float] = field(default_factory=dict)
+    check_s: float = 0.0
+    bench_s: float = 0.0
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The default's medians, of so many repeats, and when they were taken, of ``time.monotonic``."""
+
+    per_case: Mapping[str, float]
+    repeats: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Checking:
+    """What a GPU worker is asked: whether each of ``candidates`` is right by the check command; a case may take
+    ``timeout_s``."""
+
+    candidates: Tuple[Candidate, ...]
+    seed: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Which passed, and how long all of them took."""
+
+    passed: Sequence[bool]
+    seconds: float
+
+
+def seed_of_inputs(seed: int = 0) -> int:
+    """Of what trials see, in a search with ``seed``."""
+    return 1 + seed
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What of a recipe a server is made of. With what, and how long, the first is to warm up makes it no other."""
+
+    command: str
+    env: Mapping[str, str]
+    cwd: str
+    folder: str
+    cases: Sequence[str] = field(default=(), compare=False)
+    seed: int = field(default=0, compare=False)
+    warm_s: float = field(default=0.0, compare=False)
+
+    @classmethod
+    def of(cls, recipe: Recipe, seed: int = 0) -> Serving:
+        cases, warm_s = list(recipe.cases), recipe.timeouts.check
+        return cls(recipe.serve, dict(recipe.env), recipe.cwd, recipe.folder, cases, seed, warm_s)
+
+    def server(self) -> serve.Server:
+        env = {**process.clean_environment(os.environ), **self.env}
+        return serve.Server(self.command, env, self.cwd, os.path.join(self.folder, "logs"))
+
+
+def warm(recipe: Recipe, seed: int) -> Timed:
+    """Let what serves in this worker's slot meet the GPU, before there is something to time.
+
+    Raises:
+        TuneError: the spec's serve command does not come up.
+    """
+    Slot.here(recipe).warm(seed)
+    return Timed()
+
+
+def measure(recipe: Recipe, timing: Timing) -> Timed:
+    """Check and time one candidate in this worker's slot.
+
+    Raises:
+        TuneError: the spec's serve command does not come up.
+    """
+    slot = Slot.here(recipe)
+    checked_s = bench_s = 0.0
+    try:
+        if timing.check:
+            started = time.monotonic()
+            try:
+                slot.check(timing.candidate, timing.seed)
+            finally:
+                checked_s = time.monotonic() - started
+        started = time.monotonic()
+        try:
+            base = slot.base(timing)
+            per_case = base if timing.candidate.params == timing.default.params else slot.times(timing)
+        finally:
+            bench_s = time.monotonic() - started
+    except Failed as failed:
+        return Timed(failed.state, failed.reason, check_s=checked_s, bench_s=bench_s, worker=slot.name)
+    return Timed("", "", per_case, base, checked_s, bench_s, slot.name)
+
+
+def check_together(recipe: Recipe, checking: Checking) -> Checked:
+    """Check several at once, beside which nothing is timed: most of a short check is to start its process. One that
+    fails beside others may be right alone."""
+    timeouts = dataclasses.replace(recipe.timeouts, check=checking.timeout_s)
+    slot = Slot(dataclasses.replace(recipe, timeouts=timeouts))
+
+    def passes(candidate: Candidate) -> bool:
+        try:
+            slot.check(candidate, checking.seed)
+        except Failed:
+            return False
+        return True
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(checking.candidates)) as pool:
+        passed = list(pool.map(passes, checking.candidates))
+    return Checked(passed, time.monotonic() - started)
+
+
+class Slot:
+    """A GPU worker's state: the process that serves, and how long the default takes here."""
+
+    _mine: Optional[Slot] = None
+    _ahead: Optional[Tuple[Serving, serve.Server]] = None
+
+    def __init__(self, recipe: Recipe, standbys: int = 1) -> None:
+        self.recipe = recipe
+        self.name = os.environ.get("FCCTL_TUNE_WORKER", "")
+        self._bases: Dict[int, Base] = {}
+        self._server: Optional[serve.Server] = None
+        if recipe.serve:
+            self._server = self._begun(Serving.of(recipe))
+            self._server.standbys = standbys
+
+    @classmethod
+    def begin(cls, serving: Serving) -> None:
+        """Start what serves in this worker before anybody asks for it: while a search comes up it may well load its
+        libraries and meet the GPU. What goes wrong is heard of by whoever asks."""
+        server = serving.server()
+        with contextlib.suppress(OSError):
+            server.begin(serving.warm_s, cases=list(serving.cases), seed=serving.seed)
+        cls._ahead = serving, server
+
+    @classmethod
+    def _begun(cls, serving: Serving) -> serve.Server:
+        """What :meth:`begin` started, if that is what is wanted."""
+        ahead, cls._ahead = cls._ahead, None
+        if ahead is None or ahead[0] == serving:
+            return ahead[1] if ahead else serving.server()
+        ahead[1].close()
+        return serving.server()
+
+    @classmethod
+    def here(cls, recipe: Recipe) -> Slot:
+        """This process's slot. Where only the cases differ, the processes that serve go on."""
+        mine = cls._mine
+        if mine is None or dataclasses.replace(mine.recipe, cases=recipe.cases) != recipe:
+            cls.leave()
+            mine = cls._mine = cls(recipe)
+        elif mine.recipe.cases != recipe.cases:
+            mine.recipe, mine._bases = recipe, {}
+        return mine
+
+    def warm(self, seed: int) -> None:
+        if self._server is not None:
+            self._server.warm(self.recipe.timeouts.check, cases=list(self.recipe.cases), seed=seed)
+
+    def stand_by(self, count: int) -> None:
+        """Have so many that will serve wait, each of which did nothing yet."""
+        if self._server is not None:
+            self._server.stand_by(count)
+
+    def renew(self) -> None:
+        """The next request finds a process that did nothing before."""
+        if self._server is not None:
+            self._server.drop()
+
+    @classmethod
+    def leave(cls) -> None:
+        """End what serves in this process."""
+        if cls._mine is not None:
+            cls._mine.close()
+        cls._mine = None
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def check(self, candidate: Candidate, seed: int, final: bool = False) -> None:
+        """On each case. ``final``: as thoroughly as can be, which may take :data:`FINAL_PATIENCE` times as long.
+
+        Raises:
+            Failed: it is wrong, crashes or hangs on one of them.
+        """
+        timeout = self.recipe.timeouts.check * (FINAL_PATIENCE if final else 1)
+        if self._server is not None:
+            more = {"final": True} if final else {}
+            self._ask("check", timeout, candidate, seed=seed, cases=list(self.recipe.cases), **more)
+        elif self.recipe.check is not None:
+            checking.check(self.recipe, candidate, seed, timeout)
+
+    def base(self, timing: Timing) -> Dict[str, float]:
+        """Medians of the default, from not long ago and of as many repeats: the first launches of a process take
+        longer, and among fewer they weigh more. What serves has made its own before. Raises: Failed."""
+        key = timing.repeats if self._server is None else 0
+        known = self._bases.get(key)
+        if known is None or time.monotonic() - known.at >= BASE_AGE_S or known.repeats < timing.repeats:
+            try:
+                known = Base(self._medians(timing.default, timing), timing.repeats, time.monotonic())
+            except Failed as failed:
+                if timing.candidate.params == timing.default.params:
+                    raise
+                raise Failed(failed.state, "the default, timed beside it, failed: %s" % failed.reason) from None
+            self._bases[key] = known
+        return dict(known.per_case)
+
+    def times(self, timing: Timing) -> Dict[str, float]:
+        """Medians of the candidate. Raises: Failed."""
+        return self._medians(timing.candidate, timing)
+
+    def _medians(self, candidate: Candidate, timing: Timing) -> Dict[str, float]:
+        return {
+            case: statistics.median(self.samples(candidate, case, timing.seed, timing.repeats))
+            for case in self.recipe.cases
+        }
+
+    def samples(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        """Figures of one case, in the metric's unit. Raises: Failed."""
+        if self._server is not None:
+            timeout = self.recipe.timeouts.bench
+            reply = self._ask("bench", timeout, candidate, case=case, seed=seed, repeats=repeats)
+            return _positive(reply.get("samples"))
+        return self._bench(candidate, case, seed, repeats)
+
+    def _ask(self, op: str, timeout_s: float, candidate: Candidate, **what: Any) -> Dict[str, Any]:
+        assert self._server is not None  # noqa: S101
+        try:
+            out = self.recipe.out(candidate.params)
+            return self._server.ask(op, timeout_s, params=dict(candidate.values), out=out, **what)
+        except serve.Lost as lost:
+            raise Failed(lost.state, lost.reason) from None
+        except serve.Refused as no:
+            states = {"wrong": "wrong", "unavailable": "unavailable"}
+            raise Failed(states.get(no.state, "crashed" if op == "check" else "bench_failed"), no.reason) from None
+
+    def turns(self, many: Sequence[Candidate], case: str, seed: int, turns: int) -> Dict[str, Any]:
+        """The reply to ``turns``: ``per``, figures of each candidate, measured in turns. Raises: Failed."""
+        if self._server is not None:
+            asked = [{"params": dict(c.values), "out": self.recipe.out(c.params)} for c in many]
+            timeout = self.recipe.timeouts.bench * (1 + len(many))
+            try:
+                reply = self._server.ask("turns", timeout, many=asked, case=case, seed=seed, turns=turns)
+            except serve.Lost as lost:
+                raise Failed(lost.state, lost.reason) from None
+            except serve.Refused as no:
+                raise Failed("wrong" if no.state == "wrong" else "bench_failed", no.reason) from None
+            per = reply.get("per")
+            if not isinstance(per, list) or len(per) != len(many):
+                raise Failed("bench_failed", "turns: it answered without a list for each of %d" % len(many))
+            figures = [_positive(one) for one in per]
+            counts = sorted({len(one) for one in figures})
+            if len(counts) > 1 or counts[0] < min(turns, FEWEST_TURNS):
+                said = "turns: it answered with %s figures of each; %d turns were asked for"
+                raise Failed("bench_failed", said % (" or ".join(map(str, counts)), turns))
+            return {**reply, "per": figures}
+        per_candidate: List[List[float]] = [[] for _ in many]
+        for turn in range(turns):
+            for n in order(turn, len(many)):
+                per_candidate[n].append(statistics.median(self._bench(many[n], case, seed + turn, TURN_REPEATS)))
+        return {"per": per_candidate}
+
+    def _bench(self, candidate: Candidate, case: str, seed: int, repeats: int) -> List[float]:
+        more = {"TUNE_CASE": case, "TUNE_SEED": seed, "TUNE_REPEATS": repeats}
+        try:
+            with self.recipe.room(candidate, "bench", [self.recipe.metric.file]) as room:
+                return self._benched(candidate, self.recipe.environment(candidate, **more), room.path)
+        except Failed as failed:
+            where = "bench of %s" % case if len(self.recipe.cases) > 1 else "bench"
+            raise Failed(failed.state, "%s: %s" % (where, failed.reason)) from None
+
+    def _benched(self, candidate: Candidate, env: Mapping[str, str], room: str) -> List[float]:
+        metric = self.recipe.metric
+        log = self.recipe.log(candidate, "bench")
+        for path in reading.present(metric.file, env, room):
+            os.unlink(path)  # an older figure must not pass for this one's
+        outcome = process.run(self.recipe.bench, env, room, log, Limits(self.recipe.timeouts.bench))
+        if outcome.reason is not None:
+            raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
+        (path, *_) = reading.matching(metric.file, env, room, log)
+        document = reading.read_document(metric.reader, path, env)
+        if document["kind"] == "metrics":  # by their own names, too: metrics.us
+            figures = {**document["metrics"], **dict.fromkeys(reading.flags(path), True)}
+            document = {**document, "metrics": figures}
+            document = {**_lists(figures), **figures, **document}
+        context = {document["kind"]: document, "params": dict(candidate.values), "env": env}
+        try:
+            found = gates.value(gates.parse(metric.value), context)
+        except (gates.NoValue, gates.GateError) as error:
+            raise Failed("bench_failed", "metric %s: %s" % (metric.value, error)) from None
+        process.drop_log(log)
+        return _positive(found if isinstance(found, list) else [found])
+
+
+def _lists(metrics: Mapping[str, float]) -> Dict[str, List[float]]:
+    """The lists that the file had: ``us`` of ``us.0``, ``us.1``, .."""
+    found: Dict[str, List[float]] = {}
+    for name, value in metrics.items():
+        of, _, place = name.rpartition(".")
+        if of and place == str(len(found.get(of, ()))):
+            found.setdefault(of, []).append(value)
+    return found
+
+
+def _positive(samples: Any) -> List[float]:
+    """Raises: Failed, unless they are numbers that can be figures, and at least one."""
+    numbers = samples if isinstance(samples, list) else []
+    good = [isinstance(n, (int, float)) and not isinstance(n, bool) and LEAST_FIGURE < n < MOST_FIGURE for n in numbers]
+    if not good or not all(good):
+        raise Failed("bench_failed", "no figure in %s" % one_line(json.dumps(samples, default=str), 120))
+    return [float(n) for n in numbers]
+
+
+def order(turn: int, count: int) -> List[int]:
+    """A B C, C B A, B C A, A C B, ..: over turns each comes as often early as late."""
+    start = turn // 2 % count
+    there = [(start + n) % count for n in range(count)]
+    return there[::-1] if turn % 2 else there

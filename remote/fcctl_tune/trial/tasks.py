@@ -1,0 +1,361 @@
+"""What a trial is made of, and its build: the engine submits :func:`build`, a worker carries it out.
+
+Nothing is imported from the kernels: whatever they do happens in processes below :mod:`fcctl_tune.trial.process`, so that a
+worker outlives its trials, and any fault of a trial is a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from fcctl_remote.base import files
+from fcctl_remote.base.text import last_lines, tail
+from fcctl_remote.gates import evaluate as gates
+from fcctl_tune.errors import Failed, SpecError, is_of_machine
+from fcctl_tune.search.records import Trial
+from fcctl_tune.search.space import Space
+from fcctl_tune.search.spec import Metric, Spec, Stage, Timeouts
+from fcctl_tune.trial import process, reading
+from fcctl_tune.trial.folder import Room, Shared, beside, remove
+from fcctl_tune.trial.process import Limits, Outcome
+
+#: What checks write that the source has, too.
+OUTPUTS = "outputs.json"
+#: A line in which a compiler, an assembler or a linker says what is wrong.
+ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
+SPOILT = "%s was changed, which all trials share, as they do programs and large files: let it write a new file instead"
+SPACE_TIMEOUT_S = 300.0
+#: What a configuration comes to whose command worked and left what cannot be read.
+NOT_AS_ASKED = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
+#: Files looked at for whether a source was changed.
+MAX_SOURCES = 20_000
+#: A line of a worker's stdin that begins so goes on with what to :func:`begin`: base64 of a pickle of the arguments.
+BEGIN = b"begin "
+#: Builds that nobody has asked for yet, by their folders.
+_begun: Dict[str, "Future[Built]"] = {}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How this search builds, checks and times, without its space: what travels with each task.
+
+    ``folder`` is for builds and logs; ``source`` names the content that is built from; folders that are ``hidden`` are
+    the search's own, wherever they lie.
+    """
+
+    build: Optional[Stage]
+    check: Optional[Stage]
+    bench: str
+    serve: str
+    metric: Metric
+    timeouts: Timeouts
+    cases: Tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    folder: str
+    source: str = ""
+    hidden: Tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = ()) -> Recipe:
+        return cls(
+            spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
+            folder, source, hidden,
+        )  # fmt: skip
+
+    @property
+    def checks_by_command(self) -> bool:
+        """Whether a check is a process."""
+        return self.check is not None and not self.serve
+
+    @property
+    def checks_apart(self) -> bool:
+        """Whether it is, and nothing is read of it but what is its own."""
+        collected = self.check.collect if self.check is not None else ()
+        return self.checks_by_command and all(reading.is_own(one.file) for one in collected)
+
+    def out(self, params: Mapping[str, str]) -> str:
+        """The folder of a configuration: another where anything that its build depends on is another."""
+        identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
+        return os.path.join(self.folder, "builds", digest)
+
+    def environment(self, candidate: Candidate, **more: object) -> Dict[str, str]:
+        env = process.clean_environment(os.environ)
+        env.update(self.env)
+        env.update(candidate.params)
+        out = self.out(candidate.params)
+        env.update({"TUNE_OUT": out, "FCCTL_OUT": out, "TUNE_TRIAL": str(candidate.number)})
+        env.update({name: str(value) for name, value in more.items()})
+        return env
+
+    @contextlib.contextmanager
+    def room(
+        self, candidate: Candidate, phase: str, patterns: Sequence[str], without: Collection[str] = ()
+    ) -> Iterator[Union[Room, Shared]]:
+        """Where a command runs that leaves what ``patterns`` name; alone, if others may leave it in the same place. Of
+        the source all is there but the files ``without``.
+
+        Raises:
+            Failed: it cannot be made, or a file that all trials have was changed meanwhile.
+            OSError: it cannot be made, which is not its fault.
+        """
+        if self.serve:
+            yield Shared(self.cwd)
+            return
+        hidden = {self.folder, *self.hidden, *(os.path.join(self.cwd, name) for name in without)}
+        with contextlib.ExitStack() as ending:
+            if not all(map(reading.is_own, patterns)):
+                ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
+            try:
+                room = ending.enter_context(Room(self.out(candidate.params), self.cwd, hidden))
+            except OSError as error:
+                if is_of_machine(error):
+                    raise
+                raise Failed(NOT_AS_ASKED[phase], "its folder cannot be made: %s" % error) from None
+            try:
+                yield room
+            except Failed as failed:
+                for name in room.spoilt():
+                    raise Failed(failed.state, "%s; %s" % (SPOILT % name, failed.reason)) from None
+                raise
+            for name in room.spoilt():
+                raise Failed(NOT_AS_ASKED[phase], SPOILT % name)
+
+    def learn(self, case: str, made: Sequence[str]) -> None:
+        """The check of this case makes these files of the source anew: no other is to be judged by what is there."""
+        entry = {"of": self._of, "files": {**self.outputs, case: list(made)}}
+        files.write_atomic(os.path.join(self.folder, OUTPUTS), files.to_json(entry), durable=False)
+
+    @property
+    def outputs(self) -> Dict[str, List[str]]:
+        """What was learnt of this source and this check, by case."""
+        known = files.read_json(os.path.join(self.folder, OUTPUTS))
+        return dict(known["files"]) if isinstance(known, dict) and known.get("of") == self._of else {}
+
+    @property
+    def _of(self) -> List[str]:
+        return [self.source, self.check.run if self.check else ""]
+
+    def log(self, candidate: Candidate, phase: str) -> str:
+        return os.path.join(self.folder, "logs", "%d-%s.log" % (candidate.number, phase))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration on its way; ``params`` as environment variables, ``values`` as they are in JSON."""
+
+    number: int
+    params: Mapping[str, str]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trial: Trial, space: Space) -> Candidate:
+        return cls(trial.number, space.environment(trial.params), dict(trial.params))
+
+
+@dataclass(frozen=True)
+class Built:
+    state: str  # "", build_failed, gate_failed, crashed or hung
+    reason: str = ""
+    seconds: float = 0.0
+    cached: bool = False
+
+
+# ------------------------------------------------------------------------------------------------ space
+def listing(recipe: Recipe, command: str) -> Any:
+    """What a spec's space command prints, read as JSON. Raises: SpecError."""
+    env = {**process.clean_environment(os.environ), **recipe.env}
+    log, listed = os.path.join(recipe.folder, "logs", "space.log"), os.path.join(recipe.folder, "space.json")
+    env["TUNE_LISTING"] = listed
+    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, recipe.cwd, log, Limits(SPACE_TIMEOUT_S))
+    if outcome.reason is not None:
+        raise SpecError("space", "%s: %s" % (command, explained(outcome, log)))
+    try:
+        with open(listed, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError("space", "%s printed no JSON: %s" % (command, error)) from None
+
+
+# ------------------------------------------------------------------------------------------------ build
+def build(recipe: Recipe, candidate: Candidate) -> Built:
+    """Compile into the candidate's folder and look at the gates; a folder that was built before is taken as it is, and
+    of one that this process has begun already the end is waited for."""
+    begun = _begun.pop(recipe.out(candidate.params), None)
+    return begun.result() if begun is not None else _build(recipe, candidate)
+
+
+def begin(recipe: Recipe, candidate: Candidate) -> None:
+    """Begin to build, beside whatever this process does, what it will be asked to :func:`build`."""
+    begun = _begun[recipe.out(candidate.params)] = Future()
+
+    def carry_on() -> None:
+        try:
+            begun.set_result(_build(recipe, candidate))
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asks for the build hears of it
+            begun.set_exception(error)
+
+    threading.Thread(target=carry_on, daemon=True).start()
+
+
+def _build(recipe: Recipe, candidate: Candidate) -> Built:
+    started = time.monotonic()
+    out = recipe.out(candidate.params)
+    known = files.read_json(os.path.join(out, reading.BUILT))
+    if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
+        return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
+    shutil.rmtree(out, ignore_errors=True)
+    remove(beside(out).made)
+    os.makedirs(out)
+    try:
+        if recipe.build is not None:
+            carry_out(recipe, candidate, "build", recipe.build, recipe.timeouts.build)
+        state, reason = "", ""
+    except Failed as failed:
+        state, reason = failed.state, failed.reason
+    if state in ("", "gate_failed"):
+        entry = files.to_json({"state": state, "reason": reason, "params": dict(candidate.params)})
+        files.write_atomic(os.path.join(out, reading.BUILT), entry, durable=False)
+    return Built(state, reason, time.monotonic() - started)
+
+
+def carry_out(
+    recipe: Recipe,
+    candidate: Candidate,
+    phase: str,
+    stage: Stage,
+    timeout_s: float,
+    without: Collection[str] = (),
+    **more: object,
+) -> List[str]:
+    """One command with the documents it left and the gates over them, where the files ``without`` of the source are not
+    there; those of the source that it made anew.
+
+    Raises:
+        Failed: by the trial's fault.
+        OSError: by the machine's.
+    """
+    env = recipe.environment(candidate, **more)
+    log = recipe.log(candidate, phase)
+    yields = phase == "build" and candidate.number > 0  # to timings, and to the default's build: all wait for that
+    with recipe.room(candidate, phase, [spec.file for spec in stage.collect], without) as room:
+        if phase == "check":
+            reading.forget([spec.file for spec in stage.collect], env, room.path)
+        outcome = process.run(stage.run, env, room.path, log, Limits(timeout_s), yields)
+        if outcome.reason is not None:
+            raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
+        try:
+            _judge(stage, phase, candidate, env, room.path, log)
+        finally:
+            if phase == "build":
+                _keep(room)
+        rewritten = sorted(room.rewritten()) if phase == "check" else []
+    if phase != "build":
+        process.drop_log(log)
+    return rewritten
+
+
+def _keep(room: Union[Room, Shared]) -> None:
+    try:
+        room.keep()
+    except OSError as error:
+        if is_of_machine(error):
+            raise
+        raise Failed("build_failed", "what it left cannot be kept: %s" % error) from None
+
+
+def _judge(stage: Stage, phase: str, candidate: Candidate, env: Mapping[str, str], room: str, log: str) -> None:
+    """By its gates, over what it left. Raises: Failed."""
+    if not (stage.gates or stage.collect):
+        return
+    try:
+        context = reading.gathered(stage, env, room, log)
+    except Failed as failed:
+        raise Failed(NOT_AS_ASKED[phase], failed.reason) from None
+    for spec in stage.gates:
+        verdict = gates.evaluate(spec, {**context, "params": dict(candidate.values), "env": env})
+        if verdict.verdict in ("fail", "unavailable"):
+            told = verdict.verdict == "fail"  # else what it looks at is not there
+            shown = verdict.value if told else verdict.hint
+            raise Failed(
+                "gate_failed" if told and phase == "build" else NOT_AS_ASKED[phase], "%s: %s" % (spec.expr, shown)
+            )
+
+
+#: ``bash: line 1:  7911 Aborted``.
+PROCESS = re.compile(r"(: line \d+:)\s+\d+ ")
+
+
+def state_of(phase: str, outcome: Outcome) -> str:
+    if outcome.how == "timed_out":
+        return "hung" if phase != "build" else "build_failed"
+    if phase == "build":
+        return "build_failed"
+    if outcome.how != "exited" or process.crashed(outcome.exit_code):
+        return "crashed"
+    return "wrong" if phase == "check" else "bench_failed"
+
+
+def explained(outcome: Outcome, log: str, out: str = "", compiles: bool = False) -> str:
+    """What it came to and the last that it said; of what ``compiles`` its first errors, the cause of those after. Where
+    trials failed alike it is the same of each: without their folder ``out``, and what bash calls a process."""
+    end = tail(log, (256 if compiles else 16) * 1024)
+    errors = [line for line in end.splitlines() if ERROR.search(line)] if compiles else []
+    said = last_lines(b"\n".join(errors[:3]) or end, lines=3)
+    if out:
+        for place in beside(out):
+            said = said.replace(place + os.sep, "")
+        said = said.replace(out, "$TUNE_OUT")
+    said = PROCESS.sub(r"\1 ", said)
+    return "%s: %s" % (outcome.reason, said) if said else str(outcome.reason)
+
+
+def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
+    """A name for what is built from: another one once a file of ``cwd`` was changed or removed that was there when the
+    file ``record`` was written. New files do not count, since builds leave some behind; nor do hidden folders and those
+    in ``skip``.
+    """
+    known = files.read_json(record)
+    if isinstance(known, dict) and _unchanged(cwd, known.get("files")):
+        return str(known["identity"])
+    listing = dict(_listing(cwd, skip))
+    identity = hashlib.sha256(files.to_json(listing)).hexdigest()
+    files.write_atomic(record, files.to_json({"identity": identity, "files": listing}), durable=False)
+    return identity
+
+
+def _unchanged(cwd: str, listing: Any) -> bool:
+    return isinstance(listing, dict) and all(_facts(os.path.join(cwd, n)) == facts for n, facts in listing.items())
+
+
+def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
+    left = MAX_SOURCES
+    for folder, folders, names in os.walk(cwd):
+        folders[:] = sorted(
+            f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(folder, f) not in skip
+        )
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            facts = _facts(path)
+            if facts is not None and left:
+                left -= 1
+                yield os.path.relpath(path, cwd).encode("utf-8", "replace").decode(), facts
+
+
+def _facts(path: str) -> Optional[List[int]]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]

@@ -1,0 +1,61 @@
+"""Where a worker's machine builds, if it is another than the one that searches: its own folders stand in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+from fcctl_tune.trial.tasks import Recipe
+
+#: Tells workers their :class:`Site`, as JSON.
+VARIABLE = "FCCTL_TUNE_SITE"
+
+
+@dataclass(frozen=True)
+class Site:
+    """``folder`` is for builds and logs; ``source`` names the content of ``cwd`` that is built from."""
+
+    cwd: str
+    folder: str
+    source: str
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @property
+    def ledger(self) -> str:
+        """A line for each task that was carried out: its name, and seconds."""
+        return os.path.join(self.folder, "done.log")
+
+
+def here() -> Optional[Site]:
+    """This worker's, if it has its own."""
+    text = os.environ.get(VARIABLE)
+    return Site(**json.loads(text)) if text else None
+
+
+def at_home(recipe: Recipe, place: Optional[Site]) -> Recipe:
+    """``recipe`` as it is carried out at ``place``."""
+    return recipe if place is None else dataclasses.replace(recipe, **dataclasses.asdict(place))
+
+
+def account(place: Optional[Site], name: str, seconds: float) -> None:
+    """Note what was done; workers write at the same time, a line each."""
+    if place is not None:
+        with contextlib.suppress(OSError), open(place.ledger, "a", encoding="ascii") as stream:
+            stream.write("%s %.3f\n" % (name, seconds))
+
+
+def accounted(ledger: str) -> Dict[str, float]:
+    """How many tasks of each name, and all their seconds together."""
+    found: Dict[str, float] = {"builds": 0, "timings": 0, "busy_s": 0.0}
+    with contextlib.suppress(OSError), open(ledger, encoding="ascii") as stream:
+        for line in stream:
+            name, _, seconds = line.partition(" ")
+            found["builds" if name == "build" else "timings"] += 1
+            found["busy_s"] = round(found["busy_s"] + float(seconds), 3)
+    return found

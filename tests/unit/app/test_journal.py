@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from orchestrator.app import SystemClock
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.journal import FileJournal
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def opened(path: Path) -> FileJournal:
+    return FileJournal(path, SystemClock())
+
+
+def test_lines_come_back_in_order(path: Path) -> None:
+    journal = opened(path)
+    journal.append("sync", files=3)
+    journal.append("submit", note="a\nb\r\u2028c")
+    again = opened(path).entries()
+    assert [(e.seq, e.kind, e.data) for e in again] == [
+        (1, "sync", {"files": 3}),
+        (2, "submit", {"note": "a\nb\r\u2028c"}),
+    ]
+    assert again == journal.entries()
+
+
+def test_a_line_is_flushed_before_append_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    real = os.fsync
+
+    def counting(fd: int) -> None:
+        flushed.append(os.fstat(fd).st_size)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", counting)
+    journal = opened(path)
+    journal.append("sync")
+    assert path.stat().st_size in flushed
+    assert len(flushed) == 2, "the first line also flushes the folder, or the file's name may be lost"
+    journal.append("submit")
+    assert flushed[-1] == path.stat().st_size
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+def test_a_torn_line_is_ignored_and_then_cut_away(path: Path, cut: int) -> None:
+    journal = opened(path)
+    journal.append("sync")
+    journal.append("submit", text="x" * 20)
+    journal.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut])
+    again = opened(path)
+    assert [e.kind for e in again.entries()] == ["sync"]
+    again.append("collect")
+    assert [(e.seq, e.kind) for e in opened(path).entries()] == [(1, "sync"), (2, "collect")]
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_zeros_that_a_power_cut_left_are_a_torn_line(path: Path) -> None:
+    opened(path).append("sync")
+    with path.open("ab") as f:
+        f.write(b"\0" * 4096)
+    journal = opened(path)
+    journal.append("submit")
+    assert [e.kind for e in opened(path).entries()] == ["sync", "submit"]
+    assert b"\0" not in path.read_bytes()
+
+
+def test_a_damaged_line_in_the_middle_loses_only_itself(path: Path) -> None:
+    journal = opened(path)
+    for kind in ("a", "b", "c"):
+        journal.append(kind)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"garbage\n" + lines[2])
+    again = opened(path)
+    assert [(e.seq, e.kind) for e in again.entries()] == [(1, "a"), (3, "c")]
+    again.append("d")
+    assert [(e.seq, e.kind) for e in opened(path).entries()] == [(1, "a"), (3, "c"), (4, "d")]
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(path: Path) -> None:
+    journal = opened(path)
+    journal.append("sync")
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
+    try:
+        with pytest.raises(FcctlError, match="disk is full") as raised:
+            journal.append("submit", text="x" * 500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.hint
+    assert path.read_bytes() == before
+    journal.append("submit")
+    assert [e.kind for e in opened(path).entries()] == ["sync", "submit"]

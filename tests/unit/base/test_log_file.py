@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base import log_file as logging_setup
+
+LOG = logging.getLogger("orchestrator.test")
+
+
+@pytest.fixture
+def log(private_home: Path) -> Iterator[Path]:
+    path = logging_setup.start()
+    assert path is not None
+    yield path
+    logging_setup.stop()
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_one_json_object_a_line(log: Path) -> None:
+    LOG.info("two\nlines %d", 7)
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        LOG.exception("failed")
+    first, second = lines(log)
+    assert first["message"] == "two\nlines 7"
+    assert (first["level"], first["logger"]) == ("info", "orchestrator.test")
+    assert "ValueError: odd" in str(second["traceback"])
+
+
+def test_only_the_owner_reads_it(log: Path) -> None:
+    LOG.info("x")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(log.parent.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "environment holds hunter2-hunter2",
+        "Authorization: Bearer hunter2-hunter2",
+        "password=hunter2-hunter2 ok",
+        '{"api_key": "hunter2-hunter2"}',
+        "GH_TOKEN=hunter2-hunter2",
+        "https://me:hunter2-hunter2@host/",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2-hunter2\n-----END OPENSSH PRIVATE KEY-----",
+    ],
+)
+def test_secrets_are_left_out(log: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "hunter2-hunter2" if text.startswith("environment") else "something-else")
+    LOG.error("%s", text)
+    try:
+        raise RuntimeError(text)
+    except RuntimeError:
+        LOG.exception("again")
+    assert "hunter2" not in log.read_text()
+    assert "[redacted]" in log.read_text()
+
+
+def test_it_rotates_and_keeps_a_few(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 2000)
+    for number in range(100):
+        LOG.info("%04d %s", number, "x" * 200)
+    kept = sorted(path.name for path in log.parent.iterdir())
+    assert kept == ["fcctl.log", "fcctl.log.1", "fcctl.log.2"]
+    assert all(path.stat().st_size < 3000 for path in log.parent.iterdir())
+    newest = [str(line["message"])[:4] for path in (log,) for line in lines(path)]
+    assert newest[-1] == "0099"
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = private_home / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(logging_setup, "log_file", lambda: blocked / "sub" / "fcctl.log")
+    assert logging_setup.start() is None

@@ -1,0 +1,379 @@
+"""How a machine is had: each decision by itself, and that no cloud whatsoever makes it go on for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.machines.cloud import Machine, Power, Refusal, Remedy
+from orchestrator.machines.provision import actions as m
+from orchestrator.machines.provision import decide as a
+from orchestrator.machines.provision.after_refusal import BACKOFF_S
+
+NOW = 1_000_000.0
+WISH = m.Wish(max_run_s=3600, need_s=1800.0)
+ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
+NO_STOCK = Refusal("ZONE_RESOURCE_POOL_EXHAUSTED", "none left", Remedy.NEXT_ZONE)
+NO_QUOTA = Refusal("QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded", Remedy.NEXT_REGION)
+FATAL = Refusal("forbidden", "Required 'compute.instances.start' permission for 'x'", Remedy.FATAL, 403)
+LATER = Refusal("resourceNotReady", "still stopping", Remedy.NOT_READY, 400)
+TAKEN = Refusal("alreadyExists", "exists", Remedy.LOOK_AGAIN, 409)
+
+
+def policy(**changes: Any) -> m.Policy:
+    wish = replace(WISH, **{k: changes.pop(k) for k in list(changes) if hasattr(WISH, k)})
+    values = {
+        "project": "proj", "name": "vm", "zones": ZONES, "models": (False,), "on_stockout": "wait",
+        "stockout_wait_s": 600.0, "wake_timeout_s": 300.0, "wish": wish,
+    }  # fmt: skip
+    return m.Policy(**{**values, **changes})
+
+
+def machine(status: str = "TERMINATED", zone: str = ZONES[0], **changes: Any) -> Machine:
+    values: dict[str, Any] = {"max_run_s": 3600, "termination_action": "STOP", "stopped": NOW - 500}
+    return Machine("proj", zone, "vm", "1", status, **{**values, **changes})
+
+
+def history(*attempts: m.Attempt, began: float = NOW) -> m.History:
+    return m.History(began, attempts)
+
+
+def tried(action: m.Action, refusal: Refusal | None = None, zone: str = ZONES[0], **more: Any) -> m.Attempt:
+    return m.Attempt(action, zone, **{"at": NOW, "refusal": refusal, **more})
+
+
+def move(seen: list[Machine], past: m.History | None = None, now: float = NOW, **changes: Any) -> m.Move:
+    return a.next_move(seen, policy(**changes), past or history(), now)
+
+
+# ------------------------------------------------------------------------------------------------------- one at a time
+def test_a_stopped_machine_gets_its_limit_then_starts() -> None:
+    assert move([machine(max_run_s=60)]) == m.SetFence(machine(max_run_s=60), 3600)
+    assert isinstance(move([machine(termination_action="DELETE")]), m.SetFence)
+    assert move([machine()], history(tried("fence"))) == m.Start(machine())
+
+
+def test_a_limit_that_does_not_stay_is_not_started_with() -> None:
+    given_up = move([machine(max_run_s=7)], history(tried("fence"), tried("fence")))
+    assert isinstance(given_up, m.GiveUp)
+    assert given_up.problem == "conflict"
+
+
+def test_a_machine_that_runs_is_used_only_before_its_limit() -> None:
+    assert move([machine("RUNNING", deadline=NOW + 1800)]) == m.Use(machine("RUNNING", deadline=NOW + 1800))
+    short = move([machine("RUNNING", deadline=NOW + 1700)])
+    assert isinstance(short, m.GiveUp)
+    assert (short.problem, "--restart" in (short.hint or "")) == ("budget", True)
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9)], restart=True), m.Stop)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_run_s": None, "termination_action": None}, {"termination_action": "DELETE", "deadline": NOW * 2}]
+)
+def test_a_machine_without_a_limit(changes: dict[str, Any]) -> None:
+    runs = machine("RUNNING", **changes)
+    refused = move([runs])
+    assert isinstance(refused, m.GiveUp)
+    assert "--allow-unfenced" in (refused.hint or "")
+    assert move([runs], allow_unfenced=True) == m.Use(runs)
+    assert isinstance(move([runs], restart=True), m.Stop)
+    assert isinstance(move([runs], history(tried("start")), allow_unfenced=True), m.GiveUp), "not one we started"
+
+
+def test_a_restart_stops_once() -> None:
+    stopped = history(tried("stop"))
+    assert isinstance(move([machine()], stopped, restart=True), m.Start)
+    late = NOW + 5
+    assert isinstance(
+        move([machine("RUNNING", deadline=late + 3600)], history(tried("stop"), tried("start")), late, restart=True),
+        m.Use,
+    )
+    twice = move([machine("RUNNING")], history(tried("stop"), tried("stop")), restart=True)
+    assert isinstance(twice, m.GiveUp)
+
+
+@pytest.mark.parametrize("status", ["PROVISIONING", "STAGING", "STOPPING", "SUSPENDING", "REPAIRING", "NEW_STATUS"])
+def test_a_machine_in_between_is_waited_for_and_not_for_ever(status: str) -> None:
+    assert isinstance(move([machine(status)]), m.Wait)
+    given_up = move([machine(status)], now=NOW + 301)
+    assert isinstance(given_up, m.GiveUp)
+    assert status in given_up.message
+
+
+def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
+    assert isinstance(move([machine("SUSPENDED")]), m.GiveUp)
+    assert isinstance(move([machine("SUSPENDED")], restart=True), m.Resume)
+    resumed = history(tried("resume"))
+    assert isinstance(move([machine("RUNNING", deadline=NOW + 9e9)], resumed, restart=True), m.Stop)
+
+
+def test_where_there_is_none_it_is_made() -> None:
+    assert move([]) == m.Create(ZONES[0], spot=False)
+    assert isinstance(move([], create=False), m.GiveUp)
+    assert move([], history(tried("create", NO_STOCK))) == m.Create(ZONES[1], spot=False)
+    assert move([], history(tried("create", NO_QUOTA))) == m.Create(ZONES[2], spot=False), "another region"
+
+
+def test_spot_first_and_on_demand_after_it() -> None:
+    none = [tried("create", NO_STOCK, zone, spot=True) for zone in ZONES]
+    assert move([], history(*none), models=(True, False)) == m.Create(ZONES[0], spot=False)
+
+
+def test_zones_that_the_cloud_names_go_first() -> None:
+    hint = replace(NO_STOCK, zones_available=("us-central1-a", "mars-1"))
+    assert move([], history(tried("create", hint))) == m.Create("us-central1-a", spot=False)
+
+
+def test_no_stock_anywhere() -> None:
+    none = [tried("create", NO_STOCK, zone) for zone in ZONES]
+    assert isinstance(move([], history(*none)), m.Wait)
+    assert move([], history(*none), NOW + 6) == m.Create(ZONES[0], spot=False), "another round"
+    assert isinstance(move([], history(*none), on_stockout="fail"), m.GiveUp)
+    end = move([], history(*none), NOW + 601)
+    assert isinstance(end, m.GiveUp)
+    assert end.problem == "capacity"
+
+
+def test_a_creation_with_no_known_end_is_waited_for() -> None:
+    flying = history(tried("create", done=False))
+    assert isinstance(move([], flying), m.Wait)
+    assert isinstance(move([], flying, NOW + 301), m.GiveUp)
+
+
+def test_a_name_that_is_taken_is_looked_for_and_then_said() -> None:
+    assert isinstance(move([], history(tried("create", TAKEN))), m.Wait)
+    end = move([], history(*[tried("create", TAKEN)] * 4), NOW + 200)
+    assert isinstance(end, m.GiveUp)
+    assert "disk" in (end.hint or "")
+
+
+def test_no_stock_for_a_stopped_machine() -> None:
+    none = history(tried("start", NO_STOCK))
+    assert isinstance(move([machine()], none), m.Wait)
+    assert isinstance(move([machine()], none, NOW + 6), m.Start)
+    assert isinstance(move([machine()], none, NOW + 601), m.GiveUp)
+    assert isinstance(move([machine()], none, on_stockout="fail"), m.GiveUp)
+    assert move([machine()], none, on_stockout="rebuild") == m.Snapshot(machine(), a.snapshot_name(machine()))
+
+
+def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
+    made = history(tried("start", NO_STOCK), tried("snapshot"))
+    name = a.snapshot_name(machine())
+    assert move([machine()], made, on_stockout="rebuild") == m.Create(ZONES[1], spot=False, snapshot=name)
+    copy = machine("RUNNING", ZONES[1], deadline=NOW + 3600)
+    assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.Use(copy)
+
+
+def test_a_rebuild_goes_where_there_is_none_of_the_name() -> None:
+    """An earlier rebuild left another one."""
+    old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
+    made = history(tried("start", NO_STOCK), tried("start", NO_STOCK, ZONES[1]), tried("snapshot", zone=ZONES[1]))
+    name = a.snapshot_name(new)
+    assert move([old, new], made, on_stockout="rebuild") == m.Create(ZONES[2], spot=False, snapshot=name)
+
+
+def test_of_two_of_one_name_the_newest_disk_counts() -> None:
+    old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
+    assert move([old, new]) == m.Start(new)
+    assert move([old, new], history(tried("start", NO_STOCK, ZONES[1]))) == m.Start(old)
+
+
+# ------------------------------------------------------------------------------------- made by two computers at once
+def made(zone: str, created: float | None, label: str = "ours", status: str = "RUNNING", **changes: Any) -> Machine:
+    labels = {"fcctl": "yes", "fcctl-run": label}
+    return machine(status, zone, created=created, labels=labels, deadline=NOW + 3600, **changes)
+
+
+def both(ours: Machine, theirs: Machine, *more: m.Attempt) -> m.Move:
+    return move([ours, theirs], history(tried("create", zone=ours.zone), *more), label="ours")
+
+
+def test_of_two_made_at_once_the_younger_is_taken_back() -> None:
+    ours, theirs = made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs")
+    assert both(ours, theirs) == m.Withdraw(ours, theirs)
+    assert both(ours, replace(theirs, status="STAGING")) == m.Withdraw(ours, replace(theirs, status="STAGING"))
+    assert move([theirs], history(tried("create"), tried("delete")), label="ours") == m.Use(theirs)
+    assert both(replace(ours, status="STOPPING"), theirs, tried("delete")) == m.Use(theirs)
+
+
+def test_the_older_one_is_kept_and_all_agree_which_that_is() -> None:
+    ours, theirs = made(ZONES[1], NOW + 1), made(ZONES[0], NOW + 2, "theirs")
+    assert both(ours, theirs) == m.Use(ours)
+    for one, other in ((NOW, NOW), (None, None), (NOW, None)):
+        a_sees = move([made(ZONES[0], one, "a"), made(ZONES[1], other, "b")], history(tried("create")), label="a")
+        b_has = history(tried("create", zone=ZONES[1]))
+        b_sees = move([made(ZONES[1], other, "b"), made(ZONES[0], one, "a")], b_has, label="b")
+        assert {type(a_sees), type(b_sees)} == {m.Use, m.Withdraw}
+
+
+@pytest.mark.parametrize(
+    ("ours", "past"),
+    [
+        (made(ZONES[0], NOW + 2, "somebody who found it"), tried("create")),
+        (made(ZONES[0], NOW + 2), tried("start")),
+        (made(ZONES[0], NOW + 2), tried("create", NO_STOCK)),
+        (replace(made(ZONES[0], NOW + 2), labels={"fcctl-run": "ours"}), tried("create")),
+    ],
+    ids=["it is used by another run", "it was not made here", "the creation was refused", "it is not fcctl's"],
+)
+def test_nothing_is_taken_back_that_is_not_ours(ours: Machine, past: m.Attempt) -> None:
+    theirs = made(ZONES[1], NOW + 1, "theirs")
+    assert move([ours, theirs], history(past), label="ours") == m.Use(theirs)
+
+
+def test_a_machine_that_is_off_is_no_reason_to_take_one_back() -> None:
+    copy, original = made(ZONES[1], NOW), machine(created=NOW - 9000)
+    past = history(tried("start", NO_STOCK), tried("snapshot"), tried("create", zone=ZONES[1]))
+    assert move([original, copy], past, label="ours", on_stockout="rebuild") == m.Use(copy)
+
+
+def test_what_cannot_be_taken_back_ends_it() -> None:
+    """Then what was turned on is let go as after any failure."""
+    end = both(made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs"), tried("delete", FATAL))
+    assert isinstance(end, m.GiveUp)
+    assert (end.problem, "second vm" in end.message) == ("denied", True)
+
+
+def test_once_it_is_taken_back_and_the_other_is_gone_one_is_made_again() -> None:
+    assert isinstance(move([], history(tried("create"), tried("delete")), label="ours"), m.Create)
+
+
+@pytest.mark.parametrize("action", ["fence", "start"])
+def test_a_refusal_that_nothing_cures(action: m.Action) -> None:
+    seen = machine(max_run_s=1 if action == "fence" else 3600)
+    end = move([seen], history(tried(action, FATAL)))
+    assert isinstance(end, m.GiveUp)
+    assert (end.problem, "roles/compute.instanceAdmin.v1" in (end.hint or "")) == ("denied", True)
+
+
+def test_not_ready_is_asked_again_with_pauses() -> None:
+    assert isinstance(move([machine()], history(tried("start", LATER))), m.Wait)
+    assert isinstance(move([machine()], history(tried("start", LATER)), NOW + 6), m.Start)
+    assert isinstance(move([machine()], history(*[tried("start", LATER)] * 6), NOW + 200), m.GiveUp)
+
+
+def test_a_machine_that_woke_and_stopped_is_not_woken_again() -> None:
+    end = move([machine()], history(tried("start")))
+    assert isinstance(end, m.GiveUp)
+    assert end.problem == "preempted"
+    gone = move([], history(tried("create")))
+    assert isinstance(gone, m.GiveUp)
+
+
+def test_snapshot_names_are_names() -> None:
+    long = replace(machine(), name="a" * 63)
+    assert len(a.snapshot_name(long)) <= 63
+    assert a.snapshot_name(machine()) == a.snapshot_name(machine())
+    assert a.snapshot_name(machine()) != a.snapshot_name(machine(stopped=NOW))
+
+
+# ---------------------------------------------------------------------------------------------------- any cloud at all
+REFUSALS = st.sampled_from([None, None, None, NO_STOCK, NO_QUOTA, FATAL, LATER, TAKEN])
+STATUSES = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "TERMINATED", "SUSPENDED", "REPAIRING", "STRANGE")
+
+
+class World:
+    """A cloud that does what ``data`` says, and an executor that does what it is told."""
+
+    def __init__(self, data: st.DataObject, policy: m.Policy) -> None:
+        self.data, self.policy = data, policy
+        self.now = NOW
+        self.history = m.History(NOW)
+        statuses = st.sampled_from((*STATUSES, "TERMINATED", "TERMINATED"))
+        zones = data.draw(st.lists(st.sampled_from(ZONES), unique=True))
+        self.machines = {
+            zone: machine(data.draw(statuses), zone, max_run_s=data.draw(st.sampled_from([None, 60, 3600])))
+            for zone in zones
+        }
+        self.in_flight = 0
+
+    def act(self, move: m.Move) -> None:
+        if isinstance(move, m.Wait):
+            assert 0 < move.seconds <= max(BACKOFF_S)
+            self.now += move.seconds
+            self._drift()
+            return
+        self.now += self.data.draw(st.floats(0, 60))
+        refusal = self.data.draw(REFUSALS)
+        action, zone, spot = self._facts(move)
+        done = self.data.draw(st.integers(0, 9)) > 0
+        self.history = self.history.with_(m.Attempt(action, zone, self.now, spot, refusal, done))
+        applied = refusal is None or self.data.draw(st.integers(0, 9)) == 0
+        if applied:
+            self._apply(move)
+
+    def _facts(self, move: m.Move) -> tuple[m.Action, str, bool]:
+        if isinstance(move, m.Create):
+            assert not any(m.power is not Power.STOPPED for m in self.machines.values()), "one is there already"
+            assert move.snapshot or not self.machines
+            last = self.history.of("create")
+            assert not last or last[-1].done, "one is on its way"
+            assert zone_free(move.zone, self.machines)
+            return "create", move.zone, move.spot
+        names: dict[type, m.Action] = {
+            m.SetFence: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
+        }  # fmt: skip
+        assert not isinstance(move, m.Use | m.GiveUp | m.Wait)
+        if isinstance(move, m.Start):
+            assert (move.machine.max_run_s, move.machine.termination_action) == (3600, "STOP"), "no limit"
+        return names[type(move)], move.machine.zone, False
+
+    def _apply(self, move: m.Move) -> None:
+        if isinstance(move, m.Create):
+            self.machines[move.zone] = machine("STAGING", move.zone, started=self.now)
+        elif isinstance(move, m.SetFence):
+            kept = self.data.draw(st.integers(0, 4)) > 0
+            self._change(move.machine, max_run_s=move.seconds if kept else 60)
+        elif isinstance(move, m.Start | m.Resume):
+            self._change(move.machine, status="RUNNING", started=self.now, deadline=self.now + 3600)
+        elif isinstance(move, m.Stop):
+            self._change(move.machine, status="TERMINATED", deadline=None)
+
+    def _change(self, one: Machine, **values: Any) -> None:
+        if one.zone in self.machines:
+            self.machines[one.zone] = replace(self.machines[one.zone], **values)
+
+    def _drift(self) -> None:
+        """While nobody does anything, states change, and machines vanish."""
+        which = self.data.draw(st.integers(0, 7))
+        for zone, one in list(self.machines.items())[which : which + 1]:
+            status = self.data.draw(st.sampled_from((*STATUSES, "gone")))
+            if status == "gone":
+                del self.machines[zone]
+            else:
+                self._change(one, status=status, deadline=self.now + 3600 if status == "RUNNING" else None)
+
+
+def zone_free(zone: str, machines: dict[str, Machine]) -> bool:
+    return zone not in machines
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    data=st.data(),
+    stockout=st.sampled_from(["wait", "rebuild", "fail"]),
+    models=st.sampled_from([(False,), (True, False)]),
+    restart=st.booleans(),
+)
+def test_whatever_the_cloud_does_it_ends_in_time(
+    data: st.DataObject, stockout: Any, models: tuple[bool, ...], restart: bool
+) -> None:
+    world = World(data, policy(on_stockout=stockout, models=models, restart=restart))
+    for _ in range(2000):
+        move = a.next_move(list(world.machines.values()), world.policy, world.history, world.now)
+        if isinstance(move, m.GiveUp):
+            assert move.message
+            return
+        if isinstance(move, m.Use):
+            deadline = a.deadline_of(move.machine)
+            assert move.machine.power is Power.RUNNING
+            assert deadline is not None
+            assert deadline - world.now + a.SLACK_S >= WISH.need_s
+            return
+        world.act(move)
+        assert world.now - NOW <= world.policy.limit_s + 2 * 60
+    raise AssertionError("it goes on for ever")

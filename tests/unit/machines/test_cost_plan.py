@@ -1,0 +1,102 @@
+"""What a run would cost, before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import ConfigError
+from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.money.caps import Budget
+from orchestrator.money.estimate import CostPlan, Past, cost_plan
+from orchestrator.runs.job.saved_plan import SavedPlan
+
+STEPS = [
+    ("build", wire.StepSpec("build", "make", timeout_s=600)),
+    ("test", wire.StepSpec("test", "make test", timeout_s=300, retries=1)),
+]
+
+
+def l4(**values: object) -> GcpTarget:
+    zones = ["us-west1-c", "europe-west4-a"]
+    return GcpTarget.model_validate({"name": "l4", "project": "my-project", "instance": "vm", "zones": zones, **values})
+
+
+def plan(
+    target: Target, budget: Budget | None = None, *, minutes: float | None = None, past: tuple[Past, ...] = ()
+) -> CostPlan:
+    return cost_plan("phase0", target, budget or Budget(), STEPS, max_minutes=minutes, past=past)
+
+
+def test_the_worst_case_is_that_of_the_run_itself() -> None:
+    made = plan(l4())
+    saved = SavedPlan.model_validate(
+        {
+            "plan": wire.encode(
+                wire.RunPlan("20261121t081530z-a-l4-3fa9c1", "phase0", "l4", "w", "0" * 64, [s for _, s in STEPS])
+            ),
+            "target": l4().model_dump(),
+            "source": {"tree_sha256": "0" * 64},
+            "usd_per_hour": 0.706832,
+            "worst_usd_per_hour": 4 * 0.03857144 + 0.588630286,
+        }
+    )
+    assert made.fence_s == saved.fence_s == 600 + 20 * 60 + 900
+    assert made.worst_usd == pytest.approx(saved.worst_case_usd, rel=1e-5)
+    assert made.worst_usd == pytest.approx((2700 + 30 + 60) / 3600 * (4 * 0.03857144 + 0.588630286), rel=1e-5)
+
+
+def test_its_activities_add_up_to_the_fence_with_its_lateness_and_the_least_bill() -> None:
+    for minutes, limit in ((None, 240), (12, 240), (None, 30), (12, 20)):
+        made = plan(l4(max_run_minutes=limit), minutes=minutes)
+        assert made.fence_s is not None
+        assert sum(line.worst_s for line in made.lines) == pytest.approx(made.fence_s + 30 + 60)
+        worst = {line.activity: line.worst_s for line in made.lines}
+        assert (worst["boot"], worst["build"], worst["test"]) == (600, 600, 600)
+        assert worst.get("limit of the job") == (None if minutes is None else -8 * 60)
+    with pytest.raises(ConfigError, match="20 min"):
+        plan(l4(max_run_minutes=19))
+
+
+def test_every_zone_and_price_model_that_a_start_may_end_in_is_there_in_its_order() -> None:
+    made = plan(l4(provisioning="spot_then_on_demand"))
+    assert [(choice.zone, choice.model) for choice in made.choices] == [
+        ("us-west1-c", "spot"),
+        ("europe-west4-a", "spot"),
+        ("us-west1-c", "on_demand"),
+        ("europe-west4-a", "on_demand"),
+    ]
+    assert made.choices[0].price.usd == pytest.approx(0.423956)
+    assert made.worst_usd == max(choice.worst_usd for choice in made.choices) == made.choices[3].worst_usd
+
+
+def test_expected_is_the_median_of_what_was_and_unknown_without() -> None:
+    assert plan(l4()).expected_usd is None
+    runs = ({"boot": 30.0, "build": 100.0}, {"boot": 50.0, "build": 90.0, "sync": 6.0}, {"boot": 40.0, "build": 800.0})
+    made = plan(l4(usd_per_hour=3.6), past=runs)
+    expected = {line.activity: line.expected_s for line in made.lines}
+    assert (expected["boot"], expected["build"], expected["sync"], expected["test"]) == (40, 100, 0, None)
+    assert made.expected_usd == pytest.approx(140 / 1000)
+    assert made.runs_before == 3
+
+
+def test_caps_that_would_refuse_it_are_named() -> None:
+    made = cost_plan("p", l4(), Budget(per_run_usd=0.5), STEPS, max_minutes=None, job_cap_usd=5.0)
+    assert made.refused_by == ["per_run_usd of [budget]"]
+    assert plan(l4(), Budget(per_run_usd=2)).refused_by == []
+
+
+def test_a_stopped_machine_still_costs_its_disk_and_perhaps_an_address() -> None:
+    disk, address = plan(l4(disk_gb=200)).standing
+    assert (disk.usd_per_month, disk.certain) == (20.0, True)
+    assert (address.usd_per_month, address.certain) == (3.65, False)
+    assert plan(l4(disk_type="hyperdisk-balanced")).standing[0].usd_per_month is None
+
+
+def test_other_kinds_of_targets() -> None:
+    assert plan(LocalTarget(name="local")).worst_usd == 0
+    assert plan(SshTarget(name="box", host="a"), Budget(usd_per_hour=1.5)).worst_usd == pytest.approx(0.5)
+    sandbox = plan(SandboxTarget(name="sandbox"))
+    assert sandbox.emulated
+    assert sandbox.choices[0].price.usd == 0.706832
+    assert sandbox.as_json()["choices"][0]["price"]["date"] == "2026-08-20"

@@ -1,0 +1,151 @@
+"""A machine that could not be stopped costs the commands that come later no patience."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import CloudError
+from orchestrator.machines.cloud import Machine
+from orchestrator.results.store import FileStore
+from orchestrator.runs.machine import pending_releases as debts
+from tests.support.stores import make_id
+
+
+@dataclass
+class Stage:
+    """As much of the services as a debt needs; time is moved by hand, and by waiting."""
+
+    store: FileStore
+    clock: Any = None
+    observer: Any = None
+    now: float = 1_800_000_000.0
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.clock is None:
+            stage, really = self, threading.Event()
+
+            def sleep(seconds: float) -> None:
+                stage.now += seconds
+                really.wait(0.001)
+
+            self.clock = SimpleNamespace(now=lambda: stage.now, monotonic=lambda: stage.now, sleep=sleep)
+            self.observer = SimpleNamespace(note=self.notes.append)
+
+
+class Cloud:
+    """What a try meets: it is paid, refused, or never answered while ``silent``."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.error: CloudError | None = None
+        self.speaks = threading.Event()
+        self.speaks.set()
+
+    def is_paid(self, *_: object) -> bool:
+        self.tries += 1
+        assert self.speaks.wait(60)
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    made = Cloud()
+    monkeypatch.setattr(debts, "_is_paid", made.is_paid)
+    yield made
+    made.speaks.set()
+    for thread in threading.enumerate():
+        if thread.name == "fcctl-debts":
+            thread.join(60)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Any:
+    made = Stage(FileStore(tmp_path / "results", SimpleNamespace(now=lambda: 0.0)))
+    made.store.owe(make_id(), {"target": {}, "holds": []})
+    return made
+
+
+def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: Cloud) -> None:
+    cloud.speaks.clear()
+    began = stage.now
+    debts.pay(stage, "moment")
+    assert stage.now - began < 1.0
+    assert ["is not known to be off" in note and "pull-results" in note for note in stage.notes] == [True]
+    for _ in range(5):
+        stage.now += 60
+        debts.pay(stage, "moment")
+        debts.pay(stage, "due")
+    assert cloud.tries == 1, "not again for ten minutes"
+    assert "tried 5 min ago" in stage.notes[-1]
+    stage.now += 600
+    debts.pay(stage, "moment")
+    assert cloud.tries == 2
+
+
+def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
+    debts.pay(stage, "moment")
+    assert (cloud.tries, stage.store.owed(), stage.notes) == (1, {}, [])
+
+
+def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
+    cloud.error = CloudError("no answer")
+    for _ in range(3):
+        debts.pay(stage, "all")
+    assert cloud.tries == 3
+    assert len(stage.notes) == 3
+    stage.now += 60
+    debts.pay(stage, "moment")
+    assert stage.notes[-1].endswith("(no answer), tried 1 min ago: fcctl pull-results tries again")
+    cloud.error = None
+    debts.pay(stage, "due")
+    assert stage.store.owed() != {}, "tried lately"
+    debts.pay(stage)
+    assert stage.store.owed() == {}
+
+
+def test_a_clock_that_was_set_back_delays_nothing(stage: Any, cloud: Cloud) -> None:
+    cloud.error = CloudError("no answer")
+    debts.pay(stage)
+    stage.now -= 86400
+    debts.pay(stage, "due")
+    assert cloud.tries == 2
+
+
+# ---------------------------------------------------------------------------- who has found the machine on meanwhile
+OWING, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
+BEGAN = 1795248931.0  # when OTHER did
+
+
+@pytest.mark.parametrize(
+    ("label", "known", "left", "later_s", "comes"),
+    [
+        (OTHER, (), 0.0, 60.0, True),
+        (OTHER, (), 0.0, -60.0, True),
+        (OTHER, (), 0.0, debts.COMING_S + 1, False),
+        (OTHER, (), BEGAN + 3600.0, 3700.0, True),
+        (OTHER, (), BEGAN + 3600.0, 3600.0 + debts.COMING_S + 1, False),
+        (OTHER, (OTHER,), 0.0, 60.0, False),
+        (OWING, (), 0.0, 60.0, False),
+        ("up-by-hand", (), 0.0, 60.0, False),
+    ],
+    ids=[
+        "it has just begun", "by a clock that is ahead", "it did not come", "it waited long, and was left the machine",
+        "and did not come", "it was there", "nobody came", "no run",
+    ],
+)  # fmt: skip
+def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
+    label: str, known: tuple[str, ...], left: float, later_s: float, comes: bool
+) -> None:
+    machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
+    found = debts._who_is_coming(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
+    assert found == (label if comes else None)

@@ -1,0 +1,195 @@
+"""What is remembered of machines: whole or not at all, whoever writes at the same time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.machines.cache import FileMachineBook, state_folder
+from orchestrator.machines.cloud import Endpoint
+from tests.unit.domain.test_endpoint import KEYS
+
+KNOWN = Endpoint(
+    "proj-one", "vm", "us-west1-c", "123", "34.1.2.3", 22, "bob", "/home/bob/key", KEYS,
+    ("gcloud", "compute", "start-iap-tunnel", "vm", "22"), deadline=100.0, started=50.0, seen=60.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> FileMachineBook:
+    return FileMachineBook(tmp_path / "machines")
+
+
+def test_what_is_remembered_is_known(book: FileMachineBook) -> None:
+    assert book.known("proj-one", "vm") is None
+    book.remember(KNOWN)
+    assert book.known("proj-one", "vm") == KNOWN
+    later = replace(KNOWN, address="34.9.9.9", deadline=None, started=None, proxy_command=())
+    book.remember(later)
+    assert FileMachineBook(book.folder).known("proj-one", "vm") == later
+    assert book.known("proj-two", "vm") is None
+    book.forget("proj-one", "vm")
+    book.forget("proj-one", "vm")
+    assert book.known("proj-one", "vm") is None
+
+
+def test_projects_of_domains_have_their_own_folder(book: FileMachineBook) -> None:
+    book.remember(replace(KNOWN, project="example.com:proj-one"))
+    assert book.known("example.com:proj-one", "vm") is not None
+    assert book.known("proj-one", "vm") is None
+
+
+def test_it_is_in_the_user_s_state_folder(private_home: Path) -> None:
+    assert state_folder().is_relative_to(private_home)
+    FileMachineBook().remember(KNOWN)
+    assert [path.name for path in state_folder().rglob("*.json")] == ["vm.json"]
+    assert (state_folder() / "proj-one").stat().st_mode & 0o077 == 0
+    assert next(state_folder().rglob("vm.json")).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("project", "name"),
+    [("../../etc", "vm"), ("proj-one", "../vm"), ("proj-one", ".."), ("proj-one", "vm/x"), ("", ""), ("proj-one", "")],
+)
+def test_names_that_are_none_lead_nowhere(book: FileMachineBook, project: str, name: str) -> None:
+    assert book.known(project, name) is None
+    book.forget(project, name)
+    with pytest.raises(ValueError):
+        book.remember(replace(KNOWN, project=project, name=name))
+    assert not book.folder.exists()
+
+
+def written(book: FileMachineBook) -> Path:
+    book.remember(KNOWN)
+    return next(book.folder.rglob("vm.json"))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 30, 200, -1])
+def test_a_torn_file_is_unknown(book: FileMachineBook, keep: int) -> None:
+    path = written(book)
+    path.write_bytes(path.read_bytes()[:keep])
+    assert book.known("proj-one", "vm") is None
+    book.remember(KNOWN)
+    assert book.known("proj-one", "vm") == KNOWN
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2}, {"version": None}, {"name": "other"}, {"project": "proj-two"}, {"port": 0}, {"port": "22"},
+        {"port": True and 70000}, {"address": "-oProxyCommand=x"}, {"address": ""}, {"address": "a b"}, {"user": "-x"},
+        {"user": "a\nb"}, {"instance_id": "../1"}, {"identity_file": ""}, {"identity_file": "a\nb"},
+        {"identity_file": 5}, {"host_keys": "ssh-ed25519 AAAA"}, {"host_keys": ["ssh-ed25519 AAAA"]},
+        {"host_keys": [f"{KEYS[0]}\n* ssh-rsa AAAA"]}, {"host_keys": [None]}, {"proxy_command": "sh"},
+        {"proxy_command": ["a", "b\0"]}, {"deadline": "soon"}, {"deadline": True}, {"seen": -1}, {"started": 1e300},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_file_that_says_something_else_is_unknown(book: FileMachineBook, changes: dict[str, Any]) -> None:
+    path = written(book)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    assert book.known("proj-one", "vm") is None
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "5", '"x"', "{}", "[" * 100_000, "\xff"])
+def test_a_file_of_another_shape_is_unknown(book: FileMachineBook, text: str) -> None:
+    written(book).write_text(text, encoding="latin-1")
+    assert book.known("proj-one", "vm") is None
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_told(book: FileMachineBook) -> None:
+    book.folder.mkdir(mode=0o500)
+    with pytest.raises(FcctlError, match="remember a machine"):
+        book.remember(KNOWN)
+
+
+def test_a_file_where_the_folder_should_be_is_told(book: FileMachineBook) -> None:
+    book.folder.write_text("x")
+    with pytest.raises(FcctlError, match="remember a machine") as error:
+        book.remember(KNOWN)
+    assert error.value.hint
+    assert book.known("proj-one", "vm") is None
+
+
+def _write_often(folder: Path, number: int) -> None:
+    book = FileMachineBook(folder)
+    for turn in range(40):
+        book.remember(replace(KNOWN, address=f"10.0.{number}.{turn}", identity_file="/k" * (1 + 200 * number)))
+
+
+def test_writers_and_readers_side_by_side(book: FileMachineBook) -> None:
+    book.remember(KNOWN)
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write_often, args=(book.folder, number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    seen = 0
+    while any(writer.is_alive() for writer in writers):
+        assert book.known("proj-one", "vm") is not None
+        seen += 1
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert seen > 0
+    assert [path.name for path in book.folder.rglob("*") if path.is_file()] == ["vm.json"]
+
+
+def test_the_pinned_keys_as_openssh_reads_them(book: FileMachineBook) -> None:
+    path = book.known_hosts(KNOWN)
+    assert path.read_text() == f"compute.123 {KEYS[0]}\n"
+    assert book.known_hosts(replace(KNOWN, host_keys=())).read_text() == ""
+
+
+def _hold_for_ever(folder: Path, ready: Connection) -> None:
+    with FileMachineBook(folder).turning_on("proj-one", "vm") as alone:
+        ready.send(alone)
+        time.sleep(600)
+
+
+def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: FileMachineBook) -> None:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_hold_for_ever, args=(book.folder, theirs))
+    other.start()
+    try:
+        assert ours.recv()
+        with book.turning_on("proj-one", "vm") as alone, book.turning_on("proj-one", "vm-2") as elsewhere:
+            assert (alone, elsewhere) == (False, True)
+        other.kill()
+        other.join(30)
+        with book.turning_on("proj-one", "vm") as alone:
+            assert alone
+    finally:
+        other.kill()
+        other.join(30)
+        other.close()
+        ours.close()
+        theirs.close()
+
+
+def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineBook) -> None:
+    with pytest.raises(KeyboardInterrupt), book.turning_on("proj-one", "vm"):
+        raise KeyboardInterrupt
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone
+        assert book.known("proj-one", "vm") is None
+        book.remember(KNOWN)
+    assert book.known("proj-one", "vm") == KNOWN
+    book.forget("proj-one", "vm")
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone
+
+
+def test_a_lock_that_cannot_be_had_is_told_before_anything_is_spent(book: FileMachineBook) -> None:
+    book.folder.write_text("x")
+    with pytest.raises(FcctlError, match="lock a machine"), book.turning_on("proj-one", "vm"):
+        raise AssertionError("nothing is turned on")
+    with pytest.raises(ValueError, match=r"\.\./vm"), book.turning_on("proj-one", "../vm"):
+        raise AssertionError("nothing is turned on")

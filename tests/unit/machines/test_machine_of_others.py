@@ -1,0 +1,145 @@
+"""A machine that more than one run has to do with: its timer, and who turns it off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostFault, HostUnusable
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.shutdown_timer import Fence, arm_within
+from orchestrator.runs.machine.release import LettingGo
+
+OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
+PLAN = wire.RunPlan(OWN, "j", "t", "w", "0" * 64, [wire.StepSpec("a", "x", timeout_s=60)])
+NOW = 1e6
+
+
+# ------------------------------------------------------------------------------------------------------------ its timer
+class Host:
+    """A machine whose timer another run sets between our look and our request."""
+
+    def __init__(self, theirs: float | None, fault: str = "conflict", token: str = "ours") -> None:
+        self.theirs, self.fault, self.token = theirs, fault, token
+        self.lease_now = wire.Lease(armed=False)
+        self.asked: list[str] = []
+        self.target = SimpleNamespace(name="vm")
+
+    def host_now(self) -> float:
+        return NOW
+
+    def call(self, action: Any) -> Any:
+        return action(self)
+
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease:
+        self.asked.append(request.op)
+        if request.op == "arm":
+            self.lease_now = wire.Lease(self.theirs is not None, False, self.theirs)
+            raise HostFault("no", fault=self.fault)
+        if request.op == "renew":
+            if request.token != self.token:
+                raise HostFault("not your lease", fault="denied")
+            self.lease_now = replace(self.lease_now, deadline=request.deadline)
+        return self.lease_now
+
+
+def armed(host: Host) -> float:
+    notes = SimpleNamespace(note=lambda _: None)
+    return arm_within(host, Fence(NOW + 9000, "ours"), PLAN, notes).deadline  # type: ignore[arg-type]
+
+
+def test_a_timer_that_another_run_has_just_set_is_renewed() -> None:
+    host = Host(theirs=NOW + 100)
+    assert armed(host) >= NOW + 900
+    assert host.asked == ["show", "arm", "show", "renew"]
+
+
+def test_one_that_another_computer_has_just_set_is_kept_if_it_lasts() -> None:
+    assert armed(Host(theirs=NOW + 800, token="theirs")) == NOW + 800
+
+
+def test_a_machine_that_takes_no_timer_is_of_no_use() -> None:
+    with pytest.raises(HostUnusable, match="shutdown timer"):
+        armed(Host(theirs=None, fault="denied"))
+
+
+# -------------------------------------------------------------------------------------------------- who turns it off
+class Held:
+    """A run whose machine is as ``facts`` say."""
+
+    run_id = OWN
+
+    def __init__(
+        self, *, turned_on: bool, submitted: bool = False, label: str = OWN, there: tuple[str, ...] = ()
+    ) -> None:
+        self.facts = {"turned_on": turned_on, "instance_id": "7", "zone": "us-west1-c"}
+        self.kinds = ["acquire", "acquired", *(["submit"] if submitted else [])]
+        self.machine: Machine | None = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
+        self.owed: dict[str, Any] = {}
+        store = SimpleNamespace(owed=lambda: self.owed, active=list)
+        self.services = SimpleNamespace(store=store)
+        self.target = SimpleNamespace(instance="vm")
+        runs = [wire.RunSummary(run, "j", "passed", NOW) for run in there]
+        self.link = SimpleNamespace(session=lambda: SimpleNamespace(status=lambda _: runs))
+        self.log = None
+
+    def acquired(self) -> dict[str, Any]:
+        return self.facts
+
+    def entries(self) -> list[Any]:
+        return [SimpleNamespace(kind=kind) for kind in self.kinds]
+
+
+def letting_go(held: Held) -> LettingGo:
+    return LettingGo(held)  # type: ignore[arg-type]
+
+
+def test_who_got_nowhere_on_somebody_elses_machine_leaves_it_on() -> None:
+    assert letting_go(Held(turned_on=False))._was_of_no_use()
+    assert not letting_go(Held(turned_on=True))._was_of_no_use()
+    assert not letting_go(Held(turned_on=False, submitted=True))._was_of_no_use()
+
+
+def test_but_not_if_it_was_left_to_it() -> None:
+    held = Held(turned_on=False)
+    held.owed = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": "7"}]}}
+    assert not letting_go(held)._was_of_no_use()
+    held.owed = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": "8"}]}, OWN: {}}
+    assert letting_go(held)._was_of_no_use()
+
+
+def who_is_coming(held: Held) -> str | None:
+    letting = letting_go(held)
+    assert letting._user_of_it() is None
+    assert held.machine is not None
+    return letting._who_is_coming(held.machine)
+
+
+def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it() -> None:
+    assert who_is_coming(Held(turned_on=True, label=OTHER)) == OTHER
+    assert who_is_coming(Held(turned_on=True, label=OTHER, there=(OWN,))) == OTHER
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        Held(turned_on=True),
+        Held(turned_on=True, label=OTHER, there=(OTHER,)),
+        Held(turned_on=False, label=OTHER),
+        Held(turned_on=True, label="up-by-hand"),
+    ],
+    ids=["it is its own", "that run is over", "it was on before, for whoever that is", "that is no run"],
+)
+def test_nobody_is_coming(held: Held) -> None:
+    assert who_is_coming(held) is None
+
+
+def test_where_the_machine_did_not_answer_its_label_says_nothing() -> None:
+    """It may be of a run that came and went."""
+    held = Held(turned_on=True, label=OTHER)
+    assert held.machine is not None
+    assert letting_go(held)._who_is_coming(held.machine) is None

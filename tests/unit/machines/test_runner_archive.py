@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.machines.connect import host_program as runner_archive
+from orchestrator.machines.connect.host_program import build_runner
+
+
+def test_the_same_sources_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build_runner(tmp_path / "a")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    second = build_runner(tmp_path / "b")
+    assert first.sha256 == second.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest()
+    assert first.path.name == f"{first.sha256}.pyz"
+    with zipfile.ZipFile(first.path) as bundle:
+        names = bundle.namelist()
+    assert names == sorted(names)
+    assert "__main__.py" in names
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_a_changed_source_gives_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build_runner(tmp_path)
+    sources = runner_archive._sources()
+    monkeypatch.setattr(runner_archive, "_sources", lambda: [*sources, ("fcctl_remote/zz.py", b"# new\n")])
+    assert build_runner(tmp_path).sha256 != first.sha256
+
+
+def test_it_is_built_once_and_a_damaged_one_again(tmp_path: Path) -> None:
+    first = build_runner(tmp_path)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert build_runner(tmp_path) == first
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.010
+    for place in tmp_path.iterdir():
+        place.write_bytes(place.read_bytes()[:-10])
+    again = build_runner(tmp_path)
+    assert hashlib.sha256(again.path.read_bytes()).hexdigest() == first.sha256
+
+
+def _start(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(place.parent), "PATH": os.defpath}
+    return subprocess.run([sys.executable, str(place), *words], check=False, env=env, capture_output=True, text=True)
+
+
+def test_it_unpacks_itself_once_beside_itself(tmp_path: Path) -> None:
+    built = build_runner(tmp_path / "cache")
+    folder = tmp_path / "root" / "runner"
+    folder.mkdir(parents=True)
+    place = folder / built.path.name
+    shutil.copy(built.path, place)
+    for _ in range(2):
+        done = _start(place, "version")
+        assert done.returncode == 0, done.stderr
+        assert built.sha256 in done.stdout
+    assert sorted(os.listdir(folder)) == [f"{built.sha256}.d", f"{built.sha256}.pyz"]
+    assert list((folder / f"{built.sha256}.d" / "fcctl_remote" / "__pycache__").iterdir())
+
+
+def test_it_runs_where_it_cannot_unpack(tmp_path: Path) -> None:
+    built = build_runner(tmp_path)
+    assert built.sha256 in _start(built.path, "version").stdout
+    assert not (tmp_path / f"{built.sha256}.d").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("dance",), ("supervise",), ("version", "now"), ("read", "ptxas")])
+def test_a_wrong_command_line_says_so(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = _start(build_runner(tmp_path).path, *words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

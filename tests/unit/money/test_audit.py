@@ -1,0 +1,109 @@
+"""What an audit thinks of a machine, and what it says it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.machines.cloud import Leftover, Machine
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.audit import Claim, delete_command, judge, orphans, rate_of
+from orchestrator.money.caps import Budget
+
+NOW = 1_800_000_000.0
+
+
+def machine(status: str = "RUNNING", **changes: Any) -> Machine:
+    values: dict[str, Any] = {
+        "project": "my-project", "zone": "us-west1-c", "name": "vm", "id": "1", "status": status,
+        "machine_type": "g2-standard-4", "labels": {"fcctl": "yes"}, "started": NOW - 1800, "deadline": NOW + 1800,
+    }  # fmt: skip
+    return Machine(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("claims", "status", "labels", "verdict", "words"),
+    [
+        ([], "TERMINATED", {}, "off", "stopped"),
+        ([], "SUSPENDED", {}, "off", "suspended"),
+        ([], "STOPPING", {}, "off", "on its way down"),
+        ([Claim("r1", "followed")], "RUNNING", {}, "run", "follows r1"),
+        ([Claim("r1", "followed")], "STAGING", {}, "run", "follows r1"),
+        ([Claim("r1", "alive")], "RUNNING", {}, "run", "fcctl attach r1"),
+        ([Claim("r1", "left", "'cloud start' at noon")], "RUNNING", {}, "stray", "'cloud start' at noon"),
+        ([Claim("r1", "left")], "PROVISIONING", {}, "stray", "r1 is gone"),
+        ([Claim("r1", "over", "'released kept'", NOW + 60)], "RUNNING", {}, "kept", "kept"),
+        ([Claim("r1", "over", "'released kept'", NOW - 60)], "RUNNING", {}, "stray", "r1 is over"),
+        ([], "RUNNING", {"fcctl-run": "up-17"}, "up", "hosts up"),
+        ([], "RUNNING", {"fcctl-run": "r9"}, "stray", "r9"),
+        ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
+        ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "mine"}, "stray", "r9"),
+        ([], "RUNNING", {"fcctl": "yes"}, "stray", "made by fcctl"),
+        ([], "RUNNING", {}, "stray", "by hand"),
+        ([], "SOMETHING-NEW", {}, "stray", "by hand"),
+    ],
+)
+def test_for_whom(claims: list[Claim], status: str, labels: dict[str, str], verdict: str, words: str) -> None:
+    finding = judge(machine(status, labels=labels), claims, 0.72, NOW, "mine")
+    assert finding.verdict == verdict
+    assert words in finding.why
+    assert finding.in_order == (verdict in ("off", "run", "kept", "up"))
+
+
+def test_a_machine_that_was_woken_by_hand_is_one_until_its_fence() -> None:
+    labels = {"fcctl-run": "up-17"}
+    assert judge(machine(labels=labels, deadline=None), [], 0.72, NOW, "mine").verdict == "stray"
+    starting = {"labels": labels, "deadline": None, "started": None}
+    limited = machine("STAGING", **starting, max_run_s=600, termination_action="STOP")
+    assert judge(limited, [], 0.72, NOW, "mine").verdict == "up"
+    assert judge(machine("STAGING", **starting), [], 0.72, NOW, "mine").verdict == "stray"
+
+
+def test_dollars() -> None:
+    finding = judge(machine(), [], 0.72, NOW)
+    assert finding.usd_so_far == pytest.approx(0.36)
+    assert finding.usd_by_then == pytest.approx(0.72 * 3630 / 3600)
+    assert judge(machine(started=NOW - 1), [], 0.72, NOW).usd_so_far == pytest.approx(0.72 / 60)  # the least bill
+    assert judge(machine(), [], None, NOW).usd_so_far is None
+    assert judge(machine(deadline=None), [], 0.72, NOW).usd_by_then is None
+    assert judge(machine("TERMINATED"), [], 0.72, NOW).usd_so_far is None
+
+
+def test_rates() -> None:
+    target = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], usd_per_hour=0.5)
+    assert rate_of(machine(), target, Budget()) == 0.5
+    assert rate_of(machine(), None, Budget(usd_per_hour=2.0)) == 2.0
+    assert rate_of(machine(), None, Budget()) == pytest.approx(0.706832)
+    spot = rate_of(machine(spot=True), None, Budget())
+    assert spot is not None
+    assert spot < 0.706832
+    assert rate_of(machine(machine_type="n9-mega"), None, Budget()) is None
+
+
+def leftover(kind: Any = "disk", **changes: Any) -> Leftover:
+    values: dict[str, Any] = {"place": "us-west1-c", "name": "spare", "gb": 100, "type": "pd-balanced"}
+    return Leftover(kind, "my-project", **{**values, **changes})
+
+
+def test_what_is_an_orphan() -> None:
+    ours = leftover(labels={"fcctl": "yes"})
+    rows = [
+        ours,
+        leftover(labels={"fcctl": "yes"}, users=("vm",)),
+        leftover(name="somebody-elses"),
+        leftover(name="vm"),
+        leftover("snapshot", place="us-west1", name="vm-65a", source="vm"),
+        leftover("address", place="us-west1", name="vmware"),
+    ]
+    assert [one.name for one in orphans(rows, ["vm"])] == ["spare", "vm", "vm-65a"]
+
+
+def test_how_to_be_rid_of_it() -> None:
+    assert delete_command(leftover()) == (
+        "gcloud compute disks delete spare --zone us-west1-c --project my-project"
+    )  # fmt: skip
+    assert "--region us-west1" in delete_command(leftover("address", place="us-west1"))
+    assert delete_command(leftover("snapshot", place="us")) == (
+        "gcloud compute snapshots delete spare --project my-project"
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""A cap holds whatever happens: the arithmetic of ``--stop-at-budget``, as properties."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fcctl_remote import wire
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.money import deadline as guard
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, fenced_worst_case_usd
+from orchestrator.money.deadline import Cap, judge
+from orchestrator.results.records import SourceRecord
+from orchestrator.runs.job.saved_plan import SavedPlan
+
+usds = st.floats(0.01, 500)
+rates = st.floats(0.01, 40)
+
+
+def planned(target: Target, minutes: float, rate: float, stop_at: float | None) -> SavedPlan:
+    steps = [wire.StepSpec("work", "x", timeout_s=minutes * 60)]
+    plan = wire.RunPlan("20261121t081530z-j-t-3fa9c1", "j", "t", "w", "0" * 64, steps)
+    return SavedPlan(
+        plan=plan, target=target, source=SourceRecord(tree_sha256="0" * 64), usd_per_hour=rate, stop_at_usd=stop_at
+    )
+
+
+GCP = GcpTarget(name="l4", project="test-project", instance="vm", zones=["us-west1-c"])
+
+
+@given(usds, rates)
+def test_a_start_within_a_cap_costs_no_more_than_it(usd: float, rate: float) -> None:
+    fence = guard.fence_within(usd, rate)
+    if fence > 0:
+        assert fenced_worst_case_usd(fence, rate) <= usd
+        assert fenced_worst_case_usd(fence + 1, rate) > usd * (1 - 1e-6), "and no second is given away"
+    else:
+        assert fenced_worst_case_usd(1, rate) > usd * (1 - 1e-6)
+
+
+@given(usds, rates, st.floats(1, 10_000))
+def test_a_run_that_stops_at_its_budget_is_held_to_it(usd: float, rate: float, minutes: float) -> None:
+    saved = planned(GCP, minutes, rate, usd)
+    assert saved.fence_s is not None
+    if guard.fence_within(usd, rate) > 0:
+        assert saved.worst_case_usd <= usd
+    assert saved.fence_s <= GCP.max_run_minutes * 60
+    assert saved.worst_case_minutes * 60 <= saved.fence_s
+    there = planned(SshTarget(name="box", host="h"), minutes, rate, usd)
+    assert there.worst_case_usd <= usd
+
+
+@given(usds, rates, st.floats(0, 2e9), st.one_of(st.none(), st.floats(0, 1e5)))
+def test_the_host_ends_it_so_early_that_the_ending_fits(
+    usd: float, rate: float, began: float, lives_s: float | None
+) -> None:
+    until = guard.stop_by(usd, rate, began, None if lives_s is None else began + lives_s)
+    assert until is not None
+    seconds = until - began
+    assert seconds <= guard.seconds_within(usd, rate)
+    whole = guard.fence_within(usd, rate) if lives_s is None else min(guard.fence_within(usd, rate), lives_s)
+    assert seconds + guard.reserve_s(whole) <= whole + 1e-3
+    assert guard.reserve_s(whole) <= guard.RESERVE_S
+
+
+@given(usds, rates, st.floats(0.1, 5), st.floats(0.01, 1))
+def test_however_the_controller_looks_it_says_stop_before_the_cap(
+    usd: float, rate: float, every_s: float, phase: float
+) -> None:
+    """At the first look at or after the threshold, the cap is not reached yet if looks are close enough."""
+    cap = Cap(name="--budget", usd=usd)
+    whole = guard.seconds_within(usd, rate)
+    every = min(every_s, guard.reserve_s(whole) / 2)
+    threshold = whole - guard.reserve_s(whole)
+    first_look = (math.floor(threshold / every) + 1 + phase) * every
+    spent = first_look / 3600 * rate
+    assert judge(cap, spent, rate, strictly=True) == "stop"
+    assert spent <= usd + 1e-9
+
+
+def test_the_warning_comes_at_eighty_percent_and_a_cap_that_fits_is_not_cut_short() -> None:
+    cap = Cap(name="--budget", usd=1.0)
+    assert judge(cap, 0.79, 0.6, strictly=True) == "fine"
+    assert judge(cap, 0.80, 0.6, strictly=True) == "warn"
+    assert judge(cap, 0.98, 0.6, strictly=True) == "stop"
+    assert judge(cap, 0.98, 0.6, strictly=False) == "warn"
+    assert judge(cap, 1.0, 0.6, strictly=False) == "stop"
+
+
+def test_without_a_budget_to_stop_at_nothing_changes() -> None:
+    saved = planned(GCP, 30, 0.71, None)
+    assert saved.fence_s == 600 + 30 * 60 + 900
+    assert saved.worst_case_minutes == 30
+    assert planned(GCP, 30, 0.71, 99.0).fence_s == saved.fence_s, "a cap that is far away takes nothing away"
+
+
+def test_a_free_machine_is_never_ended() -> None:
+    assert guard.stop_by(1.0, 0.0, 5.0) is None
+    assert math.isinf(guard.fence_within(1.0, 0.0))
+
+
+def entry(kind: str, time: float, **data: object) -> JournalEntry:
+    return JournalEntry(seq=1, time=time, kind=kind, data=data)
+
+
+def test_since_when_it_costs() -> None:
+    woken = [entry("acquire", 1), entry("cloud", 2, action="fence"), entry("cloud", 3, action="start"),
+             entry("acquired", 9), entry("submitted", 12)]  # fmt: skip
+    assert guard.began_to_cost(woken, machine=True) == woken[2]
+    assert guard.began_to_cost([woken[0], woken[3]], machine=True) == woken[3]
+    assert guard.began_to_cost([*woken, entry("acquire", 20)], machine=True) is None
+    assert guard.began_to_cost(woken, machine=False) == woken[4]
+
+
+@pytest.mark.parametrize("usd", [0.001, 0.0197])
+def test_what_buys_no_start_buys_none(usd: float) -> None:
+    assert guard.fence_within(usd, 0.72) <= max(0.0, usd / 0.72 * 3600 - FENCE_LATENESS_S - MINIMUM_BILLED_S)

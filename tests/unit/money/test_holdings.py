@@ -1,0 +1,207 @@
+"""What stands and is billed by the month: its life, its price, and what of it is not known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.machines.cloud import Disk, Leftover, Machine
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money import ledger as books
+from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
+from orchestrator.money.storage_prices import belongs, monthly_usd, of_leftover, of_machine, target_of
+from orchestrator.providers.gcp.list_prices import LIST_PRICES
+
+DAY = 86400.0
+MADE = datetime(2026, 11, 1, 6, 30, tzinfo=UTC).timestamp()
+MONTH_S = 730 * 3600.0
+TARGET = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"])
+
+
+def disk(seen: float, **changes: Any) -> Holding:
+    values = {
+        "project": "my-project", "kind": "disk", "place": "us-west1-c", "name": "vm", "target": "l4", "gb": 100,
+        "type": "pd-balanced", "machine_id": "7", "auto_delete": True, "created": MADE, "seen": seen,
+        "usd_per_month": 10.0,
+    }  # fmt: skip
+    return Holding.model_validate({**values, **changes})
+
+
+def usd(words: list[Holding], now: float) -> float:
+    return sum(line.usd for line in standing_lines(words, now, UTC))
+
+
+def sure(words: list[Holding], now: float) -> set[str]:
+    return {line.sure for line in standing_lines(words, now, UTC)}
+
+
+def test_a_disk_costs_its_price_from_its_making_to_its_end() -> None:
+    words = [disk(MADE + 60), disk(MADE + 9 * DAY + 400, gone=MADE + 9 * DAY + 300)]
+    for now in (MADE + 9 * DAY + 400, MADE + 99 * DAY):
+        assert usd(words, now) == pytest.approx(10.0 / MONTH_S * (9 * DAY + 300))
+        assert sure(words, now) == {"known"}
+
+
+def test_each_day_has_its_part() -> None:
+    lines = standing_lines([disk(MADE), disk(MADE + 3 * DAY)], MADE + 3 * DAY, ZoneInfo("Europe/Berlin"))
+    days = books.totals(lines, "day", ZoneInfo("Europe/Berlin"))
+    assert [day.group for day in days] == ["2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"]
+    assert days[1].usd == days[2].usd == pytest.approx(10.0 / MONTH_S * DAY)
+    assert all(day.seconds == 0 and day.standing_usd == day.usd for day in days), "no machine was on"
+    assert [t.group for t in books.totals(lines, "target", UTC)] == ["l4"]
+    assert [t.group for t in books.totals(lines, "job", UTC)] == ["(disk)"]
+
+
+def test_one_that_was_not_seen_for_long_is_an_estimate_from_then_on() -> None:
+    now = MADE + 10 * DAY
+    lines = standing_lines([disk(MADE + 2 * DAY)], now, UTC)
+    known = sum(line.seconds for line in lines if line.sure == "known")
+    assert known == pytest.approx(2 * DAY)
+    assert sum(line.seconds for line in lines) == pytest.approx(10 * DAY)
+    (remark,) = books.remarks(lines)
+    assert (remark.sure, remark.what) == ("estimated", "disk vm (100 GiB pd-balanced) in us-west1-c")
+    assert "last seen on 2026-11-03" in remark.why
+
+
+def test_one_that_was_missed_is_an_upper_bound() -> None:
+    words = [disk(MADE + DAY), ended(lives([disk(MADE + DAY)])[0], MADE + 5 * DAY, MADE + 5 * DAY, missed=True)]
+    lines = standing_lines(words, MADE + 50 * DAY, UTC)
+    assert sum(line.seconds for line in lines) == pytest.approx(5 * DAY)
+    assert sum(line.seconds for line in lines if line.sure == "upper_bound") == pytest.approx(4 * DAY)
+
+
+def test_a_disk_whose_price_nobody_knows_is_said_and_is_none_of_the_sum() -> None:
+    lines = standing_lines([disk(MADE + DAY, type="hyperdisk-balanced", usd_per_month=None)], MADE + DAY, UTC)
+    (remark,) = books.remarks(lines)
+    assert (remark.sure, remark.usd) == ("unpriced", 0.0)
+    assert "disk_usd_per_gib_month in [targets.l4]" in remark.why
+
+
+def test_a_price_that_is_said_later_counts_from_the_beginning() -> None:
+    unknown = {"type": "hyperdisk-balanced"}
+    words = [disk(MADE, usd_per_month=None, **unknown), disk(MADE + DAY, usd_per_month=8.0, **unknown)]
+    assert usd(words, MADE + DAY) == pytest.approx(8.0 / MONTH_S * DAY)
+    assert sure(words, MADE + DAY) == {"known"}
+
+
+def test_a_disk_that_grew_costs_more_from_when_it_was_seen_to_have() -> None:
+    words = [disk(MADE), disk(MADE + 2 * DAY, gb=200, usd_per_month=20.0)]
+    assert usd(words, MADE + 3 * DAY) == pytest.approx((2 * 10.0 + 20.0) / MONTH_S * DAY)
+
+
+def test_a_clock_that_was_ahead_for_a_while_makes_nothing_dearer() -> None:
+    now = MADE + 3 * DAY
+    words = [disk(MADE + 60), disk(MADE + 900 * DAY), disk(MADE + 2 * DAY)]
+    assert usd(words, now) == pytest.approx(10.0 / MONTH_S * 3 * DAY)
+
+
+def test_made_again_under_its_name_it_is_another() -> None:
+    again = MADE + 20 * DAY
+    words = [disk(MADE), disk(MADE + 5 * DAY, gone=MADE + 4 * DAY), disk(again, created=again)]
+    assert [life.created for life in lives(words)] == [MADE, again]
+    assert usd(words, again + DAY) == pytest.approx(10.0 / MONTH_S * 5 * DAY)
+
+
+def test_one_that_was_made_again_unseen_ended_before_that() -> None:
+    again = MADE + 20 * DAY
+    first, second = lives([disk(MADE + DAY), disk(again + 60, created=again)])
+    assert (first.gone, first.last.missed, second.gone) == (again, True, None)
+
+
+# ---------------------------------------------------------------------------------------------- what the cloud shows
+def machine(**changes: Any) -> Machine:
+    values: dict[str, Any] = {
+        "project": "my-project", "zone": "us-west1-c", "name": "vm", "id": "7", "status": "TERMINATED",
+        "disks": (Disk("vm", "boot", True, 100, True), Disk("", "scratch", False, 375, True)), "created": MADE,
+    }  # fmt: skip
+    return Machine(**{**values, **changes})
+
+
+def thing(kind: str = "disk", **changes: Any) -> Leftover:
+    values: dict[str, Any] = {
+        "project": "my-project", "place": "us-west1-c", "name": "vm", "gb": 100, "type": "pd-ssd", "users": ("vm",),
+        "created": MADE - 5.0,
+    }  # fmt: skip
+    return Leftover(kind, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
+    (guess,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 60)
+    assert (guess.type, guess.usd_per_month, guess.by_machine) == ("pd-balanced", pytest.approx(10.0), True)
+    assert sure([guess], MADE + 60) == {"estimated"}
+    told = of_leftover(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY)
+    assert (told.type, told.machine_id, told.auto_delete) == ("pd-ssd", "7", True)
+    (life,) = lives([guess, told])
+    assert life.created == MADE - 5.0
+    assert usd([guess, told], MADE + DAY) == pytest.approx(17.0 / MONTH_S * (DAY + 5.0))
+    assert sure([guess, told], MADE + DAY) == {"known"}
+    (later,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 2 * DAY)
+    word = news(life, later)
+    assert word is not None
+    assert (word.type, word.by_machine, word.usd_per_month) == ("pd-ssd", False, pytest.approx(17.0))
+
+
+def test_what_is_known_and_fresh_is_not_written_down_again() -> None:
+    (life,) = lives([disk(MADE)])
+    assert news(life, disk(MADE + 60)) is None
+    assert news(life, disk(MADE + 7200)) is not None
+    assert news(life, disk(MADE + 60, gb=200, usd_per_month=20.0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("leftover", "expected"),
+    [
+        (thing(type="pd-balanced"), 10.0),
+        (thing("snapshot", place="us-west1", gb=10), 0.5),
+        (thing("address", place="us-west1", gb=0, users=()), 7.3),
+        (thing("address", place="us-west1", gb=0), 3.65),
+        (thing(type="hyperdisk-throughput"), None),
+    ],
+)
+def test_list_prices_of_a_month(leftover: Leftover, expected: float | None) -> None:
+    assert monthly_usd(leftover, LIST_PRICES) == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_target_s_own_prices_are_stronger() -> None:
+    own = TARGET.model_copy(update={"disk_usd_per_gib_month": 0.2, "snapshot_usd_per_gib_month": 0.01,
+                                    "address_usd_per_hour": 0.0})  # fmt: skip
+    assert monthly_usd(thing(type="hyperdisk-balanced"), LIST_PRICES, own) == pytest.approx(20.0)
+    assert monthly_usd(thing("snapshot", gb=10), LIST_PRICES, own) == pytest.approx(0.1)
+    assert monthly_usd(thing("address"), LIST_PRICES, own) == 0.0
+
+
+def test_whose_things_are_in_the_ledger() -> None:
+    names = frozenset({"vm"})
+    assert belongs(thing(name="vm-data", users=()), names)
+    assert belongs(thing(name="data", users=("vm",)), names)
+    assert belongs(thing("snapshot", name="before", source="vm", users=()), names)
+    ours = thing(name="spare", users=(), labels={"fcctl": "yes", "fcctl-workspace": "mine"})
+    assert belongs(ours, names, "mine")
+    assert not belongs(ours, names, "theirs")
+    assert not belongs(thing(name="vmware", users=("other",)), names)
+    assert target_of(ours, [TARGET]) is None
+    assert target_of(thing(name="data", users=("vm",)), [TARGET]) is TARGET
+
+
+@given(
+    sizes=st.lists(st.tuples(st.floats(0, 30 * DAY), st.integers(10, 500)), min_size=1, max_size=6),
+    rest=st.floats(0, 30 * DAY),
+    gone=st.booleans(),
+)
+def test_every_second_of_a_disk_is_in_the_books_once(sizes: list[tuple[float, int]], rest: float, gone: bool) -> None:
+    words, at = [], MADE
+    for gap, gb in sizes:
+        at += gap
+        words.append(disk(at, gb=gb, usd_per_month=gb * 0.1))
+    end = at + rest
+    if gone:
+        words.append(ended(lives(words)[0], end, end))
+    for now in (end, end + DAY) if gone else (end,):
+        lines = standing_lines(words, now, ZoneInfo("America/Los_Angeles"))
+        assert sum(line.seconds for line in lines) == pytest.approx(end - MADE, abs=0.1)
+        assert all(line.seconds > 0 for line in lines)

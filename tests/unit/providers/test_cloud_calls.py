@@ -1,0 +1,102 @@
+"""How long a request to the cloud is repeated, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.providers.gcp import retries as calls
+from orchestrator.providers.gcp.retries import Calls, Refused
+
+pytest.importorskip("google.cloud.compute_v1")
+from google.api_core import exceptions as api
+from requests import exceptions as http
+from urllib3.exceptions import NewConnectionError
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return 1e9 + self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def elapsed(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        self.slept.append(seconds)
+
+
+def failing(error: Exception, times: int = 10**9) -> Callable[[], str]:
+    left = iter(range(times))
+
+    def request() -> str:
+        if next(left, None) is None:
+            return "answer"
+        raise error
+
+    return request
+
+
+UNREACHED = http.ConnectionError(NewConnectionError(None, "Failed to establish a new connection"))  # type: ignore[arg-type]
+CUT = http.ConnectionError("Connection reset")
+
+
+def test_waits_grow_and_differ() -> None:
+    for waits in range(30):
+        longest = min(calls.LONGEST_WAIT_S, calls.FIRST_WAIT_S * 2**waits)
+        drawn = {calls.pause(waits) for _ in range(20)}
+        assert all(longest / 2 <= one <= longest for one in drawn)
+        assert len(drawn) > 10
+
+
+@pytest.mark.parametrize("error", [api.ServiceUnavailable("x"), api.TooManyRequests("x"), CUT, UNREACHED], ids=repr)
+def test_passing_trouble_passes(error: Exception) -> None:
+    clock = Time()
+    assert Calls(clock, "p", emulated=False)("start of vm", failing(error, 3)) == "answer"
+    assert len(clock.slept) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "patience"),
+    [(api.ServiceUnavailable("x"), calls.PATIENCE_S), (CUT, calls.PATIENCE_S), (UNREACHED, calls.OFFLINE_PATIENCE_S)],
+    ids=["503", "cut", "offline"],
+)
+def test_patience_ends(error: Exception, patience: float) -> None:
+    clock = Time()
+    with pytest.raises(CloudError, match=r"did not answer for \d+ s \(start of vm\)"):
+        Calls(clock, "p", emulated=False)("start of vm", failing(error))
+    assert patience - calls.LONGEST_WAIT_S <= clock.at <= patience
+
+
+def test_a_cloud_that_was_reached_before_is_waited_for_longer() -> None:
+    clock = Time()
+    ask = Calls(clock, "p", emulated=False)
+    ask("first", lambda: "answer")
+    with pytest.raises(CloudError):
+        ask("second", failing(UNREACHED))
+    assert clock.at > calls.OFFLINE_PATIENCE_S
+
+
+def test_what_is_refused_is_not_repeated() -> None:
+    clock = Time()
+    with pytest.raises(Refused):
+        Calls(clock, "p", emulated=False)("x", failing(api.BadRequest("no")))
+    with pytest.raises(AuthError):
+        Calls(clock, "p", emulated=False)("x", failing(api.Unauthorized("no")))
+    with pytest.raises(CloudError, match="could not be made"):
+        Calls(clock, "p", emulated=False)("x", failing(http.InvalidURL("no host")))
+    with pytest.raises(CloudError, match="secure connection") as error:
+        Calls(clock, "p", emulated=False)("x", failing(http.SSLError("CERTIFICATE_VERIFY_FAILED")))
+    assert "REQUESTS_CA_BUNDLE" in str(error.value.hint)
+    assert clock.slept == []

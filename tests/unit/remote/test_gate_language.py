@@ -1,0 +1,221 @@
+"""The gate language: what it accepts, what it decides, and that nothing undecidable ever passes."""
+
+import math
+from typing import Any
+
+import pytest
+
+from fcctl_remote.gates.evaluate import GateError, evaluate, names, parse
+from fcctl_remote.wire import GateSpec
+
+CONTEXT: dict[str, Any] = {
+    "correctness": {
+        "cases": [{"name": "a", "passed": True, "max_err": 0.01}, {"name": "b", "passed": True, "max_err": 0.02}],
+        "summary": {"total": 20, "passed": 20, "failed": 0, "max_err": 0.02},
+    },
+    "build": {
+        "kernels": [
+            {"name": "baseline", "arch": "sm_89", "registers": 43, "spill_store_bytes": 0, "smem_bytes": 768},
+            {"name": "wmma", "arch": "sm_89", "registers": 118, "spill_store_bytes": 0, "smem_bytes": 65536},
+            {"name": "wmma", "arch": "sm_90", "registers": 120, "spill_store_bytes": 8, "smem_bytes": 65536},
+        ]
+    },
+    "benchmark": {
+        "benchmarks": [
+            {"name": "mission", "variant": "fc", "shape": {"S": 512}, "stats": {"p50": 25.9, "p90": None}},
+            {"name": "mission", "variant": "sdpa", "shape": {"S": 512}, "stats": {"p50": 45.09, "p90": 50.0}},
+            {"name": "long", "variant": "fc", "shape": {"S": 2048}, "stats": {"p50": 1397.7}},
+        ]
+    },
+    "host": {"gpu": {"compute_capability": "10.0", "name": "NVIDIA L4"}},
+    "steps": {"bench-cpu": {"benchmark": {"n": 1}}},
+    "env": {"MODE": "fast"},
+    "bad": {"nan": math.nan, "list": [1.0, math.nan], "inf": math.inf, "empty": [], "null": None, "text": "x"},
+}
+
+
+def verdict(expr: str, when: str | None = None) -> str:
+    return evaluate(GateSpec(expr, when), CONTEXT).verdict
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "correctness.summary.passed == 20",
+        "correctness.summary.passed == correctness.summary.total",
+        "max(build.kernels[*].registers) <= 120",
+        "max(build.kernels[arch='sm_89'].registers) <= 118",
+        'benchmark.benchmarks[name="mission", variant="fc"].stats.p50 < 58',
+        (
+            'benchmark.benchmarks[name="mission", variant="sdpa"].stats.p50 '
+            '/ benchmark.benchmarks[name="mission", variant="fc"].stats.p50 >= 1.7'
+        ),
+        "benchmark.benchmarks[shape.S>=1024].stats.p50 > 1000",
+        "15 <= benchmark.benchmarks[0].stats.p50 <= 30",
+        "all(correctness.cases[*].passed)",
+        "all(correctness.cases[*].max_err <= 0.06)",
+        "all(0 < correctness.cases[*].max_err <= 0.06)",
+        "any(build.kernels[*].spill_store_bytes > 0)",
+        "sum(correctness.cases[*].passed) == 2",
+        "len(build.kernels) == 3 and not (len(build.kernels) == 4)",
+        "abs(-3) == 3 and abs(1 - 1.5) < 1",
+        "min(3, 1, 2) == 1 and max([3, 1, 2]) == 3",
+        'host.gpu.compute_capability >= "8.9"',  # as versions, not as text
+        '"L4" in host.gpu.name',
+        'env.MODE in ["fast", "full"] and env.MODE not in ["slow"]',
+        'steps["bench-cpu"].benchmark.n == 1',
+        "build.kernels[-1].name == 'wmma'",
+        "has(build.kernels) and not has(profile) and not has(bad.null) and not has(bad.empty)",
+        "true or bad.missing == 1",
+        "1 + 2 * 3 - 4 / 2 == 5 and 7 // 2 == 3 and 7 % 4 == 3 and -2 * -3 == 6",
+        "bad.inf > 1",
+    ],
+)
+def test_passes(expr: str) -> None:
+    result = evaluate(GateSpec(expr), CONTEXT)
+    assert result.verdict == "pass", result
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "correctness.summary.passed == 19",
+        "max(build.kernels[*].registers) < 120",
+        "all(build.kernels[*].spill_store_bytes == 0)",
+        "bad.inf <= 0.06",
+        # NaN fails, however the condition is put.
+        "bad.nan <= 0.06",
+        "bad.nan > 0.06",
+        "bad.nan != 1",
+        "not (bad.nan > 0.06)",
+        "max(bad.list) <= 1",
+        "min(bad.list) <= 1",
+        "bad.nan in [1, 2]",
+        "bad.list == [1, 2]",
+        "bad.nan > 1 or true",
+    ],
+)
+def test_fails(expr: str) -> None:
+    assert verdict(expr) == "fail"
+
+
+@pytest.mark.parametrize(
+    ("expr", "why"),
+    [
+        ("profile.kernels[0].metrics.tensor_active_pct >= 50", "no 'profile'"),
+        ("correctness.summary.pased == 20", "there is 'passed'"),
+        ("correctness.results == 20", "(there is "),
+        ("build.kernels.registers <= 120", "[*].registers"),
+        ('benchmark.benchmarks[name="mision"].stats.p50 < 1', "no element matches; name is mission, long"),
+        ("benchmark.benchmarks[shape.S>4096].stats.p50 < 1", "no element matches; shape.S is 512, 2048"),
+        ("benchmark.benchmarks[shape.B>1].stats.p50 < 1", "no element matches"),
+        ('benchmark.benchmarks[name="mission"].stats.p50 < 58', "all(..) or any(..)"),
+        ("max(benchmark.benchmarks[*].stats.p90) < 60", "no 'p90'"),
+        ('max(benchmark.benchmarks[name="mission"].stats.p90) < 60', "found null"),
+        ("max(bad.empty) < 1", "empty list"),
+        ("all(bad.empty)", "empty list"),
+        ("sum(bad.empty) == 0", "empty list"),
+        ("bad.text < 3", "found text"),
+        ('bad.text < "y"', "cannot order text"),
+        ("1 / 0 == 1", "division by zero"),
+        ("correctness.summary.passed", "not true or false"),
+        ("1 and true", "not true or false"),
+        ("bad.empty[0] == 1", "no element 0"),
+        ("build.kernels[*].registers <= 120 and true", "all(..) or any(..)"),
+        ("build.kernels[*].registers == correctness.cases[*].max_err[0]", "no element 0"),
+        ("all(build.kernels[*].registers - correctness.cases[*].max_err > 0)", "3 and 2 elements"),
+    ],
+)
+def test_undecidable_is_unavailable_and_says_why(expr: str, why: str) -> None:
+    result = evaluate(GateSpec(expr, hint="see the log"), CONTEXT)
+    assert result.verdict == "unavailable"
+    assert result.hint is not None
+    assert why in result.hint
+    assert result.hint.endswith("; see the log")
+
+
+def test_when_false_is_not_applicable_and_missing_when_is_unavailable() -> None:
+    assert verdict("1 == 2", when='"H100" in host.gpu.name') == "not_applicable"
+    assert verdict("1 == 1", when='"L4" in host.gpu.name') == "pass"
+    assert verdict("1 == 1", when="profile.x == 1") == "unavailable"
+
+
+@pytest.mark.parametrize(
+    ("expr", "value"),
+    [
+        ("benchmark.benchmarks[0].stats.p50 < 20", 25.9),
+        ("10 < benchmark.benchmarks[0].stats.p50", 25.9),
+        ("all(build.kernels[*].registers <= 50)", [43, 118, 120]),
+        ("bad.nan < 1", "NaN"),
+        ("bad.inf < 1", "Infinity"),
+        ("true and false", False),
+        ("len(build.kernels) == 2", 3),
+    ],
+)
+def test_value_is_what_the_comparison_is_about(expr: str, value: Any) -> None:
+    assert evaluate(GateSpec(expr), CONTEXT).value == value
+
+
+def test_shown_value_is_bounded() -> None:
+    context = {"m": {"xs": list(range(5000)), "s": "x" * 5000}}
+    assert evaluate(GateSpec("m.xs == [1]"), context).value == list(range(20))
+    assert len(evaluate(GateSpec('m.s == "x"'), context).value) < 250
+
+
+@pytest.mark.parametrize(
+    ("expr", "column", "says"),
+    [
+        ("", 1, "empty"),
+        ("   ", 1, "empty"),
+        ("build.x = 3", 9, "use '=='"),
+        ("maxx(build.k) < 3", 1, "did you mean 'max'?"),
+        ("frobnicate(1)", 1, "known: abs"),
+        ("a && b", 3, "use 'and'"),
+        ("a.b < ", 6, "expected a value"),
+        ("a.b < (1 + 2", 13, "expected ')'"),
+        ("a..b", 3, "expected a name"),
+        ("a[b c]", 5, "expected a comparison"),
+        ("a[1.5]", 3, "whole number"),
+        ('a == "open', 6, "does not end"),
+        ("a b", 3, "expected an operator"),
+        ("a == 0x10", 6, "not a number"),
+        ("a == $b", 6, "unexpected character"),
+        ("len(1, 2)", 1, "one value"),
+        ("has(1 + 2)", 1, "takes a path"),
+        ("len()", 1, "a value"),
+        ("a[n=b]", 5, "quoted string"),
+        ("(" * 60 + "1" + ")" * 60, 41, "deep"),
+    ],
+)
+def test_errors_point_at_the_place(expr: str, column: int, says: str) -> None:
+    with pytest.raises(GateError) as caught:
+        parse(expr)
+    assert says in caught.value.message
+    assert caught.value.column == column
+    assert caught.value.caret(expr).splitlines()[1].index("^") == column - 1
+
+
+def test_length_is_bounded() -> None:
+    with pytest.raises(GateError, match="at most 2000"):
+        parse("1 + " * 1000 + "1 == 1")
+
+
+def test_bad_expression_is_unavailable_not_an_exception() -> None:
+    result = evaluate(GateSpec("a &&& b"), {})
+    assert (result.verdict, result.value) == ("unavailable", None)
+    assert result.hint is not None
+    assert "column 3" in result.hint
+
+
+def test_names() -> None:
+    assert names('max(build.k[*].r) <= 1 and has(profile) or build.x in [env.A, steps["a"].b]') == [
+        "build",
+        "profile",
+        "env",
+        "steps",
+    ]
+
+
+def test_python_objects_cannot_be_reached() -> None:
+    for expr in ("m.__class__ == 1", 'm["__class__"] == 1', "m.keys == 1", 'm.s.upper == "X"', "len(m.f) == 1"):
+        assert evaluate(GateSpec(expr), {"m": {"s": "x", "f": object()}}).verdict == "unavailable"

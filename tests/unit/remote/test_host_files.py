@@ -1,0 +1,254 @@
+"""Files, text, hints, frames, documents: the small parts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fcctl_remote import wire
+from fcctl_remote.agent.agent import _call_error
+from fcctl_remote.agent.framing import BadFrame, FrameReader, FrameWriter
+from fcctl_remote.base import files, text
+from fcctl_remote.base.layout import BadName, Layout
+from fcctl_remote.run import documents, events, hints
+
+
+# ------------------------------------------------------------------------------------------------ files
+def test_a_full_disk_is_looked_at_where_the_host_s_folder_is() -> None:
+    """With a `root` of its own a target's ~/.fcctl tells nothing, and df knows no file that was not written."""
+    error = _call_error(OSError(errno.ENOSPC, "No space left on device", "/mnt/a b/fcctl/runs/x"), "/mnt/a b/fcctl")
+    assert error.code == "disk_full"
+    assert (error.hint or "").startswith("free some space there: df -h '/mnt/a b/fcctl', then ")
+
+
+def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "a"
+    files.write_atomic(str(place), b"old")
+
+    def full(fd: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_atomic(str(place), b"new")
+    assert place.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "a"
+    files.append_line(str(place), b"one")
+
+    def half(fd: int, data: bytes) -> None:
+        os.write(fd, data[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", half)
+    with pytest.raises(OSError, match="No space"):
+        files.append_line(str(place), b"two")
+    assert place.read_bytes() == b"one\n"
+
+
+def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = files.Reserve(str(tmp_path / "reserve"))
+    reserve.take()
+    log = events.EventLog(str(tmp_path / "events.jsonl"), reserve)
+    real = files.append_line
+
+    def full_while_reserved(path: str, line: bytes) -> None:
+        if (tmp_path / "reserve").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, line)
+
+    monkeypatch.setattr(files, "append_line", full_while_reserved)
+    with pytest.raises(files.DiskFull):
+        log.append("cancel_requested", {}, spare_reserve=True)
+    assert (reserve.spent, (tmp_path / "reserve").stat().st_size) == (False, files.RESERVE_BYTES)
+    assert log.append("warning", {"message": "x"}).seq == 0
+    assert reserve.spent
+    assert [e.type for e in events.read(log.path, 0, 10_000)[0]] == ["warning"]
+
+
+def test_events_go_on_after_a_writer_that_died_within_a_line(tmp_path: Path) -> None:
+    place = tmp_path / "events.jsonl"
+    place.write_text('{"seq":0,"time":1,"type":"run_started","data":{}}\n{"seq":1,"ti')
+    log = events.EventLog(str(place), files.Reserve(str(tmp_path / "reserve")))
+    log.append("run_finished", {"status": "lost"})
+    found, offset = events.read(str(place), 0, 10_000)
+    assert [(e.seq, e.type) for e in found] == [(0, "run_started"), (2, "run_finished")]
+    assert offset == place.stat().st_size
+    assert events.read(str(place), offset, 10_000) == ([], offset)
+
+
+@pytest.mark.parametrize("path", ["link", "dir/../file", "/etc/passwd", "linked/file", "dir", "", "pipe", "absent"])
+def test_nothing_but_regular_files_below_the_root_are_opened(tmp_path: Path, path: str) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "linked").symlink_to(".")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r".+"):
+        files.open_beneath(str(tmp_path), path)
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    place = str(tmp_path / "lock")
+    with pytest.raises(FileNotFoundError):
+        files.try_lock(place, create=False)
+    first = files.try_lock(place)
+    assert first is not None
+    assert files.try_lock(place) is None
+    os.close(first)
+    again = files.try_lock(place)
+    assert again is not None
+    os.close(again)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a" * 200, "20261121t081530z-x-../y-abcdef", "a\n"])
+def test_names_that_must_not_become_paths(tmp_path: Path, name: str) -> None:
+    layout = Layout(str(tmp_path))
+    for make in (layout.run, layout.tree, layout.index, layout.tree_lock):
+        with pytest.raises(BadName):
+            make(name)
+    with pytest.raises(BadName):
+        layout.run("20261121t081530z-job-box-abcdef").step(name)
+
+
+# ------------------------------------------------------------------------------------------------ text and hints
+@given(st.binary(max_size=200))
+def test_sanitised_text_holds_no_control_character(data: bytes) -> None:
+    shown = text.sanitise(data)
+    assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or c in "\u202e\u2066" for c in shown)
+    shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\x1b[1;31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07x\x1b]8;;http://evil\x1b\\y", "xy"),
+        (b"\x1bPq#0\x1b\\z", "z"),
+        (b"50%\r100%\r\n", "50%\n100%\n"),
+        (b"a\x00b\x08c\x7f", "abc"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        ("rtl\u202eevil \u00e4\u4e2d".encode(), "rtlevil \u00e4\u4e2d"),
+        (b"cut \x1b", "cut "),
+    ],
+)
+def test_escape_sequences_are_taken_out(data: bytes, shown: str) -> None:
+    assert text.sanitise(data) == shown
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    assert text.tail(str(place), 100) == b""
+    place.write_bytes(b"first\n" + b"x" * 200 + b"\nlast line\n\n")
+    assert text.tail(str(place), 30) == b"last line\n\n"
+    assert text.tail(str(place), 5000).startswith(b"first")
+    assert text.last_lines(place.read_bytes(), lines=2, width=50) == "…" + "x" * 50 + "\nlast line"
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "word"),
+    [
+        ("script.sh: line 1: nvcc: command not found", 127, "CUDA_HOME"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate", 1, "nvidia-smi"),
+        ("CUDA error: no kernel image is available for execution on the device", 1, "-arch=sm_"),
+        ("cc1plus: fatal error: No space left on device", 1, "disk is full"),
+        ("script.sh: line 3: cmake: command not found", 127, "needs.tools"),
+        ("bash: ./build.sh: Permission denied", 126, "chmod +x"),
+        ("ModuleNotFoundError: No module named 'torch'", 1, "FCCTL_PYTHON"),
+        ("ptxas info: 16 bytes stack frame, 24 bytes spill stores, 24 bytes spill loads", 1, "unroll less"),
+        ("Killed", 137, "memory"),
+        ("anything", 139, "sanitize"),
+    ],
+)
+def test_known_failures_have_hints(log: str, code: int, word: str) -> None:
+    found = hints.for_log(log, code)
+    assert found is not None
+    assert word in found
+
+
+def test_new_failures_have_none() -> None:
+    assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
+    assert hints.for_gate("benchmark.speedup > 2") is None
+    assert "unroll" in str(hints.for_gate("sum(build.kernels[*].spill_store_bytes) == 0"))
+
+
+# ------------------------------------------------------------------------------------------------ frames
+def _pipe(data: bytes) -> FrameReader:
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    return FrameReader(read)
+
+
+def test_frames_and_blobs_come_apart_again(tmp_path: Path) -> None:
+    place = tmp_path / "frames"
+    fd = os.open(place, os.O_RDWR | os.O_CREAT)
+    writer = FrameWriter(fd)
+    writer.send({"id": 1, "text": "ä\n"}, b"\x00\n\xff" * 100_000)
+    writer.send({"id": 2})
+    os.lseek(fd, 0, 0)
+    reader = FrameReader(fd)
+    assert reader.next() == ({"id": 1, "text": "ä\n", "blob": 300_000}, b"\x00\n\xff" * 100_000)
+    assert reader.next() == ({"id": 2}, b"")
+    assert reader.next() is None
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\n",
+        b"[1]\n",
+        b'{"id": 1',
+        b'{"blob": 9}\nabc',
+        b'{"blob": -1}\n',
+        b'{"blob": 99999999999}\n',
+        b'{"blob": "x"}\n',
+    ],
+)
+def test_broken_frames_are_told_from_the_end(data: bytes) -> None:
+    with pytest.raises(BadFrame):
+        _pipe(data).next()
+
+
+def test_peeking_does_not_consume() -> None:
+    reader = _pipe(b'{"method": "a"}\n{"method": "b"}\n')
+    assert reader.peek(1.0) == {"method": "a"}
+    assert reader.peek(0) == {"method": "a"}
+    assert [frame for frame, _ in (reader.next() or (), reader.next() or ())] == [{"method": "a"}, {"method": "b"}]
+    assert reader.peek(1.0) is None
+    assert reader.ended
+
+
+# ------------------------------------------------------------------------------------------------ documents
+def test_documents_of_one_kind_are_merged_without_hiding_a_failure() -> None:
+    first = {"kind": "correctness", "cases": [1], "summary": {"total": 5, "passed": 4, "failed": 1, "max_err": 0.5}}
+    second = {"kind": "correctness", "cases": [2], "summary": {"total": 2, "passed": 2, "failed": 0, "max_err": 0.1}}
+    merged = documents.merge(first, second)
+    assert merged["cases"] == [1, 2]
+    assert merged["summary"] == {"total": 7, "passed": 6, "failed": 1, "max_err": 0.5}
+    nan = {"kind": "correctness", "summary": {"max_err": float("nan")}}
+    for pair in ((nan, second), (second, nan)):
+        assert documents.merge(*pair)["summary"]["max_err"] != documents.merge(*pair)["summary"]["max_err"]
+
+
+def test_every_kind_but_tuning_has_a_shape() -> None:
+    assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
+
+
+def test_a_stored_document_takes_no_ones_name(tmp_path: Path) -> None:
+    (tmp_path / "ptxas.json").write_text("mine")
+    place = documents.store({"kind": "build", "kernels": []}, str(tmp_path), "ptxas")
+    assert place.endswith("ptxas-2.json")
+    assert json.loads(Path(place).read_text())["kind"] == "build"
+    assert (tmp_path / "ptxas.json").read_text() == "mine"

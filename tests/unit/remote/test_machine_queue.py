@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.run.queue import HostLock
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(str(tmp_path / "fcctl"))
+    made.ensure()
+    return made
+
+
+def _run(number: int) -> str:
+    return f"20261121t081530z-job-box-{number:06x}"
+
+
+def _join(layout: Layout, number: int, mode: str = "exclusive") -> HostLock:
+    lock = HostLock(layout, _run(number), mode)
+    lock.join()
+    return lock
+
+
+def test_first_come_first_served(layout: Layout) -> None:
+    a, b, c = (_join(layout, number) for number in (3, 2, 1))
+    assert [lock.behind() for lock in (a, b, c)] == [None, _run(3), _run(3)]
+    b.leave()  # cancelled while it waited
+    assert c.behind() == _run(3)
+    a.leave()
+    assert c.behind() is None
+    c.leave()
+    c.leave()
+
+
+def test_shared_ones_go_together_but_pass_no_exclusive_one(layout: Layout) -> None:
+    a, b = _join(layout, 1, "shared"), _join(layout, 2, "shared")
+    x = _join(layout, 3)
+    late = _join(layout, 4, "shared")
+    assert [lock.behind() for lock in (a, b, x, late)] == [None, None, _run(1), _run(3)]
+    a.leave()
+    assert x.behind() == _run(2)
+    b.leave()
+    assert (x.behind(), late.behind()) == (None, _run(3))
+    x.leave()
+    assert late.behind() is None
+    late.leave()
+
+
+def test_who_looks_is_not_taken_for_the_dead_s_ticket_s_owner(layout: Layout) -> None:
+    """Two runs that wait look at once whether a third one lives, which does not."""
+    ticket = Path(layout.tickets, f"000000000001.x.{_run(1)}")
+    ticket.touch()
+    waits = _join(layout, 2)
+    with ticket.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert waits.behind() is None
+    waits.leave()
+    assert not ticket.exists()
+
+
+def test_the_tickets_of_the_dead_are_dropped(layout: Layout) -> None:
+    Path(layout.tickets, f"000000000001.x.{_run(1)}").touch()  # nobody holds its lock
+    Path(layout.tickets, "README").touch()
+    alive = _join(layout, 2)
+    assert alive.behind() is None
+    assert sorted(path.name for path in Path(layout.tickets).iterdir()) == [f"000000000002.x.{_run(2)}", "README"]
+    alive.leave()

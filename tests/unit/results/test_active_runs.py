@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.results.store import FileStore
+from tests.support.stores import begin, completed, make_id, make_record
+
+
+def tree(root: Path) -> set[str]:
+    return {p.relative_to(root).as_posix() for p in root.rglob("*") if not p.name.startswith("index.sqlite")}
+
+
+def test_a_run_from_begin_to_complete(store: FileStore) -> None:
+    run = begin(store, make_id(token="3fa9c1"))
+    assert run.plan == {"plan": {"run_id": run.run_id, "job": "phase1"}} == store.plan_of(run.run_id)
+    assert store.active() == [run.run_id]
+    assert not store.is_complete(run.run_id)
+    run.journal.append("sync")
+    run.intake().write("steps/build/log.txt", 0, b"built\n")
+    assert store.folder(run.run_id).name == f"{run.run_id}.partial"
+    folder = run.complete(make_record(run.run_id))
+    assert folder == store.root / "runs" / run.run_id == store.folder(run.run_id)
+    assert tree(store.root) == {"active", "runs", *(
+        f"runs/{run.run_id}{rest}"
+        for rest in ("", "/run.json", "/plan.json", "/journal.jsonl", "/steps", "/steps/build", "/steps/build/log.txt")
+    )}  # fmt: skip
+    assert json.loads((folder / "journal.jsonl").read_text())["kind"] == "sync"
+    assert store.is_complete(run.run_id)
+    assert store.active() == []
+    assert store.plan_of(run.run_id) is None
+    assert store.get(run.run_id) == make_record(run.run_id)
+    assert [row.run_id for row in store.rows()] == [run.run_id]
+
+
+def test_complete_again_changes_nothing(store: FileStore) -> None:
+    run = begin(store)
+    folder = run.complete(make_record(run.run_id))
+    before = (folder / "run.json").read_bytes()
+    assert run.complete(make_record(run.run_id, status="failed", exit_code=100)) == folder
+    assert (folder / "run.json").read_bytes() == before
+    assert [row.status for row in store.rows()] == ["passed"]
+
+
+def test_a_complete_run_is_never_begun_again(store: FileStore) -> None:
+    run_id = completed(store)
+    with pytest.raises(ConflictError):
+        begin(store, run_id)
+    run = begin(store)
+    with pytest.raises(ConflictError):
+        begin(store, run.run_id)
+
+
+def test_a_folder_in_the_way_is_kept(store: FileStore) -> None:
+    run = begin(store)
+    run.intake().write("log.txt", 0, b"mine")
+    blocking = store.root / "runs" / run.run_id
+    blocking.mkdir()
+    (blocking / "notes.txt").write_text("yours")
+    with pytest.raises(ConflictError) as raised:
+        run.complete(make_record(run.run_id))
+    assert "move it" in str(raised.value.hint)
+    assert (blocking / "notes.txt").read_text() == "yours"
+    assert store.active() == [run.run_id]
+    (blocking / "notes.txt").unlink()
+    folder = run.complete(make_record(run.run_id))
+    assert (folder / "log.txt").read_text() == "mine"
+
+
+def test_the_record_of_another_run_is_refused(store: FileStore) -> None:
+    with pytest.raises(ValueError):
+        begin(store).complete(make_record(make_id()))
+
+
+def test_one_owner_at_a_time(store: FileStore) -> None:
+    run = begin(store)
+    assert store.claim(run.run_id) is None
+    owner = store.owner(run.run_id)
+    assert owner is not None
+    assert owner["pid"] > 0
+    run.release()
+    again = store.claim(run.run_id)
+    assert again is not None
+    assert store.claim(run.run_id) is None
+    again.release()
+
+
+def test_the_journal_goes_on_with_its_next_owner(store: FileStore) -> None:
+    run = begin(store)
+    run.journal.append("sync")
+    run.release()
+    again = store.claim(run.run_id)
+    assert again is not None
+    again.journal.append("submit")
+    assert [e.seq for e in again.journal.entries()] == [1, 2]
+    again.release()
+
+
+@pytest.mark.parametrize("name", ["nope", "../../etc", "", "x" * 200, "20261121t083320z-phase1-l4-4250e1"])
+def test_what_is_not_active_cannot_be_claimed(store: FileStore, name: str) -> None:
+    for ask in (store.claim, store.get):
+        with pytest.raises(RunNotFound):
+            ask(name)
+    assert not store.is_complete(name)
+
+
+def test_an_active_run_has_no_record_yet(store: FileStore) -> None:
+    run = begin(store)
+    with pytest.raises(RunNotFinished) as raised:
+        store.get(run.run_id)
+    assert f"fcctl attach {run.run_id}" in str(raised.value.hint)
+
+
+def test_a_run_killed_after_its_last_rename_ends_by_itself(store: FileStore) -> None:
+    run = begin(store)
+    run.release()
+    final = store.root / "runs" / run.run_id
+    final.mkdir()
+    (final / "run.json").write_text(make_record(run.run_id).model_dump_json())
+    assert store.active() == []
+    assert tree(store.root / "active") == set()
+    with pytest.raises(RunNotFound):
+        store.claim(run.run_id)
+    assert [row.run_id for row in store.rows()] == [run.run_id]
+
+
+def test_claiming_a_complete_run_ends_it_instead(store: FileStore) -> None:
+    """Its results are final: whoever claims it must not collect them a second time."""
+    run = begin(store)
+    run.release()
+    final = store.root / "runs" / run.run_id
+    final.mkdir()
+    (final / "run.json").write_text(make_record(run.run_id).model_dump_json())
+    with pytest.raises(RunNotFound):
+        store.claim(run.run_id)
+    assert tree(store.root / "active") == set()
+
+
+def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
+    run_id = make_id()
+    (store.root / "active" / run_id).mkdir(parents=True)
+    assert store.plan_of(run_id) is None
+    run = store.claim(run_id)
+    assert run is not None
+    with pytest.raises(FcctlError):
+        _ = run.plan
+    run.discard()
+    assert tree(store.root) == {"active"}
+
+
+def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore) -> None:
+    run = begin(store)
+    run.journal.append("submit")
+    run.release()
+    (store.root / "active" / run.run_id / "plan.json").write_text('{"torn')
+    assert store.plan_of(run.run_id) is None
+    again = store.claim(run.run_id)
+    assert again is not None
+    again.discard()
+    assert store.active() == []
+    assert (store.root / "active" / f".damaged-{run.run_id}" / "journal.jsonl").stat().st_size > 0
+
+
+def test_runs_are_listed_oldest_first(store: FileStore) -> None:
+    ids = [make_id(at=1795250000.0 + s, job=j) for s, j in ((30, "a"), (10, "z"), (20, "m"))]
+    for run_id in ids:
+        begin(store, run_id).release()
+    assert store.active() == sorted(ids)
+
+
+def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
+    import os
+
+    for name in (".new-x", ".done-x"):
+        (store.root / "active" / name).mkdir(parents=True)
+        os.utime(store.root / "active" / name, (1, 1))
+    fresh = store.root / "active" / ".new-fresh"
+    fresh.mkdir()
+    run = begin(store)
+    assert sorted(os.listdir(store.root / "active")) == sorted([".new-fresh", run.run_id])
+
+
+def test_a_store_that_is_not_there_is_empty(store: FileStore) -> None:
+    assert store.active() == []
+    assert store.rows() == []
+    assert not store.is_complete(make_id())

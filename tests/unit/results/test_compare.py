@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import UsageError
+from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.fail_on import FailOn, failures, parse
+from orchestrator.results.compare.rows import Busy, Machine, Row, rows_of
+from orchestrator.results.compare.verdicts import Comparison, Options, compare
+from tests.support.measured_runs import document, entry, samples, simple
+
+HOST = {"gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "present": True, "power_limit_w": 72.0}}
+
+
+def rows(*documents: dict[str, Any], machine: Machine | None = None) -> list[Row]:
+    return [row for d in documents for row in rows_of(d, machine or Machine(HOST))]
+
+
+def verdicts(old: Sequence[Row], new: Sequence[Row], **options: Any) -> dict[str, str]:
+    return {b.name: b.verdict for b in compare(old, new, Options(**options)).benchmarks}
+
+
+def test_the_five_verdicts() -> None:
+    old = document(*(entry(name, samples(10.0, seed=i)) for i, name in enumerate("abc")), entry("d", samples(10.0)))
+    new = document(
+        entry("a", samples(11.0, seed=9)),
+        entry("b", samples(9.0, seed=8)),
+        entry("c", samples(10.01, seed=7)),
+        entry("d", samples(10.0), shape={"B": 2, "H": 8, "S": 512, "D": 64}),
+    )
+    assert verdicts(rows(old), rows(new)) == {"a": "slower", "b": "faster", "c": "same", "d": "incomparable"}
+    noisy = rows(document(entry("a", samples(10.2, noise=0.05, seed=3))))
+    assert verdicts(rows(document(entry("a", samples(10.0)))), noisy) == {"a": "inconclusive"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "allow"),
+    [
+        ({"device": "NVIDIA H200"}, "other device: NVIDIA L4, now NVIDIA H200", "gpu"),
+        ({"environment": {"driver": "560.1"}}, "other driver: 550.54.15, now 560.1", "driver"),
+        ({"method_version": 4}, "other method of measuring: v3, now v4", "method"),
+        ({"tool": "nvbench"}, "other method of measuring: v3, now nvbench v3", "method"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(change: dict[str, Any], reason: str, allow: str) -> None:
+    (found,) = compare(rows(simple(10.0)), rows(simple(20.0, **change))).benchmarks
+    assert (found.verdict, found.reasons) == ("incomparable", (reason,))
+    assert found.effect is not None, "the figures are shown all the same"
+    (found,) = compare(rows(simple(10.0)), rows(simple(20.0, **change)), Options(allow=frozenset([allow]))).benchmarks
+    assert found.verdict == "slower"
+    assert reason in found.notes
+
+
+def test_units_and_shapes_are_never_forgiven() -> None:
+    everything = frozenset(["gpu", "driver", "clocks", "throttling", "method"])
+    old, new = document(entry("a", samples(10.0))), document(entry("a", samples(10.0), unit="ms"))
+    assert compare(rows(old), rows(new), Options(allow=everything)).benchmarks[0].verdict == "incomparable"
+
+
+def clocks(sm_mhz: float, throttled: int = 0) -> list[dict[str, Any]]:
+    reading = {"sm_mhz": sm_mhz, "throttled": []}
+    return [{"benchmark": "mission", "against": "mission", "clocks": [reading] * 10, "throttled_blocks": throttled}]
+
+
+def test_other_clocks_and_other_throttling() -> None:
+    old = rows(simple(10.0, comparisons=clocks(2040)))
+    assert compare(old, rows(simple(11.0, comparisons=clocks(1700)))).benchmarks[0].reasons == (
+        "other clocks: 2040 MHz, now 1700 MHz",
+    )
+    assert compare(old, rows(simple(11.0, comparisons=clocks(2030)))).benchmarks[0].verdict == "slower"
+    assert compare(old, rows(simple(11.0, comparisons=clocks(2040, 5)))).benchmarks[0].reasons == (
+        "other throttling: no, now yes",
+    )
+    both = rows(simple(10.0, comparisons=clocks(2040, 5)))
+    assert compare(both, rows(simple(11.0, comparisons=clocks(2040, 6)))).benchmarks[0].verdict == "slower"
+
+
+def test_telemetry_speaks_where_the_document_does_not() -> None:
+    old = rows(simple(10.0), machine=Machine(HOST, Busy(2040.0, throttled=False)))
+    slow = rows(simple(11.0), machine=Machine(HOST, Busy(1500.0, throttled=True)))
+    assert len(compare(old, slow).benchmarks[0].reasons) == 2
+
+
+def test_clocks_within_the_tolerance_still_count_as_uncertainty() -> None:
+    old = rows(simple(10.0, comparisons=clocks(2040)))
+    near = compare(old, rows(simple(10.4, comparisons=clocks(1990)))).benchmarks[0]
+    alike = compare(old, rows(simple(10.4, comparisons=clocks(2040)))).benchmarks[0]
+    assert alike.verdict == "slower"
+    assert near.verdict == "inconclusive"
+
+
+def test_a_processor_is_told_from_another() -> None:
+    old = rows(
+        document(entry("a", samples(10.0)), device="cpu", environment={}), machine=Machine({"cpu": {"model": "A"}})
+    )
+    new = rows(
+        document(entry("a", samples(12.0)), device="cpu", environment={}), machine=Machine({"cpu": {"model": "B"}})
+    )
+    assert compare(old, new).benchmarks[0].reasons == ("other device: A, now B",)
+
+
+def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
+    old = rows(simple(10.0, seed=1))
+    new = rows(simple(10.6, seed=2))
+    assert verdicts(old, new) == {"mission": "slower"}
+    moved = document(entry("mission", samples(10.6)), entry("mission/sdpa", samples(21.5), variant="sdpa"))
+    (found,) = compare(old, rows(moved)).benchmarks
+    assert found.verdict == "inconclusive", "SDPA moved by 7 %, and nobody touched it"
+    assert "code that did not change moved too" in found.notes[0]
+
+
+def test_references_are_controls_and_no_regression() -> None:
+    old, new = rows(simple(10.0)), rows(
+        document(entry("mission", samples(10.0)), entry("mission/sdpa", samples(30.0), variant="sdpa"))
+    )  # fmt: skip
+    found = compare(old, new)
+    assert [b.name for b in found.benchmarks] == ["mission"]
+    assert [(c.name, c.verdict) for c in found.controls] == [("mission/sdpa", "slower")]
+    assert failures(found, [FailOn("slower")]) == []
+
+
+def test_torch_in_a_name_alone_makes_no_reference() -> None:
+    old, new = (rows(document(entry("torch_ext_matmul", samples(t)))) for t in (10.0, 11.0))
+    assert verdicts(old, new) == {"torch_ext_matmul": "slower"}
+
+
+def test_one_variant_against_another() -> None:
+    old = rows(document(entry("mission", samples(10.0), variant="fused")))
+    new = rows(document(entry("mission", samples(5.0), variant="flagship")))
+    (found,) = compare(old, new).benchmarks
+    assert (found.verdict, found.notes) == ("faster", ("variant fused against flagship",))
+    two = rows(document(entry("mission", samples(5.0), variant="x"), entry("mission", samples(5.0), variant="y")))
+    ambiguous = compare(old, two)
+    assert ambiguous.benchmarks == ()
+    assert len(ambiguous.only_new) == 2
+
+
+def test_several_documents_are_several_launches() -> None:
+    old = rows(*(simple(10.0 * f, seed=i) for i, f in enumerate((1, 1.002, 0.999, 1.001))))
+    new = rows(*(simple(10.2 * f, seed=9 + i) for i, f in enumerate((1, 1.002, 0.999, 1.001))))
+    (found,) = compare(old, new).benchmarks
+    assert found.effect is not None
+    assert (found.verdict, found.effect.basis, found.effect.launches) == ("slower", "launches", (4, 4))
+
+
+def test_many_benchmarks_need_more_evidence() -> None:
+    """A rise that one benchmark alone would carry does not carry when it is one of many."""
+    alone = rows(document(entry("a", samples(10.0)))), rows(document(entry("a", samples(10.34, seed=5))))
+    assert verdicts(*alone) == {"a": "slower"}
+    others = [entry(f"case{i}", samples(10.0, seed=i)) for i in range(25)]
+    crowd = (
+        rows(document(entry("a", samples(10.0)), *others)),
+        rows(document(entry("a", samples(10.34, seed=5)), *others)),
+    )
+    assert verdicts(*crowd)["a"] == "inconclusive"
+
+
+def test_calls_from_a_program_are_less_certain() -> None:
+    old, new = (rows(document(entry("a", samples(t), mode="eager"))) for t in (10.0, 10.5))
+    assert verdicts(old, new) == {"a": "inconclusive"}
+    assert verdicts(old, new, spread=0.005) == {"a": "slower"}
+
+
+def test_names_that_come_twice_stay_apart() -> None:
+    found = rows(document(entry("a", samples(10.0)), entry("a", samples(20.0))))
+    assert [row.key.name for row in found] == ["a", "a#2"]
+
+
+def test_documents_from_a_host_may_hold_anything() -> None:
+    odd: list[Any] = [
+        {"benchmarks": "x"}, {"benchmarks": [None, 3, {"name": {}, "stats": [], "samples": {"a": 1}}]},
+        {"benchmarks": [{"name": "a", "stats": {"p50": -1}, "samples": [1, "x"]}], "comparisons": 4},
+        {"benchmarks": [{"name": "a", "stats": {"p50": 1e308}, "samples": [1e308] * 30}], "environment": [],
+         "comparisons": [{"benchmark": [], "against": {}, "clocks": {"sm_mhz": "x"}, "throttled_blocks": "many"}]},
+    ]  # fmt: skip
+    for content in odd:
+        compare(rows(content, machine=Machine({"gpu": "L4"})), rows(simple(10.0)))
+
+
+# ------------------------------------------------------------------------------------------------ failing on it
+def test_conditions_as_typed() -> None:
+    assert parse("slower:3%") == FailOn("slower", 0.03)
+    assert parse("Slower : 0.03".replace(" ", "")) == FailOn("slower", 0.03)
+    assert parse("slower") == FailOn("slower", 0.0)
+    assert parse("missing") == FailOn("missing")
+    for text in ("slowr:3%", "slower:", "slower:x%", "faster:-3%", ""):
+        with pytest.raises(UsageError):
+            parse(text)
+    with pytest.raises(UsageError, match="slower by 3 times") as caught:
+        parse("slower:3")
+    assert "slower:3%" in str(caught.value.hint)
+
+
+def test_failing_takes_a_verdict_and_a_size() -> None:
+    def told(p50: float, *conditions: str) -> list[str]:
+        found: Comparison = compare(rows(simple(10.0)), rows(simple(p50, seed=4)))
+        return [f"{f.kind} {f.message}" for f in failures(found, [parse(c) for c in conditions])]
+
+    assert told(11.0, "slower:3%") == ["slower 10.0 % slower"]
+    assert told(11.0, "slower:20%") == []
+    assert told(9.0, "slower:3%", "inconclusive") == []
+    assert told(10.2, "slower:1%", "inconclusive") == ["inconclusive inconclusive"]
+    gone = compare(rows(simple(10.0)), rows(document(entry("other", samples(1.0)))))
+    assert [f.kind for f in failures(gone, [parse("missing")])] == ["missing"] * 2
+
+
+# ------------------------------------------------------------------------------------------------ facts
+def test_the_environment_without_what_is_fleeting() -> None:
+    old = {
+        "gpu": {"name": "L4", "driver": "1", "temperature_c": 33, "clocks": {"sm_mhz": 1, "max_sm_mhz": 9}},
+        "time": 1,
+    }
+    new = {
+        "gpu": {"name": "L4", "driver": "2", "temperature_c": 70, "clocks": {"sm_mhz": 2, "max_sm_mhz": 8}},
+        "time": 2,
+    }
+    found = compare_facts.environment([old], [new, {"gpu": {"driver": "3"}}])
+    assert [(d.name, d.old, d.new) for d in found] == [
+        ("gpu.driver", "1", "2 and 3"), ("gpu.clocks.max_sm_mhz", 9, 8),
+    ]  # fmt: skip
+
+
+def kernel(name: str, **facts: Any) -> dict[str, Any]:
+    return {"name": name, "arch": "sm_89", **facts}
+
+
+def test_resources_that_changed() -> None:
+    old = {"label": "fused", "kernels": [kernel("k", registers=100, spill_load_bytes=0), kernel("gone", registers=1)]}
+    new = {"label": "fused", "kernels": [kernel("k", registers=128, spill_load_bytes=0), kernel("a"), kernel("b")]}
+    found = compare_facts.resources([old], [new])
+    assert (found[0].name, found[0].fact, found[0].old, found[0].new) == ("k [fused, sm_89]", "registers", 100, 128)
+    assert {(d.name, d.old is None) for d in found[1:]} == {
+        ("gone [fused, sm_89]", False), ("a [fused, sm_89]", True), ("b [fused, sm_89]", True),
+    }  # fmt: skip
+
+
+def test_the_profile_shows_what_moved_furthest_first() -> None:
+    def profile(tensor: float, wait: float, tiny: float) -> dict[str, Any]:
+        stalls = {"wait": wait, "drain": tiny, "barrier": 1.0}
+        return {"shape": {"name": "mission"}, "kernels": [{"name": "k<1>", "metrics": {"tensor_active_pct": tensor,
+                "l1_hit_pct": 50.0}, "stalls": stalls}]}  # fmt: skip
+
+    found = compare_facts.profile([profile(20.0, 1.0, 1e-6)], [profile(60.0, 1.3, 1e-3)])
+    assert [d.fact for d in found] == ["tensor_active_pct", "stall wait", "stall drain"]
+    renamed = {**profile(60.0, 1.0, 1.0), "kernels": [{"name": "other<2>", "metrics": {"tensor_active_pct": 70.0}}]}
+    assert compare_facts.profile([profile(20.0, 1.0, 1.0)], [renamed])[0].name == "mission: k -> other"

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.app import SystemClock
+from orchestrator.base.clock import iso
+from orchestrator.base.errors import FcctlError
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store import FileStore
+from orchestrator.results.store.index import Index
+from tests.support.stores import NOVEMBER, completed, make_id, make_record, written
+
+
+def ids(store: FileStore) -> list[str]:
+    return [row.run_id for row in store.rows()]
+
+
+def at(seconds: float, **changes: object) -> RunRecord:
+    when = NOVEMBER + seconds
+    job = str(changes.get("job", "phase1"))
+    return make_record(make_id(job, at=when), **{"created": iso(when), "finished": iso(when + 9.25), **changes})
+
+
+def settle(store: FileStore) -> None:
+    """Let the folder's time stamp grow old enough to be trusted, and have it noted."""
+    os.utime(store.root / "runs", (NOVEMBER, NOVEMBER))
+    store.rows(limit=1)
+
+
+def test_a_row_says_what_the_record_says(store: FileStore) -> None:
+    record = at(0, host={"gpu": {"name": "NVIDIA L4"}}, status="failed", exit_code=100)
+    written(store.root, record)
+    (row,) = store.rows()
+    assert row.duration_s == 9.25
+    assert (row.gpu, row.status, row.exit_code) == ("NVIDIA L4", "failed", 100)
+    assert (row.job, row.target, row.created) == ("phase1", "l4", record.created)
+
+
+def test_newest_first_also_within_a_second(store: FileStore) -> None:
+    records = [at(0.1, job="zzz"), at(0.2, job="aaa"), at(-5), at(7)]
+    for record in records:
+        written(store.root, record)
+    assert ids(store) == [records[i].run_id for i in (3, 1, 0, 2)]
+    assert [r.run_id for r in store.rows(limit=2)] == [records[3].run_id, records[1].run_id]
+
+
+def test_filters(store: FileStore) -> None:
+    wanted = at(1, job="bench", target="box", status="failed", exit_code=100)
+    for record in (at(0, job="bench"), wanted, at(2)):
+        written(store.root, record)
+    assert len(store.rows(job="bench")) == 2
+    assert [r.run_id for r in store.rows(job="bench", target="box", status="failed")] == [wanted.run_id]
+    assert store.rows(job="bench' OR 1=1 --") == []
+    assert len(store.rows(job=None)) == 3
+    with pytest.raises(TypeError):
+        store.rows(colour="red")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def scribble(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 1000)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def older(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 0")
+
+
+def newer(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+        db.execute("ALTER TABLE runs ADD COLUMN more TEXT")
+
+
+def mangle_schema(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE runs")
+
+
+def mangle_row(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET usd = 'lots'")
+
+
+def flip_pages(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "harm", [remove, scribble, truncate, empty, older, newer, mangle_schema, mangle_row, flip_pages]
+)
+def test_an_index_that_is_missing_wrong_or_old_is_built_anew(
+    store: FileStore, notes: list[str], harm: Callable[[Path], None]
+) -> None:
+    made = sorted(
+        [completed(store, make_id(at=NOVEMBER + i), created=iso(NOVEMBER + i)) for i in range(50)], reverse=True
+    )
+    settle(store)
+    with sqlite3.connect(store.root / "index.sqlite") as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    notes.clear()
+    harm(store.root / "index.sqlite")
+    assert ids(store) == made
+    assert any("build" in note for note in notes)
+    notes.clear()
+    assert ids(store) == made
+    assert notes == []
+
+
+def test_a_damaged_index_is_replaced_by_one_process_only(store: FileStore) -> None:
+    """The second to notice finds another file than the damaged one, and must not throw the new one away."""
+    completed(store)
+    path = store.root / "index.sqlite"
+    damaged = path.stat().st_ino
+    store._index._replace(damaged, ValueError("damaged"))
+    content = path.stat().st_ctime_ns, path.stat().st_ino
+    store._index._replace(-1, ValueError("damaged, as seen before the replacement"))
+    assert (path.stat().st_ctime_ns, path.stat().st_ino) == content
+
+
+def test_runs_added_and_removed_by_hand_show_up(store: FileStore) -> None:
+    first, second = completed(store), completed(store)
+    settle(store)
+    shutil.rmtree(store.root / "runs" / first)
+    copied = at(100)
+    written(store.root, copied)
+    assert ids(store) == [copied.run_id, second]
+
+
+def test_an_index_that_agrees_is_not_touched(store: FileStore) -> None:
+    completed(store)
+    settle(store)
+    before = (store.root / "index.sqlite").stat().st_mtime_ns
+    shutil.move(store.root / "runs", store.root / "hidden")  # nothing but the index can answer now
+    (store.root / "runs").mkdir()
+    os.utime(store.root / "runs", (NOVEMBER, NOVEMBER))
+    assert len(store.rows()) == 1
+    assert (store.root / "index.sqlite").stat().st_mtime_ns == before
+
+
+HOSTILE: dict[str, bytes] = {
+    "torn": b'{"run_id": "2026',
+    "empty": b"",
+    "deep": b'{"host": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "a list": b"[]",
+    "wrong types": b'{"run_id": 1, "job": [], "status": "fine"}',
+    "zeros": b"\0" * 5000,
+    "not UTF-8": b'{"job": "\xff\xfe"}',
+    "huge": b" " * (16 * 1024 * 1024 + 1),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_record_is_skipped_and_named(store: FileStore, notes: list[str], kind: str) -> None:
+    good = completed(store)
+    bad = make_id()
+    (store.root / "runs" / bad).mkdir()
+    (store.root / "runs" / bad / "run.json").write_bytes(HOSTILE[kind])
+    assert ids(store) == [good]
+    assert any("skipped" in note for note in notes)
+    count, skipped = store.reindex()
+    assert count == 1
+    assert [s.run_id for s in skipped] == [bad]
+    assert "\n" not in skipped[0].reason
+    assert len(skipped[0].reason) <= 320
+    with pytest.raises(FcctlError) as raised:
+        store.get(bad)
+    assert raised.value.cause
+
+
+def test_odd_values_of_a_valid_record_become_plain(store: FileStore) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    raw |= {"exit_code": 10**30, "created": "yesterday", "finished": "x" * 5000, "job": "j" * 5000}
+    raw |= {"host": {"gpu": {"name": ["no"]}}}
+    text = json.dumps(raw)[:-1] + ', "cost": {"usd": NaN}}'
+    folder = store.root / "runs" / raw["run_id"]
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(text)
+    (row,) = store.rows()
+    assert row.usd == 0.0
+    assert row.exit_code == 2**31
+    assert row.created == iso(NOVEMBER)
+    assert len(row.job) == 200
+    assert row.gpu is None
+
+
+def test_folders_that_are_no_runs(store: FileStore, tmp_path: Path) -> None:
+    good = completed(store)
+    runs = store.root / "runs"
+    (runs / "notes").mkdir()
+    (runs / f"{make_id()}.partial").mkdir()
+    (runs / ".hidden").mkdir()
+    (runs / "file").touch()
+    (runs / make_id()).symlink_to(tmp_path)
+    other = make_id()
+    shutil.copytree(runs / good, runs / other)  # holds the record of another run
+    fifo = make_id()
+    (runs / fifo).mkdir()
+    os.mkfifo(runs / fifo / "run.json")
+    count, skipped = store.reindex()
+    assert count == 1
+    assert {s.run_id for s in skipped} == {"notes", other, fifo}
+
+
+def test_a_skipped_run_is_looked_at_again_when_it_changes(store: FileStore) -> None:
+    record = at(0)
+    folder = written(store.root, record)
+    (folder / "run.json").write_text("{")
+    settle(store)
+    assert store.rows() == []
+    (folder / "run.json").write_text(record.model_dump_json())
+    os.utime(store.root / "runs", (NOVEMBER, NOVEMBER))
+    assert ids(store) == [record.run_id]
+
+
+def test_where_the_index_cannot_be_written_the_runs_are_read(store: FileStore, notes: list[str]) -> None:
+    run_id = completed(store)
+    path = store.root / "index.sqlite"
+    for name in os.listdir(store.root):
+        if name.startswith("index.sqlite"):
+            (store.root / name).unlink()
+    path.mkdir()  # root may write anywhere, so a mode would not stop this test
+    assert ids(store) == [run_id]
+    assert store.resolve(run_id[-6:]) == run_id
+    assert any("cannot be written" in note for note in notes)
+
+
+def test_an_index_in_the_way_does_not_fail_a_run(store: FileStore, notes: list[str]) -> None:
+    (store.root / "index.sqlite").mkdir(parents=True)
+    run_id = completed(store)
+    assert store.is_complete(run_id)
+    assert notes
+
+
+def test_a_run_completed_while_the_folders_are_listed_is_not_lost(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.results.store import index as module
+
+    completed(store)
+    real = module._names
+    late: list[str] = []
+
+    def racing(runs: Path) -> set[str]:
+        found = real(runs)
+        if not late:
+            record = at(50)
+            late.append(record.run_id)
+            written(store.root, record)
+        return found
+
+    monkeypatch.setattr(module, "_names", racing)
+    os.utime(store.root / "runs")
+    store.rows()
+    assert late[0] in ids(store)
+
+
+def test_the_lists_of_a_hundred_thousand_use_an_index(store: FileStore) -> None:
+    from orchestrator.results.store import schema
+
+    completed(store)
+    with sqlite3.connect(store.root / "index.sqlite") as db:
+        for where in ([], ["job"], ["target"], ["status"]):
+            plan = db.execute("EXPLAIN QUERY PLAN " + schema.select(where, limited=True), [*where, 20]).fetchall()
+            assert "USING INDEX" in plan[0][3], plan
+            assert not any("TEMP B-TREE" in row[3] for row in plan), plan
+
+
+def test_ten_thousand_rows_are_read_quickly(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index.sqlite", tmp_path / "runs", lambda _: None)
+    (tmp_path / "runs").mkdir()
+    index.rows(1, {})
+    from orchestrator.results.store import schema
+    from orchestrator.results.store.rows import row_of
+
+    template = row_of(at(0))
+    rows = [template.model_copy(update={"run_id": make_id(at=NOVEMBER + i)}) for i in range(10_000)]
+    with sqlite3.connect(tmp_path / "index.sqlite") as db:
+        db.executemany(schema.INSERT, [schema.values(r) for r in rows])
+        db.execute("UPDATE seen SET runs_mtime_ns = ?", ((tmp_path / "runs").stat().st_mtime_ns,))
+    began = time.process_time()
+    assert len(index.rows(20, {})) == 20
+    assert time.process_time() - began < 0.1
+    assert FileStore(tmp_path, SystemClock()).resolve(rows[-1].run_id[-6:]) == rows[-1].run_id
+
+
+def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    raw["cost"] |= {"usd": 0.5, "emulated": True}
+    folder = store.root / "runs" / raw["run_id"]
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(raw))
+    assert store.rows()[0].usd == 0.0
+    assert store.get(raw["run_id"]).cost.usd == 0.5

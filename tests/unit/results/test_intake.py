@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fcctl_remote import wire
+from orchestrator.base import safe_paths as paths
+from orchestrator.base.errors import FcctlError, HostFault
+from orchestrator.results.store.intake import FolderIntake, Limits
+
+BAD = [
+    "", "/", "/etc/passwd", "..", ".", "../x", "a/../../x", "a/..", "./a", "a/./b", "a//b", "a/", "/a", "a\\b", "..\\x",
+    "a\nb", "a\0b", "\x1b[31m", "a\x7f", "a\x9b", "a\u202eb", "zero\u200bwidth", "\ud800", "line\u2028x",
+    "x" * 256, "é" * 128, "/".join("a" * 33), "/".join(["x" * 200] * 4),
+]  # fmt: skip
+RESERVED = ["run.json", "RUN.json", "plan.json", "journal.jsonl", "Journal.JSONL", ".fcctl-run.json", ".FCCTL-x/y"]
+GOOD = [
+    "a",
+    "steps/build/log.txt",
+    "a b",
+    'it\'s "quoted"',
+    "-rf",
+    "~",
+    "$HOME",
+    "a/run.json",
+    "結果.json",
+    "é",
+    "...",
+    "a.partial",
+    "x" * 255,
+]
+
+
+@pytest.fixture
+def intake(tmp_path: Path) -> FolderIntake:
+    return FolderIntake(tmp_path / "runs" / "x.partial")
+
+
+def entry(path: str, content: bytes) -> wire.FileEntry:
+    return wire.FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_names_that_are_refused(intake: FolderIntake, name: str, tmp_path: Path) -> None:
+    assert intake.accepts(name) == "bad_name"
+    with pytest.raises(HostFault) as raised:
+        intake.write(name, 0, b"x")
+    assert raised.value.fault == "bad_name"
+    assert intake.size(name) == 0
+    assert intake.read_json(name) is None
+    assert not intake.verified(wire.FileEntry(name, 1, "0" * 64))
+    intake.discard(name)
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_names_the_controller_keeps_for_itself(intake: FolderIntake, name: str) -> None:
+    assert intake.accepts(name) == "reserved"
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_names_that_are_taken(intake: FolderIntake, name: str) -> None:
+    assert intake.accepts(name) is None
+    intake.write(name, 0, b"content")
+    assert (intake.root / name).read_bytes() == b"content"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("A", "a"), ("dir/x", "Dir/y"), ("stra\u00dfe", "STRASSE"), ("\u00e9", "e\u0301"), ("\u212b", "\u00e5"),
+        ("a", "a/b"), ("a/b", "a"), ("A", "a/b"), ("x/Y/z", "x/y"),
+    ],
+)  # fmt: skip
+def test_two_names_for_what_some_file_system_takes_for_one(intake: FolderIntake, first: str, second: str) -> None:
+    assert intake.accepts(first) is None
+    assert intake.accepts(second) == "collides"
+    assert intake.accepts(first) is None, "the first keeps its name"
+
+
+def test_names_of_an_interrupted_collection_are_remembered(intake: FolderIntake) -> None:
+    intake.write("steps/A/log", 0, b"12345")
+    again = FolderIntake(intake.root, Limits(bytes=8, files=2))
+    assert again.accepts("steps/a/log") == "collides"
+    assert again.accepts("steps/A/log") is None
+    assert again.size("steps/A/log") == 5
+    assert again.accepts("b", size=4) == "too_large"
+    assert again.accepts("b", size=3) is None
+    assert again.accepts("c") == "too_many_files"
+
+
+def test_bytes_arrive_in_pieces_and_again_after_a_cut(intake: FolderIntake) -> None:
+    intake.write("f", 0, b"0123")
+    intake.write("f", 4, b"4567")
+    intake.write("f", 2, b"23")  # a piece sent twice
+    assert (intake.root / "f").read_bytes() == b"01234567"
+    assert intake.verified(entry("f", b"01234567"))
+    assert not intake.verified(entry("f", b"0123456X"))
+    assert not intake.verified(entry("f", b"0123"))
+    assert not intake.verified(entry("g", b""))
+    intake.discard("f")
+    intake.discard("f")
+    assert intake.size("f") == 0
+    assert intake.accepts("f") is None
+
+
+def test_an_empty_file_is_a_file(intake: FolderIntake) -> None:
+    intake.write("empty", 0, b"")
+    assert intake.verified(entry("empty", b""))
+
+
+@pytest.mark.parametrize("offset", [1, 5 * 1024**3, -1])
+def test_the_host_cannot_make_holes(intake: FolderIntake, offset: int) -> None:
+    with pytest.raises(HostFault) as raised:
+        intake.write("sparse", offset, b"x")
+    assert raised.value.fault == "bad_reply"
+    assert intake.size("sparse") == 0
+
+
+def test_more_bytes_than_the_limit(tmp_path: Path) -> None:
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    intake.write("a", 0, b"123456")
+    intake.write("a", 0, b"123456")  # no growth, no cost
+    with pytest.raises(HostFault) as raised:
+        intake.write("b", 0, b"12345")
+    assert raised.value.fault == "too_large"
+    assert intake.size("a") == 6
+    intake.discard("a")
+    intake.write("b", 0, b"0123456789")
+
+
+def test_files_are_never_executable(intake: FolderIntake) -> None:
+    before = os.umask(0)
+    try:
+        intake.write("d/script.sh", 0, b"#!/bin/sh\n")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((intake.root / "d/script.sh").stat().st_mode) == 0o644
+
+
+def plant_link(at: Path, outside: Path) -> None:
+    at.symlink_to(outside)
+
+
+def plant_hard_link(at: Path, outside: Path) -> None:
+    os.link(outside / "secret", at)
+
+
+def plant_fifo(at: Path, outside: Path) -> None:
+    os.mkfifo(at)
+
+
+@pytest.mark.parametrize("plant", [plant_link, plant_hard_link, plant_fifo])
+def test_what_is_planted_in_the_folder_leads_nowhere(intake: FolderIntake, tmp_path: Path, plant: object) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("{}")
+    intake.write("steps/a", 0, b"1")
+    plant(intake.root / "steps" / "evil", outside)  # type: ignore[operator]
+    for path in ("steps/evil", "steps/evil/secret"):
+        for touch in (
+            lambda p: intake.write(p, 0, b"overwritten"),
+            intake.size,
+            intake.read_json,
+            lambda p: intake.verified(entry(p, b"{}")),
+        ):
+            with pytest.raises(FcctlError):
+                touch(path)
+    assert (outside / "secret").read_text() == "{}"
+    assert os.listdir(outside) == ["secret"]
+
+
+def test_a_linked_partial_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "x.partial").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FcctlError):
+        FolderIntake(tmp_path / "x.partial").write("a", 0, b"x")
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_a_collected_json_file(intake: FolderIntake) -> None:
+    assert intake.read_json("outcome.json") is None
+    intake.write("outcome.json", 0, b'{"a": [1]}')
+    assert intake.read_json("outcome.json") == {"a": [1]}
+
+
+def test_bytes_are_read_up_to_a_limit(intake: FolderIntake) -> None:
+    path = "artifacts/tune/journal.log"
+    assert intake.read(path, 10) is None
+    assert intake.read("../journal.log", 10) is None
+    intake.write(path, 0, b"")
+    assert intake.read(path, 10) is None
+    intake.write(path, 0, b"0123456789")
+    assert intake.read(path, 10) == b"0123456789"
+    assert intake.read(path, 9) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 10_000, b"nope"])
+def test_what_is_not_json(intake: FolderIntake, content: bytes) -> None:
+    intake.write("outcome.json", 0, content)
+    with pytest.raises(ValueError):
+        intake.read_json("outcome.json")
+
+
+hostile = st.lists(
+    st.sampled_from(["..", ".", "", "a", "A", "b", "run.json", "etc", "\n", "\x1b", "link", "é", "e\u0301", "C:", "~"])
+    | st.text(max_size=6),
+    min_size=1,
+    max_size=6,
+).flatmap(lambda parts: st.sampled_from(["/", "//", "\\"]).map(lambda sep: sep.join(parts)))
+
+
+@given(names=st.lists(hostile | st.text(max_size=300), min_size=1, max_size=12))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_is_ever_made_outside_the_folder(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    top = tmp_path_factory.mktemp("world")
+    outside = top / "outside"
+    outside.mkdir()
+    root = top / "runs" / "x.partial"
+    intake = FolderIntake(root)
+    (root / "link").symlink_to(outside)
+    stored: dict[str, str] = {}
+    for number, name in enumerate(names):
+        try:
+            intake.write(name, 0, b"%d" % number)
+        except FcctlError:
+            continue
+        key = paths.folded(name)
+        assert stored.setdefault(key, name) == name, "one file got two names"
+    assert os.listdir(outside) == []
+    assert sorted(os.listdir(top)) == ["outside", "runs"]
+    assert os.listdir(top / "runs") == ["x.partial"]
+    found = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and not p.is_symlink()}
+    assert found == set(stored.values())
+    assert not found & set(paths.RESERVED)

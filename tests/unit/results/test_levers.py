@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.results.levers.levers import NAMES, SHOWN, STALLS, Measured, findings
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/report.md").read_text()
+
+#: What just fires each rule, and what just does not.
+EDGES = {
+    "spills": (Measured(spill_bytes=8), Measured(spill_bytes=0)),
+    "stack": (Measured(stack_bytes=16), Measured(stack_bytes=0)),
+    "scalar_fallback": (Measured(tensor_pct=1.9, sm_pct=20), Measured(tensor_pct=2.0, sm_pct=20)),
+    "memory_bound": (Measured(dram_pct=60), Measured(dram_pct=59.9)),
+    "tensor_bound": (Measured(tensor_pct=70), Measured(tensor_pct=69.9)),
+    "exponentials": (
+        Measured(roofline_bound="exp2", roofline_pct=40),
+        Measured(roofline_bound="tensor", roofline_pct=90),
+    ),
+    "launch_bound": (Measured(p50_us=10, launch_floor_us=2), Measured(p50_us=10, launch_floor_us=1.9)),
+    "underfilled": (Measured(blocks=57, sms=58), Measured(blocks=58, sms=58)),
+    # 128 threads at half of 48 warps: 6 blocks an SM, 348 on 58 of them.
+    "last_wave": (
+        Measured(blocks=400, sms=58, threads=128, theoretical_occupancy_pct=50, warps_per_sm=48),
+        Measured(blocks=696, sms=58, threads=128, theoretical_occupancy_pct=50, warps_per_sm=48),
+    ),
+    "occupancy": (
+        Measured(occupancy_pct=24, stalls={"long_scoreboard": 1, "selected": 1}),
+        Measured(occupancy_pct=25, stalls={"long_scoreboard": 1, "selected": 1}),
+    ),
+}
+
+
+def only(rule: str, measured: Measured) -> list[str]:
+    return [f.rule for f in findings(measured, None) if f.rule == rule]
+
+
+@pytest.mark.parametrize("rule", EDGES)
+def test_a_rule_fires_at_its_threshold_and_not_before(rule: str) -> None:
+    fires, silent = EDGES[rule]
+    assert only(rule, fires) == [rule]
+    assert only(rule, silent) == []
+
+
+@pytest.mark.parametrize("stall", STALLS, ids=lambda s: s.rule)
+def test_a_stall_fires_by_its_share_of_a_warps_life(stall: object) -> None:
+    rule, reason, threshold = stall.rule, stall.reasons[0], stall.threshold_pct  # type: ignore[attr-defined]
+    at = Measured(stalls={reason: threshold, "selected": 100 - threshold})
+    below = Measured(stalls={reason: threshold - 0.1, "selected": 100.1 - threshold})
+    assert only(rule, at) == [rule]
+    assert only(rule, below) == []
+    # An idle kernel and a busy one differ in how many warps there are, not in the shares.
+    assert only(rule, replace(at, stalls={k: v * 7 for k, v in at.stalls.items()})) == [rule]
+
+
+def test_every_rule_has_an_edge_here_and_a_line_in_the_docs() -> None:
+    assert set(EDGES) | {s.rule for s in STALLS} == set(NAMES)
+    named = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
+    assert named == list(NAMES)
+
+
+@pytest.mark.parametrize("stall", STALLS, ids=lambda s: s.rule)
+def test_the_docs_state_each_stalls_threshold(stall: object) -> None:
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| `{stall.rule}` |"))  # type: ignore[attr-defined]
+    assert f">= {stall.threshold_pct} %" in line  # type: ignore[attr-defined]
+    assert all(f"`{reason}`" in line for reason in stall.reasons)  # type: ignore[attr-defined]
+
+
+def test_the_docs_state_each_threshold_that_a_fact_names() -> None:
+    for rule, (fires, _) in EDGES.items():
+        line = next(line for line in PAGE.splitlines() if line.startswith(f"| `{rule}` |"))
+        (finding,) = [f for f in findings(fires, None) if f.rule == rule]
+        for fact in finding.facts:
+            number = re.match(r"(?:<|>=) [\d.]+ %", fact.threshold)
+            assert number is None or number[0] in line, (rule, fact)
+
+
+def test_nothing_measured_finds_nothing() -> None:
+    assert findings(Measured()) == []
+    assert findings(Measured(stalls={"wait": 0.0}, blocks=0, p50_us=0.0, launch_floor_us=0.5)) == []
+
+
+def test_three_are_shown_the_largest_impact_first() -> None:
+    many = Measured(
+        spill_bytes=4, tensor_pct=1, sm_pct=50, blocks=10, sms=58, p50_us=1, launch_floor_us=0.5, dram_pct=65
+    )
+    shown = findings(many)
+    assert [f.rule for f in shown] == ["spills", "scalar_fallback", "underfilled"]
+    assert len(shown) == SHOWN
+    assert [f.impact for f in findings(many, None)] == sorted((f.impact for f in findings(many, None)), reverse=True)
+
+
+def test_every_finding_has_the_number_that_triggered_it() -> None:
+    for fires, _ in EDGES.values():
+        for finding in findings(fires, None):
+            assert finding.facts
+            assert finding.facts[0].threshold != "for information"
+            assert 0 <= finding.impact <= 100
+            assert finding.lever
+            assert not finding.lever.endswith(".")

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
+from orchestrator.views.tables.run import print_run_summary
+from tests.support import sample_run
+
+
+def printed(record: RunRecord, folder: Path, width: int = 80, encoding: str = "utf-8", color: bool = False) -> str:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding)
+    console = Console(
+        file=out, width=width, highlight=False, force_terminal=color, color_system="256" if color else None
+    )
+    print_run_summary(record, folder, console)
+    out.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sample_run.write_documents(tmp_path)
+    return tmp_path
+
+
+def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
+    text = printed(sample_run.record(), folder, width=100)
+    for wanted in (
+        "phase0 on local", "✗ failed in 26 s", sample_run.RUN_ID, "commit 012345678 + changes",
+        "! warned", "○ unavailable", "ncu is not installed", "install Nsight Compute", "gates 1/1", "gates 0/1",
+        "no GPU", "CUDA 13.0", "PyTorch 2.13.0", "14 passed, 1 warning, 0 errors", "no NVIDIA GPU found",
+        "attention_baseline", "17/17 cases passed, largest error 3.6e-04", "seed 3", "edges",
+        "p50", "p90", "p99", "SDPA", "1.52x faster",
+        "✓ pass", "correctness.summary.passed == 17", "is 17", "✗ fail", "hint: profile it: fcctl run ncu",
+        "- not applicable", "only when host.gpu.present", "artifacts/core", "too large", str(folder),
+        "steps/bench/log.txt",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+
+
+def test_a_pipe_gets_no_padding(folder: Path) -> None:
+    text = printed(sample_run.record(), folder)
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+def test_eighty_columns_are_enough(folder: Path) -> None:
+    text = printed(sample_run.record(), folder, width=80)
+    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 80
+    assert "1.52x faster" in text
+    assert "3.6e-04" in text
+
+
+def test_a_console_that_is_no_terminal_does_not_get_endless_lines(folder: Path) -> None:
+    text = printed(sample_run.record(), folder, width=400)
+    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 132
+
+
+def test_colour_is_never_all_there_is(folder: Path) -> None:
+    plain, coloured = (printed(sample_run.record(), folder, color=c) for c in (False, True))
+    assert "\x1b[" in coloured
+    assert "\x1b[" not in plain
+    import re
+
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
+
+
+def test_an_encoding_without_the_signs_gets_others(folder: Path) -> None:
+    text = printed(sample_run.record(), folder, encoding="ascii")
+    assert "x failed" in text
+    assert "+ passed" in text
+    assert "times in us" in text
+
+
+def test_the_cases_that_failed_say_why(folder: Path) -> None:
+    sample_run.write_documents(folder, {"test": sample_run.correctness(failing="s64/2")})
+    text = printed(sample_run.record(), folder)
+    assert "✗ 16/17 cases passed" in text
+    assert "s64/2: max error is above 4.0e-04" in text
+
+
+def test_a_skipped_case_neither_passed_nor_failed(folder: Path) -> None:
+    cases = [
+        {"name": "adds", "status": "passed", "passed": True},
+        {"name": "huge", "status": "skipped", "passed": False, "message": "needs 24 GB"},
+    ]
+    summary = {"total": 2, "passed": 1, "failed": 0, "skipped": 1}
+    document = {"kind": "correctness", "schema_version": 1, "cases": cases, "summary": summary}
+    sample_run.write_documents(folder, {"test": document})
+    text = printed(sample_run.record(), folder)
+    assert "○ 1/2 cases passed, 1 skipped" in text
+    assert "- skipped" in text
+    assert "huge: needs 24 GB" in text
+    assert "max err" not in text, "a column without a figure"
+
+
+def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
+    record = sample_run.record()
+    log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
+    for status, oldest in (("failed", 35), ("warned", 49)):
+        step = record.steps[0].model_copy(update={"message": log, "status": status, "documents": []})
+        text = printed(record.model_copy(update={"steps": [step]}), tmp_path)
+        assert "exit code 2" in text
+        assert [i for i in range(50) if f"line {i}\n" in text] == list(range(oldest, 50))
+
+
+def test_a_failed_gate_is_told_once_more_at_the_end(folder: Path) -> None:
+    (folder / "steps/bench/log.txt").write_text("\x1b[31mtimed\x1b[0m\n\nthe end\n")
+    end = printed(sample_run.record(), folder)
+    end = end[end.index("Failed  bench") :]
+    assert 'gate: benchmark.benchmarks[name="mission"].stats.p50 < 900  is 1000' in end
+    assert "hint: profile it: fcctl run ncu" in end
+    assert "\n    | timed\n    | the end\n" in end
+    assert f"  log:  {folder}/steps/bench/log.txt\n" in end, "in one piece, to be copied"
+
+
+@pytest.mark.parametrize("log", ["../secret.txt", "/etc/passwd", "link/log.txt", "fifo", "missing.txt"])
+def test_a_log_that_is_no_plain_file_of_the_run_is_not_read(tmp_path: Path, log: str) -> None:
+    import os
+
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "secret.txt").write_text("stolen")
+    (tmp_path / "log.txt").write_text("stolen")
+    (run / "link").symlink_to(tmp_path)
+    os.mkfifo(run / "fifo")
+    step = (
+        sample_run.record()
+        .steps[0]
+        .model_copy(update={"log": log, "status": "failed", "documents": [], "message": "exit code 2\nfrom the host"})
+    )
+    text = printed(sample_run.record().model_copy(update={"steps": [step]}), run)
+    assert "stolen" not in text
+    assert "root:" not in text
+    assert "| from the host" in text
+
+
+@pytest.mark.parametrize("status", ["timed_out", "cancelled", "unavailable"])
+def test_every_bad_end_has_its_section(tmp_path: Path, status: str) -> None:
+    step = (
+        sample_run.record()
+        .steps[0]
+        .model_copy(update={"status": status, "documents": [], "message": "why\nmore", "hint": "do this"})
+    )
+    text = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), tmp_path)
+    end = text[text.index(f"{status.replace('_', ' ').capitalize()}  preflight") :]
+    assert "why" in end
+    assert "hint: do this" in end
+
+
+def test_no_steps_no_documents(tmp_path: Path) -> None:
+    record = sample_run.record(steps=[], omitted=[], status="lost", message="the host is gone", hint="run it again")
+    text = printed(record, tmp_path)
+    assert "✗ lost" in text
+    assert "the host is gone" in text
+    assert "hint: run it again" in text
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J[red]evil[/red]\u202e\n" + "x" * 5000
+
+
+def poisoned(value: Any) -> Any:
+    if isinstance(value, str):
+        return EVIL
+    if isinstance(value, dict):
+        return {k: poisoned(v) for k, v in value.items()}
+    return [poisoned(v) for v in value] if isinstance(value, list) else value
+
+
+def test_what_a_host_wrote_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    documents = {
+        step: poisoned(content) | {"kind": content["kind"]}
+        for step, content in {
+            "preflight": sample_run.ENVIRONMENT, "build": sample_run.BUILD,
+            "test": sample_run.correctness(failing="s64/1"), "bench": sample_run.benchmark(),
+        }.items()
+    }  # fmt: skip
+    sample_run.write_documents(tmp_path, documents)
+    record = sample_run.record(message=EVIL, hint=EVIL, job=EVIL, target=EVIL)
+    gate = GateRecord(expr=EVIL, value=EVIL, verdict="fail", hint=EVIL)
+    steps = [s.model_copy(update={"gates": [gate], "message": EVIL, "hint": EVIL}) for s in record.steps]
+    text = printed(record.model_copy(update={"steps": steps}), tmp_path)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\u202e" not in text
+    assert "[red]evil[/red]" in text, "markup is shown, not obeyed"
+
+
+ODD: list[Any] = [
+    None, True, 0, -1, 1e308, float("nan"), float("inf"), 10**400, "text", [], {}, [[]], [None, 1, "x"], {"name": {}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("kind", ["environment", "build", "correctness", "benchmark", "profile", "metrics", "tuning"])
+def test_any_shape_of_document_is_shown_without_an_error(tmp_path: Path, kind: str, odd: Any) -> None:
+    keys = (
+        "checks", "summary", "gpu", "cpu", "cuda", "kernels", "archs", "tool", "duration_s", "cases", "benchmarks",
+        "comparisons", "metrics", "variant", "search", "metric", "trials", "final", "default", "effort", "curve",
+    )  # fmt: skip
+    entries = ("name", "stats", "unit", "shape", "tolerance", "max_err", "passed", "status", "registers", "metrics")
+    record = sample_run.record()
+    step = record.steps[0].model_copy(
+        update={"documents": [DocumentRecord(kind=kind, path=f"steps/preflight/out/{kind}.json")]}
+    )
+    record = record.model_copy(update={"steps": [step]})
+    for content in (
+        dict.fromkeys(keys, odd),
+        {key: [dict.fromkeys(entries, odd)] for key in keys},
+        {key: {"name": odd, "p50": odd} for key in keys},
+        {"benchmarks": [{"name": "mission", "stats": {"p50": odd, "n": odd}}], "cases": [{"name": "a/1", "seed": odd}]},
+    ):
+        sample_run.write_documents(tmp_path, {"preflight": {**content, "kind": kind}})
+        assert "preflight" in printed(record, tmp_path)
+
+
+@pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "steps/link/x.json", "missing.json", "fifo"])
+def test_documents_outside_or_gone_are_named_not_read(tmp_path: Path, path: str) -> None:
+    import os
+
+    (tmp_path / "secret.json").write_text('{"kind": "metrics", "metrics": {"stolen": 1}}')
+    run = tmp_path / "run"
+    (run / "steps").mkdir(parents=True)
+    (run / "steps" / "link").symlink_to(tmp_path)
+    (tmp_path / "x.json").write_text('{"kind": "metrics", "metrics": {"stolen": 1}}')
+    os.mkfifo(run / "fifo")
+    record = sample_run.record()
+    step = record.steps[0].model_copy(update={"documents": [DocumentRecord(kind="metrics", path=path)]})
+    text = printed(record.model_copy(update={"steps": [step]}), run)
+    assert "not shown: preflight" in text
+    assert "stolen" not in text

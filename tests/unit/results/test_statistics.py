@@ -1,0 +1,181 @@
+"""Effects on data whose truth is known. Seeds are fixed: these tests say the same every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.verdicts import SCENARIOS, Scenario, drifting, independent, measure
+from orchestrator.results.statistics import blocks
+from orchestrator.results.statistics.effect import MIN_LAUNCHES, Effect, Launch, effect
+from orchestrator.results.statistics.ranks import holm, rank_test
+
+
+def launch(p50: float, n: int = 112, noise: float = 0.003, seed: int = 0) -> Launch:
+    rng = np.random.default_rng(seed)
+    return Launch(tuple((p50 * np.exp(rng.normal(0, noise, n))).tolist()))
+
+
+def compared(old: list[Launch], new: list[Launch], **how: object) -> Effect:
+    found = effect(old, new, **how)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ ranks
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rank_test_is_scipys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=rng.integers(2, 25)), rng.normal(0.7, size=rng.integers(2, 25))
+    tied = bool(seed % 2)
+    if tied:
+        a, b = a.round(1), b.round(1)
+    tied = len({*a, *b}) < a.size + b.size
+    method = "asymptotic" if tied else "exact"
+    expected = stats.mannwhitneyu(a, b, method=method).pvalue
+    assert rank_test(a.tolist(), b.tolist()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_rank_test_of_little() -> None:
+    assert rank_test([], [1.0]) == 1.0
+    assert rank_test([2.0, 2.0], [2.0, 2.0]) == 1.0
+    assert rank_test([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1), "three a side never reach 5 %"
+    assert rank_test([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
+    assert MIN_LAUNCHES == 4
+
+
+def test_holm_is_the_published_procedure() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+def test_blocks_are_as_long_as_the_samples_remember() -> None:
+    rng = np.random.default_rng(1)
+    white = rng.normal(1, 0.01, 400)
+    assert blocks.block_length(white) <= 3
+    steps = rng.normal(0, 0.01, 400)
+    remembering = np.empty(400)
+    remembering[0] = 1.0
+    for i in range(1, 400):
+        remembering[i] = 1 + 0.9 * (remembering[i - 1] - 1) + steps[i]
+    assert 10 <= blocks.block_length(remembering) <= 80
+    assert 50 <= blocks.block_length(np.linspace(1, 2, 400)) <= 400 // blocks.LEAST_BLOCKS
+    assert blocks.block_length(np.full(50, 3.0)) == 1
+
+
+def test_a_block_bootstrap_knows_a_mean_of_remembering_samples_less_well() -> None:
+    rng = np.random.default_rng(2)
+    values = np.repeat(np.exp(rng.normal(0, 0.01, 40)), 10)
+    single = blocks.draws(values, "mean", 1, 2000, np.random.default_rng(0)).std()
+    joined = blocks.draws(values, "mean", 10, 2000, np.random.default_rng(0)).std()
+    true = 0.01 / np.sqrt(40)
+    assert single < 0.5 * true
+    assert joined == pytest.approx(true, rel=0.3)
+
+
+def test_drift_and_grain_are_seen() -> None:
+    rng = np.random.default_rng(3)
+    still = np.exp(rng.normal(0, 0.002, 200))
+    assert blocks.drift(still) < 0.001
+    assert blocks.drift(still * np.exp(np.linspace(0, 0.05, 200))) == pytest.approx(0.05 / np.sqrt(12), rel=0.25)
+    coarse = np.round(np.exp(rng.normal(0, 0.02, 200)) * 50) / 50
+    assert blocks.grain(coarse) == pytest.approx(0.02 / np.sqrt(12), rel=0.05)
+    assert blocks.grain(still) == 0.0
+
+
+# ------------------------------------------------------------------------------------------------ effects
+def test_one_launch_a_side_assumes_how_far_launches_differ() -> None:
+    found = compared([launch(10)], [launch(10.5, seed=1)])
+    assert found.basis == "samples"
+    assert found.ratio == pytest.approx(1.05, abs=0.002)
+    assert found.low == pytest.approx(1.05 * np.exp(-1.96 * 0.01 * np.sqrt(2)), abs=0.004)
+    assert found.launches == (1, 1)
+    narrow, wide = (compared([launch(10)], [launch(10.5, seed=1)], spread=s) for s in (0.002, 0.03))
+    assert narrow.p < found.p < wide.p
+    assert wide.low < 1 < narrow.low
+
+
+def test_samples_however_many_are_no_launches() -> None:
+    """A hundred times the samples does not make two single launches any surer than the assumption."""
+    few = compared([launch(10, 100)], [launch(10.2, 100, seed=1)])
+    many = compared([launch(10, 5000)], [launch(10.2, 5000, seed=1)])
+    assert many.high - many.low > 0.9 * (few.high - few.low)
+    assert many.p > 0.05
+
+
+def test_four_launches_a_side_measure_it() -> None:
+    old = [launch(10 * f, seed=i) for i, f in enumerate((1.0, 1.004, 0.997, 1.001))]
+    new = [launch(10.3 * f, seed=9 + i) for i, f in enumerate((1.0, 1.003, 0.998, 1.002))]
+    found = compared(old, new)
+    assert found.basis == "launches"
+    assert found.spread == pytest.approx(0.003, abs=0.001)
+    assert found.low > 1.02
+    expected = stats.ttest_ind(
+        np.log([x.value("p50") for x in new]), np.log([x.value("p50") for x in old]), equal_var=False
+    )
+    assert found.p == pytest.approx(expected.pvalue, rel=0.05)
+    assert found.rank_p == pytest.approx(2 / 70)
+
+
+def test_launches_that_disagree_widen_what_was_assumed() -> None:
+    calm = compared([launch(10), launch(10.01, seed=1)], [launch(10.5, seed=2), launch(10.51, seed=3)])
+    wild = compared([launch(10), launch(11, seed=1)], [launch(10.5, seed=2), launch(11.5, seed=3)])
+    assert calm.basis == wild.basis == "samples"
+    assert wild.spread > 0.06 > 0.011 > calm.spread
+    assert wild.low < 1 < calm.low
+
+
+def test_too_little_is_said_to_be_too_little() -> None:
+    assert effect([Launch()], [launch(1)]) is None
+    assert effect([Launch((1.0, -1.0))], [launch(1)]) is None
+    bare = Launch(stats={"p50": 10.0, "n": 5})
+    assert compared([bare], [launch(12)]).lacks.startswith("no raw samples")
+    assert compared([launch(10, 9)], [launch(12)]).lacks.startswith("9 samples")
+    assert compared([bare] * 4, [Launch(stats={"p50": p}) for p in (12.0, 12.1, 12.2, 12.1)]).basis == "launches"
+    assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is None, "p99 of 100 samples is one sample"
+
+
+def test_the_same_input_gives_the_same_answer() -> None:
+    one = compared([launch(10)], [launch(10.1, seed=1)])
+    assert one == compared([launch(10)], [launch(10.1, seed=1)])
+
+
+@pytest.mark.parametrize("metric", blocks.METRICS)
+def test_every_metric_finds_what_moves_all_samples(metric: str) -> None:
+    old, new = launch(10, 500), Launch(tuple(1.2 * s for s in launch(10, 500).samples))
+    assert compared([old], [new], metric=metric).ratio == pytest.approx(1.2)
+
+
+# ------------------------------------------------------------------------------------------------ rates
+def named(name: str, launches: tuple[int, int]) -> Scenario:
+    return next(s for s in SCENARIOS if (s.name, s.launches) == (name, launches))
+
+
+@pytest.mark.parametrize(
+    ("name", "launches", "power"),
+    [
+        ("autocorrelated (0.9)", (1, 1), 0.75),
+        ("heavy tails", (1, 1), 0.85),
+        ("drift of up to 3 % within the run", (1, 1), 0.75),
+        ("heavy tails", (5, 5), 0.95),
+        ("launches differ by 2 %", (5, 5), 0.6),
+        ("12 benchmarks, autocorrelated", (5, 5), 0.95),
+    ],
+)
+def test_false_alarms_stay_below_the_stated_rate_and_slowdowns_are_found(
+    name: str, launches: tuple[int, int], power: float
+) -> None:
+    rates = measure(named(name, launches), trials=24, seed=7)
+    # Five or more of 24 would come of a true 5 % once in forty times; benchmarks/verdicts.py tries 400 a row.
+    assert rates.false_alarms <= 4 / 24
+    assert rates.found >= power
+    assert rates.misjudged <= 0.05
+
+
+def test_the_rates_can_fail() -> None:
+    """Launches that differ by five times what is assumed do raise false alarms: the check above is none for show."""
+    assert measure(Scenario("wild", independent, between=0.05), trials=16, seed=7).false_alarms > 0.2
+    assert measure(Scenario("wild", drifting, (5, 5), between=0.05), trials=16, seed=7).false_alarms <= 0.2

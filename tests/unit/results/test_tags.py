@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError, UsageError
+from orchestrator.results.tags import Tag, check_name, parse, render, with_tag, without_tag
+
+ONE, OTHER = "20261121t081530z-phase1-l4-3fa9c1", "20261121t091530z-phase1-l4-3fa9c2"
+BASE = Tag("baseline", (ONE,), "2026-11-21T08:15:30.000Z", 'before the "rewrite" \\ \x7f\n')
+
+
+def test_a_file_reads_back_as_it_was_written() -> None:
+    tags = {"baseline": BASE, "v1.0": Tag("v1.0", (ONE, OTHER))}
+    assert parse(render(tags), "tags.toml") == tags
+    assert render(parse(render(tags), "x")) == render(tags)
+
+
+def test_a_tag_is_not_moved_by_accident() -> None:
+    moved = Tag("baseline", (OTHER,))
+    with pytest.raises(ConflictError, match="stands for") as caught:
+        with_tag({"baseline": BASE}, moved, move=False)
+    assert "--move" in str(caught.value.hint)
+    assert with_tag({"baseline": BASE}, moved, move=True)["baseline"].runs == (OTHER,)
+    again = with_tag({"baseline": BASE}, Tag("baseline", (ONE,), "later"), move=False)
+    assert again["baseline"] == BASE
+
+
+@pytest.mark.parametrize("name", ["last", "all", "", "A", "a b", "../x", "a" * 41, ONE, "-x", "a\n"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_name(name)
+
+
+def test_taking_a_tag_away() -> None:
+    assert without_tag({"baseline": BASE}, "baseline") == {}
+    with pytest.raises(NotFoundError) as caught:
+        without_tag({"baseline": BASE}, "basline")
+    assert "baseline" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<<<<<<< HEAD\n", "tags = 3", "[tags.x]\nruns = []", "[tags.x]\nruns = ['../..']", "[tags.last]\nruns = ['x']",
+     f"[tags.x]\nruns = '{ONE}'", "\0"],
+)  # fmt: skip
+def test_a_damaged_file_is_an_error_with_a_way_out(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "results/tags.toml")
+    assert "git checkout" in str(caught.value.hint)

@@ -1,0 +1,56 @@
+"""A ``tuning`` document of a host that makes things up: what is printed of it stays short, and is no error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.results import tuning as tune_result
+from orchestrator.views.tables.tuning import tuning
+
+RATIO = {"ratio": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+MANY = {f"k{n}": 1 for n in range(20_000)}
+ELITE = {"trial": 1, **RATIO, "params": {"A": 2}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"summary": {"states": MANY}},
+        {"trials": [{"number": n, "state": f"s{n}", "gpu": f"g{n}"} for n in range(20_000)], "summary": {}},
+        {"final": [{**ELITE, "params": MANY}]},
+        {"final": [{**ELITE, "per_case": dict.fromkeys(MANY, RATIO)}]},
+        {"final": [ELITE] * 20_000},
+        {"metric": {"cases": list(MANY)}},
+        {"controls": [{"strategy": key, "curve": [1.0]} for key in MANY]},
+    ],
+)
+def test_what_a_host_makes_up_without_end_is_cut_short(changes: dict[str, Any]) -> None:
+    content = {"tune": "t", "complete": True, "summary": {"states": {"complete": 2}}, "final": [ELITE], **changes}
+    result = tune_result.read(content)
+    assert len(result.elites) <= tune_result.MAX_ELITES
+    assert len(repr(result)) < 500_000
+    console = Console(width=100)
+    with console.capture() as captured:
+        for part in tuning(content):
+            console.print(part)
+    assert 0 < len(captured.get()) < 20_000
+
+
+def test_numbers_too_long_to_print_are_none() -> None:
+    """Each can be read, and their sum could not be written: Python refuses to, beyond 4300 digits."""
+    states = json.loads(f'{{"complete": {"9" * 4300}, "pruned": {"9" * 4300}, "wrong": 3}}')
+    result = tune_result.read({"summary": {"states": states}, "search": {"budget": states["pruned"]}})
+    assert (result.states, result.trials, result.budget) == ({"wrong": 3}, 3, None)
+
+
+def test_what_was_held_out_judges_the_best_and_does_not_choose_it() -> None:
+    """The least of several figures is better than it is true: what chooses among the elites proves nothing of them."""
+    held = [{"ratio": r, "ci_low": r - 0.1, "ci_high": r + 0.1} for r in (0.95, 0.7)]
+    final = [{**ELITE, "held_out": held[0]}, {**ELITE, "trial": 2, "ratio": 0.55, "held_out": held[1]}]
+    result = tune_result.read({"final": final})
+    assert result.best is not None
+    assert (result.best.trial, result.best.verdict) == (1, "undecided")

@@ -1,0 +1,243 @@
+"""Runs that are left half way: nothing stays on for them, and who left them hears how to go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from orchestrator.base.errors import (
+    AuthError,
+    CloudError,
+    ConflictError,
+    FcctlError,
+    HostFault,
+    HostUnreachable,
+    LinkLost,
+    MachineStopped,
+)
+from orchestrator.leases.stop_reason import Stopped
+from orchestrator.machines.cloud import Power
+from orchestrator.machines.provision.ready import StoppedAgain
+from orchestrator.money.deadline import LEAST_S
+from orchestrator.runs import actions as moves
+from orchestrator.runs import drive
+from orchestrator.runs import resume_run as go_on
+from orchestrator.runs import run as runs
+from orchestrator.runs.actions import Moves
+from orchestrator.runs.drive import Driver
+from orchestrator.runs.lifecycle import Move, Stage, State
+from orchestrator.runs.machine import watch as hold_watch
+from orchestrator.runs.machine.hold import NEED_MARGIN_S, MachineHold
+from orchestrator.runs.machine.watch import Watch
+from orchestrator.tune.fleet.member import Member
+
+RUN = "20261121t081530z-tune-l4-3fa9c1"
+UNREACHABLE = HostUnreachable("vm runs, and no command ran on it within 30 s", reason="timeout")
+
+
+def raising(error: BaseException) -> Any:
+    def act(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return act
+
+
+# ------------------------------------------------------------------------------------------------- out of reach
+@pytest.mark.parametrize("error", [UNREACHABLE, LinkLost("no link")], ids=lambda e: e.code)
+def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> None:
+    """Also of one in a cloud, whose machine answers neither where it was nor where the cloud says."""
+    driver: Any = SimpleNamespace(
+        launch=lambda: None, finish=raising(error), submitted=True, ended_here=False, run_id=RUN,
+        state=SimpleNamespace(without_outcome=None),
+    )  # fmt: skip
+    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
+    with pytest.raises(LinkLost) as lost:
+        runs.see_home(driver, ends, ends)
+    assert f"fcctl attach {RUN}" in (lost.value.hint or "")
+
+
+@pytest.mark.parametrize(("submitted", "outcome"), [(False, None), (True, "abandoned")])
+def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> None:
+    driver: Any = SimpleNamespace(
+        launch=raising(UNREACHABLE), submitted=submitted, run_id=RUN, abandon=lambda *_: None,
+        state=SimpleNamespace(without_outcome=outcome),
+    )  # fmt: skip
+    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
+    with pytest.raises(HostUnreachable) as refused:
+        runs.see_home(driver, ends, ends)
+    assert refused.value is UNREACHABLE
+
+
+@pytest.mark.parametrize("unknown", [CloudError("no answer from the cloud"), AuthError("log in", hint="gcloud auth")])
+def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost(
+    monkeypatch: pytest.MonkeyPatch, unknown: FcctlError
+) -> None:
+    acts: Any = SimpleNamespace(
+        state=None, mode="resume", is_on_a_machine=True, make=raising(LinkLost("no link", hint="try")),
+        wanted_machine=lambda: SimpleNamespace(watch=SimpleNamespace(revive=raising(unknown))),
+    )  # fmt: skip
+    monkeypatch.setattr(drive, "decide", lambda *_: Move.FOLLOW)
+    with pytest.raises(LinkLost, match="no link") as lost:
+        Driver(acts).finish()
+    assert unknown.message in (lost.value.cause or "")
+    assert lost.value.hint == (unknown.hint or "try")
+
+
+@pytest.mark.parametrize("is_off", [True, False])
+def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, is_off: bool
+) -> None:
+    """That is no lack of machines, which would end all for good; where it is on by then, it is tried again."""
+    stopped = Stopped("preempted", "preempted", "vm was preempted")
+    found = iter([None, stopped if is_off else None])
+    monkeypatch.setattr(hold_watch, "make_ready", raising(StoppedAgain("vm was stopped again while it was waking")))
+    machine = SimpleNamespace(name="vm", power=Power.RUNNING)
+    cloud = SimpleNamespace(machine=lambda *_: machine)
+    target = SimpleNamespace(instance="vm", model_copy=lambda **_: None)
+    watch: Any = SimpleNamespace(
+        why_stopped=lambda: next(found), _held=SimpleNamespace(last_known=lambda: {"zone": "z"}, link=None, log=None),
+        _services=SimpleNamespace(clouds=SimpleNamespace(open=lambda _: cloud)), _target=target,
+    )  # fmt: skip
+    with pytest.raises(MachineStopped if is_off else LinkLost):
+        Watch.revive(watch)
+
+
+def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[Any] = []
+    active = SimpleNamespace(add=lambda make: happened.append(make(None)), release=lambda: None)
+    driver = SimpleNamespace(begin=lambda: happened.append("begun"))
+    monkeypatch.setattr(runs, "Moves", lambda *_: None)
+    monkeypatch.setattr(runs, "Driver", lambda _: driver)
+    monkeypatch.setattr(runs, "see_home", lambda *_, **__: None)
+    services: Any = SimpleNamespace(store=SimpleNamespace(begin=lambda *_: active))
+    saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict)
+    nothing: Any = None
+    runs.run(services, nothing, saved, nothing, beside={"artifacts/tune/journal.log": b"one\n"})
+    assert happened == [{"artifacts/tune/journal.log": b"one\n"}, "begun"]
+
+
+@pytest.mark.parametrize(("known", "lost"), [(False, True), (True, False)])
+def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
+    monkeypatch: pytest.MonkeyPatch, known: bool, lost: bool
+) -> None:
+    """Else every command would ask for it in vain from then on. A file that went is another matter."""
+    monkeypatch.setattr(moves, "collect", raising(HostFault("not here", fault="not_found")))
+    said: list[str] = []
+    acts: Any = SimpleNamespace(
+        state=State(stage=Stage.ENDED), run_id=RUN, link=None, services=None,
+        active=SimpleNamespace(intake=lambda: None),
+        saved=SimpleNamespace(target=SimpleNamespace(name="b")), stepped=list, ask=lambda: object() if known else None,
+        log=lambda kind, **_: said.append(kind), _collection=None,
+    )  # fmt: skip
+    acts._unknown_there = lambda: Moves._unknown_there(acts)
+    if lost:
+        Moves._collect(acts)
+        assert said == ["lost", "collected"]
+    else:
+        with pytest.raises(HostFault):
+            Moves._collect(acts)
+        assert said == []
+
+
+def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
+    """Nobody logs in to it any more, and what it was told of the search is taken back."""
+    closed: list[str] = []
+    spoke = SimpleNamespace(close=lambda: closed.append("b"))
+    member: Any = SimpleNamespace(
+        _once=lambda: None, over=threading.Event(), _before=[], runs=[], _spoke=spoke, _plain=None, _take_over=RUN
+    )
+    Member._live(member)
+    assert closed == ["b"]
+
+
+# ------------------------------------------------------------------------------------------------- going on
+class Earlier:
+    """A run whose machine was woken for what is left of it."""
+
+    saved = SimpleNamespace(session=None, fence_s=60, model_copy=lambda **_: None)
+    waits = True
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.collects: BaseException | None = None
+
+    def collect_only(self) -> None:
+        self.made.append("collect")
+        if self.collects is not None:
+            raise self.collects
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.made.append(name)
+
+
+@pytest.fixture
+def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
+    made = Earlier()
+
+    @contextmanager
+    def resumed(*_: object, **__: object) -> Iterator[Earlier]:
+        yield made
+
+    monkeypatch.setattr(go_on, "resumed", resumed)
+    monkeypatch.setattr(go_on, "_rest", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(Earlier, "intake", lambda _: SimpleNamespace(read_json=None), raising=False)
+    return made
+
+
+def go(error: type[BaseException], timeout_s: float | None = None) -> None:
+    plan = {"plan": {"run_id": RUN}}
+    store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
+    services: Any = SimpleNamespace(store=store)
+    with pytest.raises(error):
+        go_on.go_on(services, RUN, lambda _: None, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("error", [LinkLost("cut"), KeyboardInterrupt()], ids=["cut", "Ctrl-C"])
+def test_a_machine_is_off_again_if_what_is_on_its_disk_does_not_come_home(
+    earlier: Earlier, error: BaseException
+) -> None:
+    earlier.collects = error
+    go(type(error))
+    assert earlier.made == ["wake", "collect", "off_again"], "and the run waits for it as before"
+
+
+@pytest.mark.parametrize("error", [CloudError("refused"), KeyboardInterrupt()], ids=["refused", "Ctrl-C"])
+def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
+    earlier: Earlier, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(go_on, "_begin", raising(error))
+    go(type(error))
+    assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
+
+
+def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier) -> None:
+    """And that is on the disk of a machine for whose start one would have to agree."""
+    go(ConflictError, timeout_s=600)
+    assert earlier.made == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "goes_on", "needs_s"),
+    [(None, None, 600 + NEED_MARGIN_S), (None, RUN, 600 + NEED_MARGIN_S), (1.0, None, 660.0), (1.0, RUN, LEAST_S)],
+)
+def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_it(
+    budget: float | None, goes_on: str | None, needs_s: float
+) -> None:
+    """Its limit is what the budget buys, and some of that is used up by then."""
+    wishes: list[Any] = []
+    saved = SimpleNamespace(
+        worst_case_minutes=10, stop_at_usd=budget, fence_s=660, session=None, session_abroad=False,
+        plan=SimpleNamespace(resume_from=goes_on),
+    )  # fmt: skip
+    hold: Any = SimpleNamespace(
+        _saved=saved,
+        timer=SimpleNamespace(reserve_s=lambda: 60.0), _target=SimpleNamespace(max_run_minutes=240),
+        _acquire=wishes.append,
+    )  # fmt: skip
+    MachineHold.acquire(hold)
+    assert [wish.need_s for wish in wishes] == [needs_s]

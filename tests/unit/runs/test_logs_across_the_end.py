@@ -1,0 +1,92 @@
+"""Logs of a run that comes home, and whose machine is stopped, while they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import HostUnreachable, LinkLost
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.machines.targets import SshTarget
+from orchestrator.results.records import SourceRecord
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.logs import read_logs
+
+RUN = "20261121t081530z-j-t-3fa9c1"
+LOG = b"0123456789"
+
+
+@dataclass
+class World:
+    """A machine that gives four bytes of the log and is then off; a run's folder that has them all."""
+
+    folder: Path
+    journal: list[str]
+    gone_after: int
+    asked: int = 0
+    slept: list[float] = field(default_factory=list)
+    comes_home: bool = True
+
+    def services(self) -> Any:
+        plan = wire.RunPlan(RUN, "j", "t", "w", "0" * 64, [wire.StepSpec("a", "x")])
+        target = SshTarget(name="t", host="h", reconnect_s=60)
+        saved = SavedPlan(plan=plan, target=target, source=SourceRecord(tree_sha256="0" * 64))
+        store = SimpleNamespace(
+            is_complete=lambda _run: False,
+            plan_of=lambda _run: saved.model_dump(mode="json"),
+            journal_of=self._entries,
+            folder=lambda _run: self.folder,
+            active=lambda: [RUN],
+        )
+        clock = SimpleNamespace(now=lambda: 0.0, monotonic=lambda: sum(self.slept), sleep=self.slept.append)
+        return SimpleNamespace(store=store, clock=clock, hosts=self, observer=SimpleNamespace(note=lambda _said: None))
+
+    def _entries(self, _run: str) -> list[JournalEntry]:
+        return [JournalEntry(seq=i, time=0.0, kind=kind) for i, kind in enumerate(self.journal)]
+
+    def connect(self, _target: object) -> Any:
+        self.asked += 1
+        if self.asked > self.gone_after:
+            raise HostUnreachable("it is off", reason="port")
+        return SimpleNamespace(
+            hello=SimpleNamespace(time=0.0), status=lambda _ids: [object()], watch=self._watch, close=lambda: None
+        )
+
+    def _watch(self, request: wire.WatchRequest) -> tuple[Any, bytes]:
+        if request.log_offset:
+            if self.comes_home:
+                self.journal += ["ended", "collected"]
+            raise LinkLost("cut")
+        reply = SimpleNamespace(events_offset=0, events=[], log_offset=0, log_size=len(LOG), summary=None)
+        return reply, LOG[:4]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "steps/a").mkdir(parents=True)
+    (tmp_path / "steps/a/log.txt").write_bytes(LOG)
+    return tmp_path
+
+
+def test_the_rest_is_read_here(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted"], gone_after=1)
+    pieces = [piece.data for piece in read_logs(world.services(), RUN, None, wait=False)]
+    assert pieces == [LOG[:4], LOG[4:]]
+    assert len(world.slept) == 1, "nobody waits for a machine that was let go"
+
+
+def test_a_run_that_is_here_is_not_asked_for_there(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted", "ended", "collected"], gone_after=0)
+    assert [piece.data for piece in read_logs(world.services(), RUN, "a", wait=True)] == [LOG]
+    assert world.asked == 0
+
+
+def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted"], gone_after=1, comes_home=False)
+    with pytest.raises(LinkLost):
+        list(read_logs(world.services(), RUN, None, wait=False))

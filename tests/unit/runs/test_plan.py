@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import UsageError
+from orchestrator.machines.targets import LocalTarget
+from orchestrator.money.caps import worst_case_minutes
+from orchestrator.runs.job import job as jobs
+from orchestrator.runs.job.plan import controller_steps, make_plan, parse_settings, slice_steps
+
+JOB = jobs.parse(
+    """\
+job: phase0
+title: The baseline
+needs: {tools: [cxx]}
+env: {ITERATIONS: 100, MODE: fast}
+budget: {minutes: 30}
+steps:
+  - {id: lint, run: ls, where: controller, env: {LEVEL: 1}}
+  - {id: build, run: make, timeout: 5m, retries: 1}
+  - {id: test, run: make test, env: {SEED: 1, MODE: slow}}
+  - {id: bench, run: make bench, timeout: 10m}
+""",
+    "jobs/phase0.yaml",
+).job
+TARGET = LocalTarget(name="local", env={"MODE": "target", "CUDA_HOME": "/opt/cuda"})
+
+
+@dataclass(frozen=True)
+class Identity:
+    tree_sha256: str = "ab" * 32
+    git_commit: str | None = "c" * 40
+
+
+def plan(settings: dict[str, str] | None = None, steps: str | None = None) -> wire.RunPlan:
+    return make_plan(
+        JOB,
+        TARGET,
+        Identity(),
+        settings or {},
+        steps,
+        "20261121t081530z-phase0-local-3fa9c1",
+        5.0,
+        workspace="flashcore",
+    )
+
+
+def test_the_plan() -> None:
+    made = plan()
+    assert [step.id for step in made.steps] == ["build", "test", "bench"]
+    assert (made.job, made.target, made.workspace, made.title) == ("phase0", "local", "flashcore", "The baseline")
+    assert (made.tree_sha256, made.git_commit, made.created) == ("ab" * 32, "c" * 40, 5.0)
+    assert made.needs == wire.Needs(tools=["cxx"])
+    assert made.max_minutes == 30
+    assert wire.decode(wire.RunPlan, wire.encode(made)) == made
+    assert plan() == made
+
+
+def test_the_environment_from_weak_to_strong() -> None:
+    assert plan().env == {"ITERATIONS": "100", "MODE": "target", "CUDA_HOME": "/opt/cuda"}
+    made = plan({"MODE": "set", "SEED": "7"})
+    assert made.env["MODE"] == "set"
+    assert made.steps[1].env == {"SEED": "7", "MODE": "set"}
+    assert made.steps[0].env == {}
+
+
+@pytest.mark.parametrize(("key", "hint"), [("ITERATION", "'ITERATIONS'"), ("CUDA_HOME", "known: "), ("PATH", "known")])
+def test_only_declared_variables_can_be_set(key: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan({key: "1"})
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ids"),
+    [
+        (None, "lint build test bench"),
+        ("build..test", "build test"),
+        ("test..", "test bench"),
+        ("..build", "lint build"),
+        ("test", "test"),
+        ("..", "lint build test bench"),
+        (" build .. bench ", "build test bench"),
+    ],
+)
+def test_slices(steps: str | None, ids: str) -> None:
+    assert [step.id for step in slice_steps(JOB.steps, steps)] == ids.split()
+
+
+@pytest.mark.parametrize(
+    ("steps", "words", "hint"),
+    [
+        ("tset", "no step 'tset'", "did you mean 'test'?"),
+        ("build..zzz", "no step 'zzz'", "lint, build, test, bench"),
+        ("bench..build", "'build' comes before 'bench'", "order: "),
+    ],
+)
+def test_slices_that_make_no_sense(steps: str, words: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        plan(steps=steps)
+    assert hint in str(caught.value.hint)
+
+
+def test_steps_of_the_controller() -> None:
+    (lint,) = controller_steps(JOB, {"LEVEL": "2"}, None)
+    assert lint.env == {"ITERATIONS": "100", "MODE": "fast", "LEVEL": "2"}
+    assert controller_steps(JOB, {}, "build..") == []
+
+
+def test_worst_case_counts_every_attempt_and_stops_at_the_budget() -> None:
+    steps = plan().steps
+    assert worst_case_minutes(steps) == 2 * 5 + 10 + 10
+    assert worst_case_minutes(steps, 12) == 12
+    assert worst_case_minutes(steps, 500) == 30
+
+
+def test_settings_of_the_command_line() -> None:
+    assert parse_settings(["A=1", "B=x=y", "A=", "A=2"]) == {"A": "2", "B": "x=y"}
+    for bad in ("A", "=1"):
+        with pytest.raises(UsageError, match="KEY=VALUE"):
+            parse_settings([bad])

@@ -1,0 +1,210 @@
+"""Which machines a fleet has, what a member is told, and what is made of what the search's machine says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from fcctl_tune.workers.member import GAVE_UP, UNAVAILABLE
+from orchestrator.base.errors import HostFault, UsageError
+from orchestrator.machines.targets import GcpTarget, LocalTarget, SshTarget
+from orchestrator.runs.job.plan import make_plan
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.tune.fleet.rules import (
+    HOST_LINE,
+    MOST_HOSTS,
+    PATIENCE_S,
+    Scheduler,
+    check_apart,
+    further,
+    machines,
+    member_job,
+    search_again,
+)
+from orchestrator.tune.job import COMMAND, Asked, job_of
+from orchestrator.tune.search_file import Sheet, parse
+
+L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
+SAID: dict[str, Any] = {"schema": 1, "port": 8786, "tls": {"pem": "KEY"}, "token": "t"}
+
+
+def test_machines_like_one_are_called_after_it() -> None:
+    found = machines(L4, 3)
+    assert [(m.name, getattr(m, "instance", "")) for m in found] == [("l4", "vm"), ("l4-2", "vm-2"), ("l4-3", "vm-3")]
+    assert found[1].model_copy(update={"name": "l4", "instance": "vm"}) == L4
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        (SshTarget(name="box", host="h"), "of kind ssh"),
+        (LocalTarget(name="here"), "of kind local"),
+        (L4.model_copy(update={"name": "l" * 23}), "too long"),
+        (L4.model_copy(update={"instance": "v" * 63}), "too long"),
+    ],
+)
+def test_what_cannot_be_made_is_no_host(target: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        machines(target, 2)
+
+
+def test_further_machines_end_where_a_name_has_no_room() -> None:
+    short, long = L4, L4.model_copy(update={"name": "l" * 22})
+    assert [m.name for m in further({"l4": short}, "l4")] == [f"l4-{n}" for n in range(2, MOST_HOSTS + 1)]
+    assert [m.name for m in further({long.name: long}, long.name)] == [f"{long.name}-{n}" for n in range(2, 10)]
+    assert list(further({"box": SshTarget(name="box", host="box")}, "box")) == []
+
+
+def test_a_machine_is_in_a_fleet_once() -> None:
+    box = SshTarget(name="box", host="h")
+    check_apart([box, SshTarget(name="other", host="h2")])
+    check_apart(machines(L4, MOST_HOSTS))
+    with pytest.raises(UsageError, match="box is named twice"):
+        check_apart([box, box])
+    with pytest.raises(UsageError, match="box and alias are one machine"):
+        check_apart([box, SshTarget(name="alias", host="h", env={"A": "b"})])
+    with pytest.raises(UsageError, match="at most 16 machines"):
+        check_apart([L4.model_copy(update={"instance": f"vm-{n}"}) for n in range(MOST_HOSTS + 1)])
+
+
+class Nothing:
+    tree_sha256 = "ab" * 32
+    git_commit = None
+
+
+def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
+    tuning = wire.Tuning('{"tune": "x"}', "cd" * 32)
+    step = wire.StepSpec("tune", "search", timeout_s=1200.0, tune=tuning)
+    search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step], title="Tune x")
+    job = member_job(search, "b", {"N": "4"})
+    box = SshTarget(name="b", host="h", env={"FCCTL_PYTHON": "/py"})
+    plan = make_plan(job, box, Nothing(), {"N": "5"}, None, "r", 0.0, workspace="w", searches={"member": tuning})
+    (member,) = plan.steps
+    assert (member.tune, member.timeout_s, member.activity) == (tuning, 1200.0, "tune")
+    assert member.exit_codes == {str(UNAVAILABLE): "unavailable", str(GAVE_UP): "warned"}
+    told = '--spec "$FCCTL_TUNE_SPEC" --join "$FCCTL_RUN_DIR/fleet/join.json"'
+    assert member.run == f'"$FCCTL_TUNE_PYTHON" -m fcctl_tune member --host b {told}'
+    assert plan.env == {"N": "5", "FCCTL_PYTHON": "/py"}
+    assert search.run_id in plan.title
+    assert plan.lock == "exclusive", "nothing else is timed beside it"
+
+
+def test_the_search_on_another_machine_awaits_what_was_found_and_is_otherwise_the_same() -> None:
+    gates = [wire.GateSpec("tuning.summary.states.complete >= 1", hint="none")]
+    step = wire.StepSpec("tune", "search --host a", timeout_s=60.0, gates=gates, exit_codes={"69": "unavailable"})
+    search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step], title="Tune x")
+    again = search_again(search, "a", "b", {"N": "4"}, seeded=False)
+    assert (again.job, again.title, again.env) == ("tune", "Tune x", {"N": "4"})
+    assert again.steps[0].spec() == replace(step, run="search --host b", activity="tune")
+    seeded = search_again(search, "a", "b", {}, seeded=True).steps[0].run
+    assert seeded.endswith("\nsearch --host b")
+    with pytest.raises(ValueError, match="several machines"):
+        search_again(search, "c", "b", {}, seeded=False)
+
+
+@pytest.mark.parametrize(
+    ("seed", "own", "begins"),
+    [
+        (b"found\n", None, b"found\n"),
+        (None, None, b""),
+        (b"found\n", b"found\nmore\n", b"found\nmore\n"),  # its machine was stopped, and it goes on there
+        (None, b"more\n", b"more\n"),
+    ],
+)
+def test_what_was_found_is_in_place_before_the_search_begins(
+    tmp_path: Path, seed: bytes | None, own: bytes | None, begins: bytes
+) -> None:
+    step = wire.StepSpec("tune", 'cat "$FCCTL_ARTIFACTS"/tune/* --host a', timeout_s=60.0)
+    search = wire.RunPlan("20261121t081530z-tune-a-3fa9c1", "tune", "a", "w", "ab" * 32, [step])
+    run = search_again(search, "a", "b", {}, seeded=True).steps[0].run.replace("sleep 0.5", "printf .")
+    if own is not None:
+        (tmp_path / "artifacts/tune").mkdir(parents=True)
+        (tmp_path / "artifacts/tune/journal.log").write_bytes(own)
+    if seed is not None:
+        (tmp_path / "fleet").mkdir()
+        (tmp_path / "fleet/journal.log").write_bytes(seed)
+    env = {**os.environ, "FCCTL_RUN_DIR": str(tmp_path), "FCCTL_ARTIFACTS": str(tmp_path / "artifacts")}
+    argv = ["bash", "-eo", "pipefail", "-c", run.removesuffix(" --host b")]
+    done = subprocess.run(argv, env=env, capture_output=True, check=False)
+    waited = b"" if seed or own else b"." * 600
+    assert done.stdout == waited + begins, done.stderr
+
+
+def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:
+    scheduler = Scheduler.read(json.dumps(SAID).encode(), "a")
+    told = json.loads(scheduler.invitation(40000))
+    assert told == {"schema": 1, "scheduler": 40000, "tls": {"pem": "KEY"}, "token": "t", "patience_s": PATIENCE_S}
+    assert "KEY" not in f"{scheduler!r} {scheduler}", "it may come into a log"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"schema": 2}, {"port": 0}, {"port": 65536}, {"port": "22"}, {"port": True}, {"port": None}, {"token": 1}],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(HostFault, match="makes no sense"):
+        Scheduler.read(json.dumps(SAID | changes).encode(), "a")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"null", b"1"])
+def test_what_is_no_such_file_is_refused(data: bytes) -> None:
+    with pytest.raises(HostFault, match="makes no sense"):
+        Scheduler.read(data, "a")
+
+
+def test_without_a_key_nobody_joins() -> None:
+    with pytest.raises(HostFault, match="anybody") as refused:
+        Scheduler.read(json.dumps(SAID | {"tls": None}).encode(), "a")
+    assert "openssl" in str(refused.value.hint)
+
+
+def test_a_line_about_a_host() -> None:
+    for line in (b"host b: 2 x NVIDIA L4, 15 builds at once", b"host l4-2: lost"):
+        assert HOST_LINE.fullmatch(line)
+    for line in (
+        b"host b:",
+        b"hosts: 2",
+        b"host b c: lost",
+        b"trial host b: x",
+        b"host b: a\rb",
+        b"host b: " + b"x" * 400,
+    ):
+        assert not HOST_LINE.fullmatch(line)
+
+
+SPEC = """\
+tune: x
+parameters: {N: [1, 2]}
+check: 'true'
+bench: 'true'
+metric: {reader: metrics, file: m.json, value: metrics.us}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(), "--strategy auto"),
+        (Asked(host="b"), '--strategy auto --fleet "$FCCTL_RUN_DIR/fleet/fleet.json" --host b'),
+        (
+            Asked(scheduler="tls://h:8786", tls="/etc/my key.pem"),
+            "--strategy auto --scheduler tls://h:8786 --tls '/etc/my key.pem'",
+        ),
+    ],
+)
+def test_what_the_search_is_told_of_its_workers(asked: Asked, words: str) -> None:
+    (step,) = job_of(parse(Sheet.read(SPEC, "x.yaml")), asked).steps
+    assert step.run == f"{COMMAND} {words}"
+
+
+def test_the_plans_of_other_runs_know_of_no_fleet() -> None:
+    assert SavedPlan.model_fields["fleet"].default is None
+    assert SavedPlan.model_fields["fleet_of"].default is None
+    assert Asked().host is None

@@ -1,0 +1,310 @@
+"""Coming back to a search on several machines: what goes on, what is woken for it, what is let go for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import BudgetError, CloudError, ConflictError, MachineStopped
+from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.machines.cloud import Power
+from orchestrator.machines.provision.release import Released, StillWanted
+from orchestrator.runs import cancel, drive
+from orchestrator.runs import resume_run as go_on
+from orchestrator.runs.cost import spending as ledger
+from orchestrator.runs.machine import release as hold_release
+from orchestrator.runs.machine.release import LettingGo
+from orchestrator.tune.fleet import member as fleet_member
+from orchestrator.tune.fleet import plan as fleet_plan
+from orchestrator.tune.fleet import resume as fleet_resume
+from orchestrator.tune.fleet.fleet import Conductor
+from orchestrator.tune.fleet.member import Member, close_waiting
+from orchestrator.tune.fleet.membership import Watching
+from orchestrator.views.live.run import Silent
+
+SEARCH, HELPER, LATER = (
+    f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b"), (12, "tune-b"))
+)
+STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted")
+
+
+def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
+    @contextmanager
+    def resumed(*_: object, **__: object) -> Iterator[Any]:
+        yield driver
+
+    monkeypatch.setattr(module, "resumed", resumed)
+
+
+# ------------------------------------------------------------------------------------------------- the search itself
+def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its journal does not know that yet, so it has to be asked for."""
+
+    def finish(*, wait: bool = True) -> Any:
+        assert not wait, "what is not known to be there is not followed"
+        raise STOPPED
+
+    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
+    monkeypatch.setattr(go_on, "go_on", lambda _services, run_id, *_, **__: f"{run_id} is woken")
+    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
+    done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None)
+    assert done == f"{SEARCH} is woken"
+
+
+def test_one_that_is_stopped_while_it_is_followed_is_not_woken_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine may be at work, to which it moves."""
+
+    def finish(*, wait: bool = True) -> None:
+        if wait:
+            raise STOPPED
+
+    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
+    services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
+    with pytest.raises(MachineStopped):
+        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None)
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [("running", True), ("queued", True), ("passed", False)])
+def test_who_follows_the_search_hears_whether_it_goes_on(status: str, goes_on: bool) -> None:
+    heard: list[bool] = []
+    watching = Watching(Silent(), lambda _: None, heard.append)
+    reply: Any = SimpleNamespace(
+        summary=SimpleNamespace(run_id=SEARCH, status=status), log_step=None, log_offset=0, events=[], steps=[]
+    )
+    watching.progress(reply, b"")
+    assert heard == [goes_on]
+
+
+# ------------------------------------------------------------------------------------------------- its helpers
+class Helper(Member):
+    """A member whose runs are only counted."""
+
+    def __init__(self, take_over: str | None, *outcomes: str | None) -> None:
+        self.runs, self.over, self.left_out = [], threading.Event(), threading.Event()
+        self._wanted, self._take_over, self._before = threading.Event(), take_over, []
+        self._spoke, self._plain = SimpleNamespace(close=lambda: None), SimpleNamespace()  # type: ignore[assignment]
+        self._heard, self._agreed_usd, self.usd = Silent(), 0.0, 0.0  # type: ignore[assignment]
+        self._outcomes = list(outcomes)
+        self._again: Callable[..., Any] = lambda _: None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+
+    def _once(self) -> str | None:
+        self.runs.append("run")
+        return self._outcomes.pop(0)
+
+
+@pytest.mark.parametrize(("take_over", "runs"), [(None, 0), (HELPER, 1)], ids=["ended", "left"])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_nothing_is_started_until_the_search_is_known_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, take_over: str | None, runs: int, wanted: bool
+) -> None:
+    """What is there is gone on with; but that it is lost, as it is once nobody led it for long, turns nothing on."""
+    monkeypatch.setattr(fleet_member, "AGAIN_S", 0.0)
+    monkeypatch.setattr(fleet_member, "TELL_S", 0.01)
+    monkeypatch.setattr(fleet_member, "close_waiting", lambda *_: None)
+    helper = Helper(take_over, *["preempted"] * runs, None)
+    if wanted:
+        helper._wanted.set()
+    helper.start()
+    assert helper.join(10.0 if wanted else 0.2) == wanted
+    helper.over.set()
+    assert helper.join(10.0)
+    assert len(helper.runs) == runs + wanted
+
+
+def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself may be, and still they cost more than is left."""
+    hosts = [SimpleNamespace(name=name, kind="gcp") for name in "bcd"]
+    tree, fleet = SimpleNamespace(tree_sha256="1" * 64), SimpleNamespace(members=hosts)
+    saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune", run_id=SEARCH), fleet=fleet, source=tree)
+    there: Any = SimpleNamespace(plan=SimpleNamespace(run_id=HELPER), target=hosts[0], worst_case_usd=1.0)
+
+    def anew(*given: Any) -> Any:
+        run_id = f"{HELPER}-{given[-1].name}"
+        return SimpleNamespace(
+            saved=SimpleNamespace(plan=SimpleNamespace(run_id=run_id), target=given[-1], worst_case_usd=1.0)
+        )
+
+    monkeypatch.setattr(fleet_resume, "saved_plan", lambda _, run_id: there if run_id == HELPER else saved)
+    monkeypatch.setattr(fleet_resume, "left_behind", lambda *_: {"b": [HELPER]})
+    monkeypatch.setattr(fleet_resume, "plan_member", anew)
+    resuming(monkeypatch, fleet_resume, None)
+    asked: list[float] = []
+
+    def check_caps(_services: object, _budget: object, usd: float) -> None:
+        asked.append(usd)
+        raise BudgetError("too much")
+
+    monkeypatch.setattr(ledger, "check_caps", check_caps)
+    store = SimpleNamespace(
+        is_complete=lambda _: False, active=lambda: [SEARCH, HELPER], rows=lambda **_: [],
+        plan_of=lambda run_id: {} if run_id not in (SEARCH, HELPER) else {"plan": {"run_id": run_id}},
+    )  # fmt: skip
+    services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
+    place: Any = fleet_plan.Place(None, "small", SimpleNamespace(holds_over_runs=True))  # type: ignore[arg-type]
+    with pytest.raises(BudgetError):
+        fleet_resume.plans_of(services, place, SEARCH)
+    assert asked == [2.0], "what is there counts among the runs under way"
+
+
+def test_a_search_that_another_fcctl_leads_is_left_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resumed(*_: object, **__: object) -> Any:
+        raise ConflictError("is being followed by another fcctl")
+
+    tree = SimpleNamespace(tree_sha256="1" * 64)
+    saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune"), fleet=SimpleNamespace(members=[]), source=tree)
+    monkeypatch.setattr(fleet_resume, "resumed", resumed)
+    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: saved)
+    store = SimpleNamespace(is_complete=lambda _: False, active=list, rows=lambda **_: [])
+    services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
+    place: Any = SimpleNamespace(root=None)
+    with pytest.raises(ConflictError, match="another fcctl"):
+        fleet_resume.plans_of(services, place, SEARCH)
+
+
+@pytest.mark.parametrize(
+    ("plan", "hint"),
+    [
+        ({"fleet_of": SEARCH}, f"fcctl tune --resume {SEARCH}"),
+        ({"fleet": {"members": []}}, f"fcctl tune --resume {LATER}"),
+    ],
+    ids=["helper", "moved"],
+)
+def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any], hint: str) -> None:
+    """A helper would wait for its search, one that moved would search again, each at the price of a machine."""
+    plans = {HELPER: plan, LATER: {"fleet": {"before": [HELPER]}}}
+    store = SimpleNamespace(plan_of=plans.get, active=lambda: [HELPER, LATER], rows=lambda **_: [])
+    services: Any = SimpleNamespace(store=store)
+    with pytest.raises(ConflictError) as refused:
+        go_on.go_on(services, HELPER, lambda _: None)
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "hears"),
+    [
+        ([], False),
+        (["host b: 1 x cpu, 1 builds at once"], True),
+        (["host b: 1 x cpu, 1 builds at once", "host b: lost"], False),
+        (["host b: 1 x cpu, 1 builds at once", "host b: lost", "host b: back, 1 x cpu, 1 builds at once"], True),
+        (["host c: 1 x cpu, 1 builds at once"], False),
+    ],
+)
+def test_only_who_is_in_the_search_is_given_time_to_hear_that_it_is_over(said: list[str], hears: bool) -> None:
+    """Another one's machine would cost for half a minute more, for nothing."""
+    made: Any = SimpleNamespace(
+        _lines=0, _notes=Silent(), members={}, _there={}, _presumed=False,
+        _hub=SimpleNamespace(scheduler=object()), _spokes={"b": SimpleNamespace(is_up=True)},
+    )  # fmt: skip
+    for line in said:
+        Conductor._said(made, line)
+    assert Conductor._hears_goodbye(made, "b") == hears
+    made._presumed = True  # some of it was said to another fcctl
+    assert Conductor._hears_goodbye(made, "b") == (hears or "host b: lost" not in said)
+    made._hub.scheduler = None
+    assert not Conductor._hears_goodbye(made, "b"), "no search is led to from here, so none ends"
+
+
+# ------------------------------------------------------------------------------------------------- for good
+class Ends:
+    """A driver whose machine is off."""
+
+    waits = submitted = True
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def cancel(self, *_: object) -> None:
+        raise STOPPED
+
+    def give_up(self, _reason: str, *, disk: bool) -> Any:
+        self.made.append("kept" if disk else "not kept")
+        return SimpleNamespace(status="cancelled")
+
+
+def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, nothing = Ends(), SimpleNamespace()
+    resuming(monkeypatch, cancel, ends)
+    helped: Any = nothing
+    for fleet_of in (SEARCH, None):
+        monkeypatch.setattr(cancel, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
+        if fleet_of is not None:
+            assert cancel.cancel(helped, HELPER, reason="by the user")
+            assert ends.made == ["not kept"]
+        else:
+            with pytest.raises(MachineStopped):
+                cancel.cancel(helped, SEARCH, reason="by the user")
+
+
+def test_with_the_last_run_that_waits_for_a_machine_goes_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with an earlier one: what the next has is still there."""
+    ends = Ends()
+    resuming(monkeypatch, fleet_member, ends)
+    services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda run_id: run_id == "home"))
+    close_waiting(services, ["one", "two", "home"])
+    assert ends.made == ["kept", "not kept"]
+
+
+def test_who_gives_up_its_disk_has_its_machine_deleted_before_it_is_complete() -> None:
+    made: list[str] = []
+    letting_go = SimpleNamespace(delete_stopped=lambda: made.append("delete"))
+    acts: Any = SimpleNamespace(
+        state=SimpleNamespace(stopped="preempted"), machine=SimpleNamespace(letting_go=letting_go),
+        log=lambda kind, **_: made.append(kind),
+    )  # fmt: skip
+    for disk in (True, False):
+        driver = drive.Driver(acts)
+        driver._to_the_end = lambda: made.append("complete")  # type: ignore[method-assign, assignment, return-value]
+        driver.give_up("nobody needs it", disk=disk)
+    assert made == ["lost", "collected", "complete", "lost", "collected", "delete", "complete"]
+
+
+GONE = Released("deleted", "us-west1-c", started=1.0, stopped=5.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "neighbour", "answer", "released"),
+    [
+        ("delete", False, GONE, {"how": "deleted", "stopped": 5.0}),
+        ("delete", False, Released("gone", "us-west1-c"), {"how": "gone", "stopped": 4.0}),
+        ("delete", False, StillWanted("whoever"), {"how": "used", "stopped": 4.0}),
+        ("delete", False, CloudError("no answer"), {"how": "stopped", "stopped": 4.0}),
+        ("delete", True, GONE, None),
+        ("stop", False, GONE, None),
+        ("keep", False, GONE, None),
+    ],
+)
+def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
+    monkeypatch: pytest.MonkeyPatch, policy: str, neighbour: bool, answer: Any, released: dict[str, Any] | None
+) -> None:
+    """Not if a run has something on its disk; when it went off, which is what it costs, stays as it was."""
+    logged: list[tuple[str, dict[str, Any]]] = []
+
+    def release(_services: object, _target: object, holds: object, how: str, _log: object, is_on: Any) -> list[Any]:
+        assert (holds, how) == (["it"], "delete")
+        assert is_on(SimpleNamespace(power=Power.STOPPED)) is None
+        assert is_on(SimpleNamespace(power=Power.RUNNING)) is not None, "somebody else's by now"
+        if isinstance(answer, Exception):
+            raise answer
+        return [answer]
+
+    other = SimpleNamespace(uses_it=False, left_behind=neighbour)
+    monkeypatch.setattr(hold_release, "neighbours", lambda *_: [other])
+    monkeypatch.setattr(hold_release.releasing, "release", release)
+    off = JournalEntry(seq=0, time=4.5, kind="stopped", data={"at": 4.0})
+    held: Any = SimpleNamespace(
+        services=SimpleNamespace(observer=Silent()), target=SimpleNamespace(release=policy, instance="vm"), link=None,
+        log=lambda kind, **facts: logged.append((kind, facts)), run_id=HELPER, entries=lambda: [off],
+        holds=lambda: ["it"],
+    )  # fmt: skip
+    LettingGo(held).delete_stopped()
+    if released is None:
+        assert logged == []
+        return
+    assert [kind for kind, _ in logged] == ["release", "released"]
+    assert logged[1][1].items() >= released.items()

@@ -1,0 +1,395 @@
+"""The ways of a fleet: found, told, made anew, given up; and what is heard of a search. Threads, but no machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
+from orchestrator.machines.targets import SshTarget, Target
+from orchestrator.machines.tunnel_api import Passage, Stream
+from orchestrator.tune.fleet import tunnels as fleet_ways
+from orchestrator.tune.fleet.fleet import Conductor
+from orchestrator.tune.fleet.member import Impatient
+from orchestrator.tune.fleet.membership import Watching
+from orchestrator.tune.fleet.tunnels import Hub, Spoke
+from orchestrator.views.live.run import Silent
+from tests.support.waiting import wait_for
+
+SEARCH, MEMBER, LATER = (f"20261121t08153{n}z-tune-box-3fa9c1" for n in range(3))
+A, B = SshTarget(name="a", host="a"), SshTarget(name="b", host="b")
+
+
+class Pipe:
+    closed = False
+
+    def recv(self, limit: int) -> bytes:
+        return b""[:limit]
+
+    def sendall(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Machine:
+    """A machine that lets everything happen, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[str, str], bytes] = {}
+        self.ports: dict[int, Callable[[], Stream]] = {}
+        self.opened = 0
+        self.dialled: list[int] = []
+        self.broken = self.off = False
+        self.listens: FcctlError | None = None
+        self.dials: FcctlError | None = None
+
+    def listen(self, reach: Callable[[], Stream]) -> int:
+        if self.listens is not None:
+            raise self.listens
+        self.ports[40000 + self.opened] = reach
+        return 40000 + self.opened
+
+    def dial(self, port: int) -> Stream:
+        if self.dials is not None:
+            raise self.dials
+        self.dialled.append(port)
+        return Pipe()
+
+    def check(self) -> None:
+        if self.broken:
+            self.broken = False
+            raise LinkLost("cut")
+
+    def read(self, run_id: str, name: str, limit: int) -> bytes | None:
+        assert limit > 4096
+        return self.files.get((run_id, name))
+
+    def write(self, run_id: str, name: str, data: bytes) -> bool:
+        self.files[run_id, name] = data
+        return True
+
+    def remove(self, run_id: str, name: str) -> None:
+        self.files.pop((run_id, name), None)
+
+    def close(self) -> None: ...
+
+    def told(self, run_id: str) -> int | None:
+        """The port that the run there was told."""
+        data = self.files.get((run_id, "join.json"))
+        return int(json.loads(data)["scheduler"]) if data is not None else None
+
+
+class Two:
+    """Two machines, the way to the search's and the way to the other's."""
+
+    def __init__(self) -> None:
+        self.machines = {"a": Machine(), "b": Machine()}
+        self.there: set[str] = set()
+        self.hub = Hub(self, A, self.there.__contains__)
+        self.spoke = Spoke(self, B, self.there.__contains__, self.hub)
+        self.hub.leads_to(SEARCH)
+        self.spoke.leads_to(MEMBER)
+
+    def open(self, target: Target) -> Passage:
+        machine = self.machines[target.name]
+        if machine.off:
+            raise LinkLost("no route")
+        machine.opened += 1
+        return machine
+
+    def start(self) -> None:
+        self.hub.start()
+        self.spoke.start()
+
+    def announce(self, port: int = 8786) -> None:
+        said = {"schema": 1, "port": port, "tls": {"pem": "KEY"}, "token": "t"}
+        self.machines["a"].files[SEARCH, "fleet.json"] = json.dumps(said).encode()
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    monkeypatch.setattr(fleet_ways, "STANDING_S", 0.02)
+    monkeypatch.setattr(fleet_ways, "SOON_S", 0.01)
+    monkeypatch.setattr(fleet_ways, "BACKOFF_S", (0.01,))
+    ways = Two()
+    yield ways
+    for way in (ways.spoke, ways.hub):
+        way.close()
+        way.join()
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("fcctl-way")])
+
+
+def test_a_member_is_told_once_the_search_is_there_and_leads_to_it_alone(two: Two) -> None:
+    a, b = two.machines["a"], two.machines["b"]
+    two.start()
+    two.there.add(SEARCH)
+    two.there.add(MEMBER)
+    wait_for(lambda: b.ports)
+    with pytest.raises(LinkLost):
+        b.ports[40001]()  # the search has said nothing yet
+    two.announce()
+    wait_for(lambda: b.told(MEMBER) == 40001)
+    b.ports[40001]()
+    assert set(a.dialled) == {8786}
+    two.spoke.close()
+    two.spoke.join()
+    assert b.told(MEMBER) is None, "what it was told is a secret, and holds no more"
+    two.hub.close()
+    two.hub.join()
+    assert (SEARCH, "fleet.json") in a.files, "that is the search's, which may go on"
+
+
+def test_nobody_logs_in_before_a_run_is_there(two: Two) -> None:
+    two.start()
+    two.there.add(SEARCH)
+    wait_for(lambda: two.machines["a"].opened)
+    assert not two.machines["b"].opened
+
+
+def test_a_cut_link_is_made_anew_and_the_member_told_the_new_port(two: Two) -> None:
+    b = two.machines["b"]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) == 40001)
+    b.broken = True
+    wait_for(lambda: b.told(MEMBER) == 40002)
+    two.machines["a"].broken = True
+    wait_for(lambda: two.machines["a"].opened == 2)
+
+
+def test_for_how_long_a_machine_is_away(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(fleet_ways, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert two.hub.away_s == 0.0, "it has never been there"
+    two.there.add(SEARCH)
+    two.announce()
+    two.hub.start()
+    a = two.machines["a"]
+    wait_for(lambda: two.hub.scheduler is not None)
+    now[0] += 500
+    assert two.hub.away_s == 0.0
+    a.off = a.broken = True
+    wait_for(lambda: not two.hub.is_up)
+    now[0] += 61
+    assert two.hub.away_s == 61.0
+    a.off = False
+    wait_for(lambda: two.hub.is_up)
+    assert two.hub.away_s == 0.0
+    a.broken = True
+    wait_for(lambda: a.opened == 3)
+    assert two.hub.away_s < 61.0, "an hour ago does not count"
+
+
+@pytest.mark.parametrize(
+    ("away_s", "another", "at_work", "waits"),
+    [(59, True, True, True), (61, False, True, True), (61, True, False, True), (61, True, True, False)],
+)
+def test_a_machine_out_of_reach_is_waited_for_a_minute_if_another_can(
+    away_s: int, another: bool, at_work: bool, waits: bool
+) -> None:
+    """Another can only if there is something to go on with: a search that nobody has seen at work does not move."""
+    conductor: Any = SimpleNamespace(
+        _hub=SimpleNamespace(away_s=float(away_s)),
+        _heir=lambda: object() if another else None,
+        _found=lambda _: None,
+        _was_at_work=lambda _: at_work,
+        _saved=SimpleNamespace(target=A),
+    )
+    with contextlib.nullcontext() if waits else pytest.raises(LinkLost, match="no link to a for 61 s"):
+        Conductor.doubt(conductor)
+
+
+@pytest.mark.parametrize(("after_s", "at_work", "found"), [(0, 1, True), (9, 1, True), (99, 1, False), (9, 0, False)])
+def test_an_heir_that_is_at_work_may_take_a_moment_to_be_reached(after_s: float, at_work: int, found: bool) -> None:
+    clock, member = Clock(), SimpleNamespace(works=bool(at_work))
+    conductor: Any = SimpleNamespace(
+        services=SimpleNamespace(clock=clock),
+        members={"b": member},
+        _heir=lambda: member if member.works and clock.now() >= after_s else None,
+    )
+    assert (Conductor._heir_in_time(conductor, "host a: lost") is member) == found
+    assert clock.now() < 20
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "journal", "leaving", "moves"),
+    [(object(), b"one\n", [], True), (object(), None, [], True), (None, b"one\n", [], True), (None, None, [], False),
+     (None, None, [object()], True)],
+)  # fmt: skip
+def test_a_search_moves_if_it_was_seen_at_work_or_what_it_found_is_here(
+    scheduler: object, journal: bytes | None, leaving: list[object], moves: bool
+) -> None:
+    """An fcctl that comes back after the search's machine was lost has not seen its scheduler; one whose search is
+    just moving has not seen it on the next machine."""
+    conductor: Any = SimpleNamespace(_hub=SimpleNamespace(scheduler=scheduler), _leaving=leaving)
+    assert Conductor._was_at_work(conductor, journal) == moves
+
+
+def test_a_member_that_is_started_again_is_told_and_its_forerunner_no_more(two: Two) -> None:
+    b = two.machines["b"]
+    two.there |= {SEARCH, MEMBER, LATER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    two.spoke.leads_to(LATER)
+    wait_for(lambda: b.told(LATER) is not None)
+    wait_for(lambda: b.told(MEMBER) is None)
+
+
+def test_what_an_earlier_fcctl_told_is_taken_back_too(two: Two) -> None:
+    b = two.machines["b"]
+    b.files[LATER, "join.json"] = b.files[SEARCH, "join.json"] = b"a key"
+    two.spoke.before = [LATER, MEMBER]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    wait_for(lambda: (LATER, "join.json") not in b.files)
+    assert b.told(MEMBER) is not None
+    assert (SEARCH, "join.json") in b.files, "that is none of its runs"
+
+
+def test_a_search_that_began_anew_is_told_everywhere(two: Two) -> None:
+    a, b = two.machines["a"], two.machines["b"]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    b.files.clear()
+    two.announce(9999)
+    wait_for(lambda: b.told(MEMBER) is not None)
+    b.ports[40001]()
+    assert a.dialled[-1] == 9999
+
+
+def test_what_was_found_is_remembered_but_for_a_line_that_is_being_written(two: Two) -> None:
+    two.there |= {SEARCH}
+    two.announce()
+    two.machines["a"].files[SEARCH, "artifacts/tune/journal.log"] = b"one\ntwo\nthr"
+    two.start()
+    wait_for(lambda: two.hub.journal is not None)
+    assert two.hub.journal == b"one\ntwo\n"
+
+
+def test_a_search_that_moved_finds_what_was_found_and_the_others_find_it(two: Two) -> None:
+    a, b = two.machines["a"], two.machines["b"]
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    later = Hub(two, A, two.there.__contains__)
+    later.seed = b"one\n"
+    later.leads_to(LATER)
+    two.hub.close()
+    two.hub.join()
+    two.spoke.hub = later
+    two.there.add(LATER)
+    later.start()
+    wait_for(lambda: a.files.get((LATER, "journal.log")) == b"one\n")
+    a.files[LATER, "fleet.json"] = a.files[SEARCH, "fleet.json"].replace(b"8786", b"9999")
+    b.files.clear()
+    wait_for(lambda: b.told(MEMBER) is not None)
+    b.ports[40001]()
+    assert a.dialled[-1] == 9999
+    later.close()
+    later.join()
+
+
+@pytest.mark.parametrize("who", ["a", "b"])
+def test_a_machine_that_does_not_forward_is_given_up_and_that_is_told(two: Two, who: str) -> None:
+    told: list[FcctlError] = []
+    way = two.hub if who == "a" else two.spoke
+    way.hopeless = told.append
+    two.machines["a"].dials = HostUnusable("no forwarding") if who == "a" else None
+    two.machines["b"].listens = HostUnusable("no forwarding") if who == "b" else None
+    two.there |= {SEARCH, MEMBER}
+    two.announce()
+    two.start()
+    wait_for(lambda: told)
+    assert two.machines[who].opened == 1
+    assert two.machines["b"].told(MEMBER) is None
+
+
+def test_what_the_searchs_machine_makes_up_is_not_passed_on(two: Two) -> None:
+    told: list[FcctlError] = []
+    two.hub.hopeless = told.append
+    two.there |= {SEARCH, MEMBER}
+    two.machines["a"].files[SEARCH, "fleet.json"] = b'{"schema": 1, "port": "22; rm"}'
+    two.start()
+    wait_for(lambda: told)
+    assert isinstance(told[0], HostFault)
+    assert not two.machines["a"].dialled
+
+
+# ------------------------------------------------------------------------------------------------- what is heard
+def reply(text: bytes, offset: int = 0, step: str = "tune", run_id: str = SEARCH) -> tuple[wire.WatchReply, bytes]:
+    summary = wire.RunSummary(run_id, "tune", "running", 0.0)
+    return wire.WatchReply([], 0, summary, step, offset, offset + len(text)), text
+
+
+def test_what_the_search_says_of_hosts_is_heard_once_and_whole() -> None:
+    heard: list[str] = []
+    watching = Watching(Silent(), heard.append)
+    log = b"trial 1 of 2\nhost b: 1 x cpu\ntrial of host x: y\nhost b: lost\nhost c: back\nhost d: not yet whole"
+    for begin, end in ((0, 22), (13, 40), (40, 60), (50, len(log))):  # as polls overlap
+        watching.progress(*reply(log[begin:end], begin))
+    assert heard == ["host b: 1 x cpu", "host b: lost", "host c: back"]
+
+
+def test_who_comes_later_hears_only_what_is_new() -> None:
+    heard: list[str] = []
+    watching = Watching(Silent(), heard.append, after=SEARCH)
+    watching.progress(*reply(b""))
+    watching.progress(*reply(b"host b: left out: old\n"))
+    watching.progress(*reply(b"host b: back\n", offset=22))
+    assert heard == ["host b: back"]
+
+
+def test_a_search_that_moved_is_heard_from_its_first_line_also_by_who_comes_later() -> None:
+    """Its step is called as it was on the machine before, whose log was longer."""
+    heard: list[str] = []
+    watching = Watching(Silent(), heard.append, after=SEARCH)
+    watching.progress(*reply(b"host b: 1 x cpu\nhost b: lost\nhost b: back, 1 x cpu\n"))
+    watching.progress(*reply(b"host b: left out: old\n", run_id=LATER))
+    assert heard == ["host b: left out: old"]
+
+
+# ------------------------------------------------------------------------------------------------- waiting
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    monotonic = elapsed = now
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+def test_waiting_ends_once_somebody_says_so_but_not_what_is_put_in_order() -> None:
+    may_end = True
+    clock = Impatient(Clock(), lambda: may_end)
+    clock.sleep(10)
+    assert clock.now() == pytest.approx(10)
+    may_end = False
+    clock.stop()
+    clock.sleep(10)
+    assert clock.now() == pytest.approx(20)
+    may_end = True
+    with pytest.raises(KeyboardInterrupt):
+        clock.sleep(10)
+    clock.sleep(10)
+    assert clock.now() == pytest.approx(30), "what follows has its time again"

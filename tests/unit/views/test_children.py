@@ -1,0 +1,93 @@
+"""What the dashboard makes of its children's words."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import FcctlError, RunNotFound
+from orchestrator.views.dashboard.children import Children
+from orchestrator.views.dashboard.pages.runs import not_cancelled
+from tests.support.waiting import wait_for
+
+SAYS = "import sys; sys.stderr.write({said!r}); sys.stdout.write({out!r}); sys.exit({code})"
+ID = "20261121t081530z-phase1-l4-3fa9c1"
+
+
+def child(tmp_path: Path, said: str = "", out: str = "", code: int = 0) -> Children:
+    script = tmp_path / "fcctl.py"
+    script.write_text(SAYS.format(said=said, out=out, code=code))
+    return Children([sys.executable, str(script)], tmp_path)
+
+
+def test_a_document_is_what_it_printed(tmp_path: Path) -> None:
+    assert asyncio.run(_command(child(tmp_path, out='{"a": 1}\n'))) == {"a": 1}
+
+
+def test_a_regression_is_a_document_too(tmp_path: Path) -> None:
+    assert asyncio.run(_command(child(tmp_path, out='{"regression": true}', code=9))) == {"regression": True}
+
+
+def test_an_error_keeps_its_kind(tmp_path: Path) -> None:
+    said = '{"error": {"code": "run_not_found", "message": "no run", "cause": null, "hint": "fcctl ps"}}\n'
+    with pytest.raises(RunNotFound, match="no run") as found:
+        asyncio.run(_command(child(tmp_path, said, code=102)))
+    assert found.value.hint == "fcctl ps"
+
+
+def test_what_died_without_a_word_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FcctlError, match="exit code 3"):
+        asyncio.run(_command(child(tmp_path, code=3)))
+
+
+def test_of_several_runs_the_one_that_goes_on_is_told(tmp_path: Path) -> None:
+    rows = [
+        {"run_id": "a", "status": "cancelled", "changed": True},
+        {"run_id": "b", "status": None, "changed": False, "error": "cannot reach b"},
+    ]
+    told = asyncio.run(_command(child(tmp_path, out=json.dumps({"runs": rows}), code=6)))
+    assert not_cancelled(told) == "b: cannot reach b"
+    assert not_cancelled({"runs": rows[:1]}) == ""
+
+
+@pytest.mark.parametrize("said", [f"note: run {ID}\n", f"source: reading\nrun {ID}\nsync: 3 files\n"])
+def test_a_launch_is_known_by_its_run(tmp_path: Path, said: str) -> None:
+    assert asyncio.run(_launch(child(tmp_path, said))) == ID
+
+
+def test_a_run_outlives_the_server(tmp_path: Path) -> None:
+    script = tmp_path / "fcctl.py"
+    script.write_text(
+        f"import pathlib, sys, time\nsys.stderr.write('run {ID}\\n')\nsys.stderr.flush()\n"
+        "go = pathlib.Path('go')\nwhile not go.exists(): time.sleep(0.01)\npathlib.Path('done').touch()\n"
+    )
+    assert asyncio.run(_launch(Children([sys.executable, str(script)], tmp_path))) == ID
+    gc.collect()  # what the server's loop had of it is gone
+    (tmp_path / "go").touch()
+    wait_for((tmp_path / "done").exists, seconds=30)
+
+
+def test_a_launch_that_is_refused_says_why(tmp_path: Path) -> None:
+    said = "source: reading\nerror: it could cost $9\ncause: the cap is $2\nhint: raise it\n"
+    with pytest.raises(FcctlError, match=r"it could cost \$9") as found:
+        asyncio.run(_launch(child(tmp_path, said, code=5)))
+    assert (found.value.cause, found.value.hint) == ("the cap is $2", "raise it")
+
+
+@pytest.mark.parametrize("said", [f"note: running {ID}\n", "run ../../etc\n", "run nothing\n"])
+def test_other_words_are_no_run(tmp_path: Path, said: str) -> None:
+    with pytest.raises(FcctlError):
+        asyncio.run(_launch(child(tmp_path, said, code=1)))
+
+
+async def _command(children: Children) -> object:
+    return await children.fcctl("results", "compare")
+
+
+async def _launch(children: Children) -> str | None:
+    return await children.launch("run", "job")

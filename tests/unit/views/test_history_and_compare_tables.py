@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.app import SystemClock
+from orchestrator.results.compare.compare import compare_runs
+from orchestrator.results.compare.history import history
+from orchestrator.results.store import FileStore
+from orchestrator.views.tables.compare import percent, print_comparison
+from orchestrator.views.tables.compare_markdown import cell
+from orchestrator.views.tables.history import print_history
+from orchestrator.views.tables.sparkline import sparkline
+from tests.support.measured_runs import document, entry, measured, samples, simple
+
+
+def console(width: int) -> Console:
+    return Console(file=io.StringIO(), width=width, color_system=None, highlight=False, emoji=False)
+
+
+def printed(made: Console) -> str:
+    assert isinstance(made.file, io.StringIO)
+    return made.file.getvalue()
+
+
+def test_sparklines() -> None:
+    assert sparkline([1, 2, 3, 4, 5, 6, 7, 8], 20) == "▁▂▃▄▅▆▇█"
+    assert sparkline([1, 8], 20, ascii_only=True) == "_#"
+    assert sparkline([], 20) == ""
+    assert sparkline([5.0, 5.0], 20) == "▅▅"
+    assert len(sparkline(list(range(1000)), 40)) == 40
+
+
+def test_changes_in_per_cent() -> None:
+    assert [percent(r) for r in (1.0512, 0.95, 0.99999, 2.0)] == ["+5.1 %", "-5.0 %", "+0.0 %", "+100.0 %"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    long = "a_benchmark_with_a_rather_long_name/batch=128/sequence=2048"
+    build = {"kind": "build", "schema_version": 1, "label": "x" * 70}
+    for i in range(20):
+        slower = 1.0 if i < 10 else 1.1
+        content = document(*(entry(f"{long}/{k}", samples(10.0 * slower, seed=i)) for k in range(3)))
+        kernels = [{"name": "k" * 200 + f"<{k}>", "arch": "sm_89", "registers": 100 + i} for k in range(5)]
+        measured(made, [content, simple(10.0 * slower, seed=i), {**build, "kernels": kernels}], at=60 * i)
+    return made
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(store: FileStore, width: int) -> None:
+    out = console(width)
+    rows = store.rows()
+    print_comparison(compare_runs(store, rows[-1].run_id, rows[0].run_id), out)
+    print_history(history(store, "mission"), out)
+    text = printed(out)
+    assert max(map(len, text.splitlines())) <= width
+    assert "slower" in text
+    assert "+10.0 %" in text
+    assert "1.10x slower since" in text
+
+
+def test_cells_of_markdown_mean_nothing() -> None:
+    assert cell("a|b") == "a\\|b"
+    assert cell("@me <b>") == "&#64;me &lt;b>"
+    assert cell("line\nline\x1b[2J") == "line line"

@@ -1,0 +1,329 @@
+"""The report of real documents: what it says, and that hostile ones get nowhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.extras import to_install
+from orchestrator.results.documents import load
+from orchestrator.results.look import Shown
+from orchestrator.results.records import CostRecord
+from orchestrator.views.report import as_json, drawing, markdown, page, words
+from orchestrator.views.report.build import build
+from orchestrator.views.report.charts import charts
+from orchestrator.views.report.model import Report
+from tests.support import reference_run, sample_run
+
+HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e@ink@ | `*_[a](javascript:1)"
+
+
+@pytest.fixture(scope="module")
+def h200(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return build([reference_run.shown(reference_run.install(tmp_path_factory.mktemp("h200")))])
+
+
+@pytest.fixture(scope="module")
+def html(h200: Report) -> str:
+    return page.render(h200, charts(h200))
+
+
+def sample(folder: Path, documents: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Shown:
+    sample_run.write_documents(folder, documents)
+    record = sample_run.record(**changes)
+    return Shown(record, folder, load(record, folder))
+
+
+class Elements(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+# ------------------------------------------------------------------------------------------------ what it says
+def test_the_top_line_is_the_mission_the_fastest_first(h200: Report) -> None:
+    table = h200.headline
+    assert table is not None
+    assert (table.case, table.mode, table.unit) == ("mission", "hot", "us")
+    assert [r.label for r in table.ours] == ["flagship", "fused", "stage5", "stage2", "wmma", "baseline"]
+    best = table.ours[0]
+    assert best.p50 == pytest.approx(4.5054)
+    assert words.speedup(best.against["math"]) == "13.7x"
+    assert words.speedup(best.against["flash"]) == "2.26x"
+    assert words.speedup_interval(best.against["flash"]) == "2.26 to 2.27"
+    assert best.status == "correct 20/20"
+    assert best.correctness is not None
+    assert best.correctness.max_err == pytest.approx(0.00100037, rel=1e-4)
+
+
+def test_each_reference_is_there_once_as_timed_beside_the_fastest(h200: Report) -> None:
+    table = h200.headline
+    assert table is not None
+    references = [r for r in table.rows if r.is_reference]
+    assert [r.label for r in references] == ["SDPA cuDNN", "SDPA flash", "SDPA efficient", "SDPA math"]
+    document = json.loads((reference_run.H200 / "bench-benchmark-flagship.json").read_text())
+    beside = {b["variant"]: b["stats"]["p50"] for b in document["benchmarks"] if b["mode"] == "hot"
+              and b["name"].startswith("mission/")}  # fmt: skip
+    assert {r.label: r.p50 for r in references} == {
+        "SDPA cuDNN": beside["sdpa-cudnn"], "SDPA flash": beside["sdpa-flash"],
+        "SDPA efficient": beside["sdpa-efficient"], "SDPA math": beside["sdpa-math"],
+    }  # fmt: skip
+
+
+def test_there_is_a_grade_on_an_l4_only(h200: Report, tmp_path: Path) -> None:
+    assert all(row.grade is None for table in h200.tables for row in table.rows)
+    assert "grade" not in markdown.render(h200)
+    folder = reference_run.install(tmp_path)
+    for path in (folder / "steps/bench/out").glob("*.json"):
+        document = json.loads(path.read_text())
+        document["device"] = "NVIDIA L4"
+        path.write_text(json.dumps(document))
+    on_l4 = build([reference_run.shown(folder)])
+    assert on_l4.headline is not None
+    assert [r.grade.letter for r in on_l4.headline.ours if r.grade] == ["A+", "A+", "A+", "A+", "A+", "C"]
+    assert "Grade A+. Next:" in " ".join(words.verdict(on_l4))
+
+
+def test_the_levers_are_the_fastest_kernels_first_with_their_numbers(h200: Report) -> None:
+    found = words.levers(h200)
+    assert [one.label for one in found] == ["flagship", "fused", "stage5", "stage2", "wmma", "baseline"]
+    shape, first = found[0].findings[0]
+    assert (shape, first.rule) == ("4,16,2048,64", "dependencies")
+    assert first.facts[0].value == "2.18 of 3.79 warps per issue: 58 %"
+    assert found[-1].findings[0][1].rule == "scalar_fallback"
+    assert all(len({f.rule for _, f in one.findings}) == len(one.findings) <= 3 for one in found)
+
+
+def test_a_target_that_was_not_met_says_so(tmp_path: Path) -> None:
+    made = build([sample(tmp_path)])
+    assert [(t.step, t.verdict) for t in made.targets] == [
+        ("build", "does not apply"), ("test", "met"), ("bench", "not met"),
+    ]  # fmt: skip
+    text = markdown.render(made)
+    assert "1 of 2 targets met" in text
+    assert "not met; profile it: fcctl run ncu" in text
+    assert "ended as failed" in text
+
+
+def test_a_profile_beside_its_target(h200: Report) -> None:
+    cells = {(p.label, p.shape): words.profile_cells(p) for p in h200.profiles}
+    assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
+    assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
+    assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
+
+
+def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
+    runs = [reference_run.shown(reference_run.install(tmp_path)), sample(tmp_path / "cpu")]
+    made = build(runs)
+    assert made.gpus == ("NVIDIA H200", "no GPU")
+    assert {t.machine for t in made.tables} == set(made.gpus)
+    assert all({r.machine for r in t.rows} == {t.machine} for t in made.tables)
+    names = [chart.name for chart in charts(made)]
+    assert len(names) == len(set(names))
+    assert {"ladder-1", "ladder-2", "roofline-1"} <= set(names)
+    assert "on NVIDIA H200" in page.render(made, [])
+
+
+def test_of_very_many_timings_the_fastest_are_drawn(tmp_path: Path) -> None:
+    many = [{"name": "mission", "variant": f"v{i:02}", "unit": "us", "stats": {"p50": 100.0 - i}} for i in range(60)]
+    (drawn,) = [c for c in charts(build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": many}})]))
+                if c.name == "ladder"]  # fmt: skip
+    assert [row[0] for row in drawn.rows] == [f"v{i}" for i in range(36, 60)]
+
+
+def test_a_document_of_any_benchmark_tool_is_a_table_too(tmp_path: Path) -> None:
+    plain = {"kind": "benchmark", "benchmarks": [
+        {"name": "BM_copy/1024", "unit": "ns", "stats": {"p50": 10.5, "n": 3}},
+        {"name": "BM_mean_only", "unit": "ns", "stats": {"mean": 4.0}},
+        {"name": "BM_broken", "unit": "ns", "stats": {}, "error": "out of memory"},
+    ]}  # fmt: skip
+    made = build([sample(tmp_path, {"bench": plain})])
+    text = markdown.render(made)
+    assert "| BM\\_mean\\_only | 4.00 (mean) |" in text
+    assert "| BM\\_copy/1024 | 10.50 |" in text
+    assert "failed: out of memory" in text
+    assert [c.name for c in charts(made)] == ["ladder", "cost"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["copy"], "copy takes 20.00 µs."), (["triad", "copy"], "triad, the shortest of 2 timings, takes 10.00 µs.")],
+)
+def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names: list[str], said: str) -> None:
+    times = {"triad": 10.0, "copy": 20.0}
+    entries = [{"name": name, "unit": "us", "stats": {"n": 5, "p50": times[name]}} for name in names]
+    report = build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": entries}})])
+    assert said in list(words.verdict(report))
+
+
+def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
+    made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[])])
+    text = page.render(made, charts(made))
+    assert "No timings in this run" in text
+    assert as_json.document(made)["tables"] == []
+
+
+def test_what_an_emulated_machine_cost_was_never_spent(tmp_path: Path) -> None:
+    cost = CostRecord(usd=0.5, usd_per_hour=0.71, billed_s=60, emulated=True)
+    made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[], cost=cost)])
+    assert "would have been $0.50 at $0.71 an hour; emulated, nothing was spent" in markdown.render(made)
+    assert "\n\n\n" not in markdown.render(made)
+    assert as_json.document(made)["runs"][0]["emulated"] is True
+
+
+def test_json_says_the_same(h200: Report) -> None:
+    found = as_json.document(h200)
+    json.dumps(found, allow_nan=False)
+    (best, *_) = found["tables"][0]["rows"]
+    assert best["label"] == "flagship"
+    assert best["speedup"]["math"]["value"] == pytest.approx(13.71, abs=0.01)
+    assert best["speedup"]["math"]["low"] < best["speedup"]["math"]["value"] < best["speedup"]["math"]["high"]
+    assert found["levers"][0]["findings"][0]["facts"][0]["threshold"] == ">= 25 %"
+
+
+# ------------------------------------------------------------------------------------------------ the page
+def test_without_its_libraries_it_says_what_to_install(h200: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jinja2", "markupsafe"):
+        monkeypatch.setitem(sys.modules, name, None)
+    page.environment.cache_clear()
+    with pytest.raises(FcctlError, match="an HTML report cannot be made here") as caught:
+        page.render(h200, [])
+    assert caught.value.hint == to_install("web")
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_holds_no_script(html: str) -> None:
+    elements = Elements(html)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {t for t, _ in elements.tags}
+    for tag, attrs in elements.tags:
+        for name, value in attrs.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in ("src", "srcset"), (tag, name)
+            assert name != "href" or (value or "").startswith("#"), (tag, value)
+    assert "url(" not in html
+    assert "@import" not in html
+    (policy,) = [m["content"] for m in elements.named("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert len(html) < 400_000
+
+
+def test_every_picture_has_words_and_numbers(html: str, h200: Report) -> None:
+    made = charts(h200)
+    assert [c.name for c in made] == ["ladder", "latency", "roofline", "stalls", "telemetry", "cost"]
+    elements = Elements(html)
+    pictures = [d for d in elements.named("div") if d.get("role") == "img"]
+    assert len(pictures) == len(made)
+    assert all(len(p["aria-label"] or "") > 60 for p in pictures)
+    for chart in made:
+        assert chart.rows
+        assert all(len(row) == len(chart.header) for row in chart.rows)
+        assert chart.rows[0][0] in html
+    headings = [int(t[1]) for t, _ in elements.tags if re.fullmatch(r"h[1-6]", t)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(headings)), "no level of headings is skipped"
+    tables, captions = elements.named("table"), elements.named("caption")
+    assert len(tables) == len(captions)
+    assert all(th.get("scope") for th in elements.named("th"))
+
+
+def test_one_picture_serves_both_schemes(html: str) -> None:
+    assert "prefers-color-scheme:dark" in html
+    inside = html[html.index("<svg") : html.rindex("</svg>")]
+    assert "var(--series1)" in inside
+    assert not re.search(r'(?:fill|stroke)="#', inside), "a colour that does not follow the scheme"
+
+
+def test_files_of_charts_have_a_schemes_own_colours(h200: Report) -> None:
+    (ladder, *_) = charts(h200)
+    light, dark = drawing.svg_file(ladder.spec).decode(), drawing.svg_file(ladder.spec, dark=True).decode()
+    assert drawing.LIGHT["series1"] in light
+    assert drawing.DARK["series1"] in dark
+    assert "var(" not in light + dark
+    assert "@" not in light + dark
+    assert drawing.png_file(ladder.spec, scale=1).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("scheme", [drawing.LIGHT, drawing.DARK], ids=["light", "dark"])
+def test_colours_can_be_told_from_their_ground(scheme: dict[str, str]) -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(role: str) -> float:
+        a, b = sorted((luminance(scheme[role]), luminance(scheme["paper"])))
+        return (b + 0.05) / (a + 0.05)
+
+    assert contrast("ink") >= 7
+    assert contrast("soft") >= 4.5
+    assert contrast("alarm") >= 4.5
+    assert all(contrast(role) >= 3 for role in drawing.SERIES)
+
+
+# ------------------------------------------------------------------------------------------------ hostile hosts
+def hostile(folder: Path) -> Shown:
+    bench = sample_run.benchmark()
+    for entry in bench["benchmarks"]:
+        entry["name"] = entry["name"].replace("mission", HOSTILE)
+        entry["variant"] = entry["variant"].replace("cpu", HOSTILE)
+        entry["samples"] = [entry["stats"]["p50"] * (1 + i / 100) for i in range(20)] + ["x", None, 1e400]
+    bench["label"] = HOSTILE
+    bench["device"] = HOSTILE
+    environment = {**sample_run.ENVIRONMENT, "gpu": {"name": HOSTILE, "driver": [1]}, "cuda": None}
+    correctness = {"kind": "correctness", "summary": {"passed": "x", "total": -1}, "cases": [1, {"rel_rms": "x"}]}
+    build_ = {**sample_run.BUILD, "variant": HOSTILE}
+    documents = {"preflight": environment, "build": build_, "test": correctness, "bench": bench}
+    return sample(folder, documents, title=HOSTILE, message=HOSTILE)
+
+
+def test_text_of_a_host_is_never_markup(tmp_path: Path) -> None:
+    made = build([hostile(tmp_path)])
+    text = page.render(made, charts(made))
+    elements = Elements(text)
+    assert not {"script", "img"} & {t for t, _ in elements.tags}
+    assert elements.named("a") == [{"class": "skip", "href": "#top-line"}]
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "alert(1)" in text, "it is shown, as text"
+    assert "@ink@" in text, "what looks like a colour of ours is not one"
+
+
+def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
+    text = markdown.render(build([hostile(tmp_path)]))
+    assert "<script" not in text.replace("\\<", "")
+    assert "](javascript" not in text.replace("\\]", "")
+    for line in text.splitlines():
+        if line.startswith("|") and "---" not in line:
+            assert len(re.findall(r"(?<!\\)\|", line)) in (4, 5, 7, 8, 9, 10), line
+
+
+@pytest.mark.parametrize("damage", [
+    {"benchmarks": [{"name": 1, "stats": {"p50": 1e308, "min": -1, "p99": "x"}, "roofline": 3, "shape": {"B": -1}}]},
+    {"benchmarks": [{"name": "mission", "variant": "a", "stats": {"p50": 5.0, "min": 0.0}, "samples": [0.0] * 20,
+                     "shape": {"B": 1, "H": 1, "S": 0, "D": 0}}]},
+    {"benchmarks": [{"name": "mission", "variant": "a", "stats": {"p50": 5.0}, "samples": [5.0] * 20,
+                     "shape": {"B": 1, "H": 1, "S": 64, "D": 64}}],
+     "environment": {"peaks": {"mma_f32_tflops": 1e-300, "dram_copy_gbps": 1e300}}},
+    {"benchmarks": "x", "environment": [], "comparisons": {}},
+], ids=["sizes", "zeroes", "peaks", "types"])  # fmt: skip
+def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
+    made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
+    page.render(made, charts(made))
+    markdown.render(made)
+    json.dumps(as_json.document(made), allow_nan=False)
