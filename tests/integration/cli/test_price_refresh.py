@@ -20,7 +20,7 @@ from orchestrator.providers.gcp import catalogue_client as price_catalogue
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
-from tests.unit.domain.test_price_catalogue import ROWS
+from tests.unit.money.test_price_catalogue import ROWS
 
 L4 = '[targets.l4]\nkind = "gcp"\nproject = "my-project"\ninstance = "vm"\nzones = ["us-east1-c"]\n'
 

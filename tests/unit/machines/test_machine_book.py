@@ -16,7 +16,7 @@ import pytest
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cache import FileMachineBook, state_folder
 from orchestrator.machines.cloud import Endpoint
-from tests.unit.domain.test_endpoint import KEYS
+from tests.unit.machines.test_endpoint import KEYS
 
 KNOWN = Endpoint(
     "proj-one", "vm", "us-west1-c", "123", "34.1.2.3", 22, "bob", "/home/bob/key", KEYS,
