@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support import forked
 from tests.support.workspace import Workspace
 

@@ -17,8 +17,8 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.cli.main import main
-from orchestrator.emulator import Emulator
 from orchestrator.emulator.core.world import Machine
+from orchestrator.emulator.emulator import Emulator
 from tests.support.workspace import Workspace
 
 PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"
@@ -161,7 +161,7 @@ class Meter:
 @contextlib.contextmanager
 def emulated(**given: Any) -> Iterator[Emulator]:
     """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""
-    from orchestrator.emulator import Scenario
+    from orchestrator.emulator.core.scenario import Scenario
 
     scenario = Scenario(wait_limit_s=0.02, **given)
     with Emulator(scenario=scenario) as emulator:

@@ -1,69 +1,112 @@
-"""The floors of the house, read from the imports: who may know of whom."""
+"""The floors of the house, read from all imports: at module level, inside functions and for type checkers alike."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ROOT / "orchestrator"
-HOST_PROGRAM = ROOT / "remote" / "fcctl_remote"
+SOURCES = {
+    "orchestrator": ROOT / "orchestrator",
+    "fcctl_remote": ROOT / "remote" / "fcctl_remote",
+    "fcctl_tune": ROOT / "remote" / "fcctl_tune",
+}
 
-#: What each room may import of ours, by prefix. Every room may also import itself.
-ALLOWED = {
-    "errors": (),
-    "domain": ("fcctl_remote", "fcctl_tune", "orchestrator.base.errors"),
-    "ports": ("fcctl_remote", "orchestrator.domain", "orchestrator.base.errors"),
-    "adapters": ("fcctl_remote", "fcctl_tune", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services"),
-    "workflows": ("fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services"),
-    "reports": (
-        "fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services", "orchestrator.workflows",
-    ),
-    "cli": (
-        "fcctl_remote", "orchestrator.app", "orchestrator.domain", "orchestrator.emulator", "orchestrator.base.errors",
-        "orchestrator.runs.services", "orchestrator.reports", "orchestrator.workflows",
-    ),
-    "app": ("fcctl_remote", "orchestrator"),
-    # It shows what reports show; whatever spends or takes memory, it has a child process do.
-    "web": (
-        "fcctl_remote", "orchestrator.domain", "orchestrator.base.errors", "orchestrator.runs.services", "orchestrator.reports",
-        "orchestrator.workflows",
-    ),
-    # A cloud of its own: nothing that drives clouds may reach into it, nor it into them.
-    "emulator": ("orchestrator.base.errors",),
-}  # fmt: skip
-TOPS = ("orchestrator", "fcctl_remote", "fcctl_tune")
+#: From the ground up: a package imports only what stands on a line before its own, and itself. Packages on one line
+#: do not import each other.
+FLOORS = """
+    fcctl_remote.wire
+    fcctl_remote.base
+    fcctl_remote.gates fcctl_remote.readers fcctl_remote.probe
+    fcctl_remote.run
+    fcctl_remote.agent
+    fcctl_remote.__main__
+    fcctl_remote.archive_main
+    fcctl_tune.errors
+    fcctl_tune.search
+    fcctl_tune.trial
+    fcctl_tune.workers
+    fcctl_tune.engine
+    fcctl_tune.__main__
+    orchestrator.base
+    orchestrator.machines orchestrator.results
+    orchestrator.money
+    orchestrator.providers
+    orchestrator.leases
+    orchestrator.runs
+    orchestrator.sessions
+    orchestrator.schedules orchestrator.tune
+    orchestrator.hosts
+    orchestrator.workspace
+    orchestrator.views
+    orchestrator.emulator.core
+    orchestrator.emulator.machines
+    orchestrator.emulator.api
+    orchestrator.emulator.emulator
+    orchestrator.emulator.daemon
+    orchestrator.app
+    orchestrator.cli
+"""
+#: A cloud of its own: it knows nothing of what drives clouds.
+ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base")}
+#: Modules in one folder, ``__init__.py`` included.
+MOST_MODULES = 22
 #: What of a search anyone may read, its libraries installed or not.
-WHERE_NO_SEARCH_RUNS = (
-    "__init__.py", "errors.py", "halving.py", "landscape.py", "records.py", "replay.py", "search.py", "space.py",
-    "spec.py",
-)  # fmt: skip
+WITHOUT_LIBRARIES = """
+    errors search.halving search.landscape search.records search.replay search.space search.spec
+"""
 LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "yaml"}
 #: Modules that are only imported where their libraries are known to be.
-NEED_THEM_AT_ONCE = ("storage.py",)
-#: Needed before there is a workspace, and so before app.py can wire anything.
-BEFORE_THE_WORKSPACE = ("orchestrator.workspace.workspace", "orchestrator.base.log_file")
+NEED_LIBRARIES_AT_ONCE = ("fcctl_tune.search.storage",)
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
 FRAME = ("commands", "context", "entry", "failures", "main", "options", "output")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")
+#: Rules: decisions on data, with no file, process, socket, thread or signal.
+PURE = """
+    leases: session_rules stop_reason
+    machines: cloud power_history sandbox_target targets
+    machines/provision: actions after_refusal decide decide_create endpoint refusals spec
+    money: audit billable caps deadline estimate ledger prices reconcile storage_prices
+    providers/gcp: list_prices price_catalogue quota
+    results: last measure measurement records tags timings tuning
+    results/archive: manifest
+    results/compare: changes facts fail_on rows verdicts
+    results/levers: grades levers
+    results/statistics: blocks effect ranks
+    runs: ending lifecycle notices
+    runs/cost: machine_cost
+    runs/job: built_in cuda_arch job plan saved_fleet saved_plan
+    schedules: due
+    tune: adoption job search_file
+    tune/fleet: rules
+    workspace: config starter
+"""
+OUTSIDE = ("subprocess", "socket", "sqlite3", "shutil", "tempfile", "pathlib", "threading", "signal")
 
-OURS = [
-    path for folder in (CONTROLLER, HOST_PROGRAM) for path in sorted(folder.rglob("*.py")) if "_data" not in path.parts
-]
+Imports = Mapping[str, frozenset[str]]
 
 
-def imports(path: Path, *, top_level: bool = False) -> Iterator[str]:
-    """Modules that ``path`` imports; ``from a import b`` gives ``a.b``. ``top_level``: only what runs on import."""
-    tree = ast.parse(path.read_text())
+def modules() -> Iterator[tuple[str, Path]]:
+    for top, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            if "_data" not in path.parts:
+                yield ".".join((top, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__"), path
+
+
+def imports_of(text: str, *, top_level: bool = False) -> Iterator[str]:
+    """What ``text`` imports; ``from a import b`` gives ``a.b``. ``top_level``: only what runs on import."""
+    tree = ast.parse(text)
     for node in at_import(tree) if top_level else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -77,58 +120,183 @@ def at_import(tree: ast.AST) -> Iterator[ast.AST]:
         yield from at_import(node)
 
 
+@cache
+def house() -> Imports:
+    return MappingProxyType({name: frozenset(imports_of(path.read_text())) for name, path in modules()})
+
+
+def with_planted(name: str, text: str) -> Imports:
+    """The house with one more module, or one with more imports."""
+    planted = dict(house())
+    planted[name] = planted.get(name, frozenset()) | frozenset(imports_of(text))
+    return planted
+
+
 def within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(CONTROLLER).parts[0].removesuffix(".py")
+@cache
+def floor_of(module: str) -> tuple[int, str]:
+    """Floor and package of a module. A package's own ``__init__.py`` at the top stands below all its floors."""
+    for number, line in enumerate(FLOORS.split("\n")):
+        for package in line.split():
+            if within(module, package):
+                return number, package
+    assert any(within(package, module) for package in FLOORS.split()), f"{module} has no line in FLOORS"
+    return -1, module
 
 
-def test_the_floors_see_the_code() -> None:
-    assert len(OURS) > 30
-    rooms = {room_of(path) for path in OURS if path.is_relative_to(CONTROLLER)} - {"__init__"}
-    assert rooms == set(ALLOWED), "a new room needs its line in ALLOWED"
+def upward(imports: Imports) -> list[str]:
+    """Each import of a package on the same floor or a higher one, or of one that the importer is denied."""
+    wrong = []
+    for module, names in sorted(imports.items()):
+        floor, package = floor_of(module)
+        only = next((allowed for prefix, allowed in ONLY.items() if within(module, prefix)), None)
+        for name in sorted(names):
+            if name.split(".")[0] not in SOURCES:
+                continue
+            other_floor, other = floor_of(name)
+            denied = only is not None and not any(within(name, prefix) for prefix in only)
+            if other != package and (other_floor >= floor or denied):
+                wrong.append(f"{module} imports {name}")
+    return wrong
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_one_way(path: Path) -> None:
-    if path.is_relative_to(HOST_PROGRAM) or path == CONTROLLER / "__init__.py":
-        return
-    room = room_of(path)
-    allowed = (*ALLOWED[room], f"orchestrator.{room}")
-    if room == "cli":
-        allowed += BEFORE_THE_WORKSPACE
-    ours = {name for name in imports(path) if any(within(name, top) for top in TOPS)}
-    wrong = sorted(name for name in ours if not any(within(name, prefix) for prefix in allowed))
-    assert not wrong, f"{path.relative_to(ROOT)} ({room}) imports {', '.join(wrong)}"
+def circles(imports: Imports) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others (Tarjan's components of two or more)."""
+    edges = {
+        module: {found for name in names if (found := module_named(name, imports)) and found != module}
+        for module, names in imports.items()
+    }
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for other in edges[module]:
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            cut = stack.index(module)
+            group = sorted(stack[cut:])
+            del stack[cut:]
+            if len(group) > 1:
+                found.append(group)
+
+    for module in edges:
+        if module not in order:
+            visit(module)
+    return found
 
 
-@pytest.mark.parametrize("path", sorted(HOST_PROGRAM.rglob("*.py")), ids=lambda path: path.name)
-def test_the_host_program_needs_only_the_standard_library(path: Path) -> None:
+def module_named(name: str, imports: Imports) -> str | None:
+    """The module that ``import a.b.c`` or ``from a.b import c`` reads: ``a.b.c`` if it is one, else ``a.b``."""
+    place = name.rpartition(".")[0]
+    return name if name in imports else place if place in imports else None
+
+
+def crowded(places: Mapping[str, int]) -> list[str]:
+    return [f"{folder} has {count} modules" for folder, count in places.items() if count > MOST_MODULES]
+
+
+def places(names: Iterator[tuple[str, Path]]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for _, path in names:
+        folder = str(path.parent.relative_to(ROOT))
+        counts[folder] = counts.get(folder, 0) + 1
+    return counts
+
+
+def test_imports_go_one_way() -> None:
+    assert len(house()) > 500
+    assert not upward(house())
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert not circles(house())
+
+
+def test_no_folder_is_crowded() -> None:
+    assert not crowded(places(modules()))
+
+
+@pytest.mark.parametrize("package", FLOORS.split()[:-1])
+@pytest.mark.parametrize("how", ["import {}", "def late() -> None:\n    import {}", "if TYPE_CHECKING:\n    import {}"])
+def test_a_planted_upward_import_is_seen(package: str, how: str) -> None:
+    above = next(p for line in FLOORS.split("\n") for p in line.split() if floor_of(p)[0] > floor_of(package)[0])
+    planted = with_planted(f"{package}.planted", how.format(f"{above}.anything"))
+    assert upward(planted) == [f"{package}.planted imports {above}.anything"]
+
+
+@pytest.mark.parametrize("line", [line for line in FLOORS.split("\n") if len(line.split()) > 1], ids=str.split)
+def test_an_import_of_a_package_beside_is_seen(line: str) -> None:
+    one, other, *_ = line.split()
+    assert len(upward(with_planted(f"{one}.planted", f"from {other} import anything"))) == 1
+
+
+def test_an_import_that_the_emulator_is_denied_is_seen() -> None:
+    assert upward(with_planted("orchestrator.emulator.core.planted", "import orchestrator.money.caps"))
+
+
+@pytest.mark.parametrize("slice_name", sorted({".".join(package.split(".")[:2]) for package in FLOORS.split()}))
+def test_a_planted_circle_is_seen(slice_name: str) -> None:
+    planted = dict(house())
+    planted[f"{slice_name}.one"] = frozenset({f"{slice_name}.other.Name"})
+    planted[f"{slice_name}.other"] = frozenset({f"{slice_name}.one.Name"})
+    assert [f"{slice_name}.one", f"{slice_name}.other"] in circles(planted)
+
+
+def test_a_folder_with_a_module_too_many_is_seen() -> None:
+    planted = [(f"m{number}", SOURCES["orchestrator"] / "planted" / f"m{number}.py") for number in range(MOST_MODULES)]
+    assert not crowded(places(iter(planted)))
+    assert crowded(places(iter([*planted, ("more", SOURCES["orchestrator"] / "planted" / "more.py")])))
+
+
+def test_the_host_program_needs_only_the_standard_library() -> None:
     known = sys.stdlib_module_names | {"fcctl_remote"}
-    wrong = sorted({name for name in imports(path) if name.split(".")[0] not in known})
-    assert not wrong, f"{path.name} imports {', '.join(wrong)}"
+    used = {(module, name) for module, names in house().items() if within(module, "fcctl_remote") for name in names}
+    assert len(used) > 100
+    assert not [f"{module} imports {name}" for module, name in used if name.split(".")[0] not in known]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "remote" / "fcctl_tune").glob("*.py")), ids=lambda path: path.name)
-def test_a_search_knows_nothing_of_the_controller(path: Path) -> None:
+SEARCH = [(name, path) for name, path in modules() if within(name, "fcctl_tune")]
+
+
+@pytest.mark.parametrize(("name", "path"), SEARCH, ids=[name for name, _ in SEARCH])
+def test_a_search_knows_nothing_of_the_controller(name: str, path: Path) -> None:
     known = sys.stdlib_module_names | {"fcctl_remote", "fcctl_tune"}
-    assert {name.split(".")[0] for name in imports(path)} <= known | LIBRARIES_OF_A_SEARCH
-    if path.name not in NEED_THEM_AT_ONCE:
-        assert {name.split(".")[0] for name in imports(path, top_level=True)} <= known
-    if path.name in WHERE_NO_SEARCH_RUNS:
-        assert {name.split(".")[0] for name in imports(path)} <= known
+    found = {imported.split(".")[0] for imported in imports_of(path.read_text())}
+    assert found <= known | LIBRARIES_OF_A_SEARCH
+    if name not in NEED_LIBRARIES_AT_ONCE:
+        assert {imported.split(".")[0] for imported in imports_of(path.read_text(), top_level=True)} <= known
+    if name.removeprefix("fcctl_tune.") in WITHOUT_LIBRARIES.split():
+        assert found <= known
+
+
+def test_what_needs_no_library_is_there() -> None:
+    assert {f"fcctl_tune.{name}" for name in WITHOUT_LIBRARIES.split()} <= set(house())
 
 
 @pytest.mark.parametrize("name", FRAME)
 def test_the_frame_of_the_command_line_imports_nothing_slow(name: str) -> None:
-    found = list(imports(CONTROLLER / "cli" / f"{name}.py", top_level=True))
+    found = list(imports_of((SOURCES["orchestrator"] / "cli" / f"{name}.py").read_text(), top_level=True))
     assert not [module for module in found if any(within(module, slow) for slow in SLOW)]
 
 
-@pytest.mark.parametrize("path", sorted((CONTROLLER / "domain").glob("*.py")), ids=lambda path: path.stem)
-def test_the_domain_touches_no_outside_world(path: Path) -> None:
-    outside = ("subprocess", "socket", "sqlite3", "shutil", "tempfile", "pathlib", "threading", "signal")
-    wrong = [name for name in imports(path) if any(within(name, module) for module in outside)]
-    assert not wrong
+PURE_MODULES = [
+    f"orchestrator.{folder.strip().replace('/', '.')}.{name}"
+    for folder, _, names in (line.partition(":") for line in PURE.strip().split("\n"))
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize("module", PURE_MODULES)
+def test_rules_touch_no_outside_world(module: str) -> None:
+    assert not [name for name in house()[module] if any(within(name, outside) for outside in OUTSIDE)]

@@ -43,8 +43,9 @@ def emulator(
     if stop:
         _stop(cli)
         return
-    from orchestrator.emulator import Emulator, Scenario, load
+    from orchestrator.emulator.core.scenario import Scenario, load
     from orchestrator.emulator.daemon import wait_for_the_end
+    from orchestrator.emulator.emulator import Emulator
 
     scenario = load(faults) if faults is not None else Scenario()
     with Emulator(state, port=port, scenario=scenario) as cloud:

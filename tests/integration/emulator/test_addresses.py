@@ -13,7 +13,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
 
 from orchestrator.app import SystemClock
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.emulator.conftest import PROJECT, ZONE, Gce
 

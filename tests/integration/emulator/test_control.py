@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario
-from orchestrator.emulator.core.clock import parse_timestamp
+from orchestrator.emulator.core.clock import EmulatedClock, parse_timestamp
+from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.machines.power_command import Unknown, request_of
 from tests.support.waiting import wait_for
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import EmulatedClock, Emulator, Latency, Scenario
 from orchestrator.emulator.core import processes
+from orchestrator.emulator.core.clock import EmulatedClock
+from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.machines import guest
 from tests.support.waiting import wait_for
 

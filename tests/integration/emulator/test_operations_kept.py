@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
 from orchestrator.emulator.core import operations
+from orchestrator.emulator.emulator import Emulator
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator, Latency, Scenario
 from orchestrator.emulator.core.filters import compiled
 from orchestrator.emulator.core.refusals import ApiError
+from orchestrator.emulator.core.scenario import Latency, Scenario
+from orchestrator.emulator.emulator import Emulator
 
 pytest.importorskip("google.cloud.compute_v1")
 from google.api_core import exceptions

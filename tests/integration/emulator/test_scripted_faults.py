@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import ConfigError
-from orchestrator.emulator import REALISTIC, Emulator, FaultSyntax, load
-from orchestrator.emulator.core.faults import parse
+from orchestrator.emulator.core.faults import FaultSyntax, parse
+from orchestrator.emulator.core.scenario import REALISTIC, load
+from orchestrator.emulator.emulator import Emulator
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests

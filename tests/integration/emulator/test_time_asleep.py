@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
 from orchestrator.emulator.core import clock
+from orchestrator.emulator.emulator import Emulator
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")

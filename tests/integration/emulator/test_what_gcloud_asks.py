@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.emulator import Emulator
 from orchestrator.emulator.core.filters import compiled
 from orchestrator.emulator.core.refusals import ApiError
+from orchestrator.emulator.emulator import Emulator
 
 HERE = "projects/proj/zones/us-central1-a"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import INSTANCE, delete_by_hand, machines, start_by_hand, stop_by_hand
 from tests.support.waiting import wait_for
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
-from orchestrator.emulator import Latency
 from orchestrator.emulator.core.operations import STEPS
+from orchestrator.emulator.core.scenario import Latency
 from orchestrator.machines.cloud import Power, Quota, Remedy
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, parse_host_keys
 from orchestrator.providers.gcp.cloud import GcpCloud

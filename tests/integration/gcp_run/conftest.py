@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
 
 pytest.importorskip("google.cloud.compute_v1")

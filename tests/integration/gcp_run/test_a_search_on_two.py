@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
 
 Make = Callable[..., CloudWorkspace]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
 
 Make = Callable[..., CloudWorkspace]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
 
 pytest.importorskip("google.cloud.compute_v1")

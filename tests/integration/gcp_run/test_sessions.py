@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.waiting import wait_for
 
@@ -201,7 +201,7 @@ def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, worksp
 
 
 def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
-    from orchestrator.emulator import Latency, Scenario
+    from orchestrator.emulator.core.scenario import Latency, Scenario
 
     workspace = workspace_on(start_cloud(scenario=Scenario(latency=Latency(login=60))))
     process = workspace.start(*START)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, emulated
 from tests.support.waiting import wait_for
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.emulator import Emulator
 from orchestrator.emulator.core.clock import parse_timestamp
+from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,

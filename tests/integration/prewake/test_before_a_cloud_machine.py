@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.emulator import Emulator
+from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machines
 
 pytest.importorskip("google.cloud.compute_v1")
