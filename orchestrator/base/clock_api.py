@@ -1,4 +1,4 @@
-"""clock_api."""
+"""The clock as an interface, so that virtual time can stand in for the real one."""
 
 from __future__ import annotations
 

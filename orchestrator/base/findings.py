@@ -1,4 +1,4 @@
-"""findings."""
+"""What doctor and preflight report: a finding, and the command that installs a missing program."""
 
 from __future__ import annotations
 

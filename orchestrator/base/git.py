@@ -1,4 +1,4 @@
-"""git."""
+"""The environment for git commands about a repository that is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""journal_entry."""
+"""One line of a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""observer."""
+"""What shows a command's progress, as an interface."""
 
 from __future__ import annotations
 

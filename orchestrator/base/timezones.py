@@ -1,4 +1,4 @@
-"""timezones."""
+"""Time zones by name, and this computer's own."""
 
 from __future__ import annotations
 

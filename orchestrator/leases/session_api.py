@@ -1,4 +1,4 @@
-"""session_api."""
+"""The open sessions of a workspace, as an interface."""
 
 from __future__ import annotations
 

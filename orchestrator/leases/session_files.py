@@ -54,7 +54,7 @@ class FileHeldSession:
 
 
 class SessionFiles:
-    """See :class:`orchestrator.leases.session_api.SessionBook`. ``shared``: the user's folder; None: this workspace is alone."""
+    """See ``SessionBook``. ``shared``: the user's folder; None: this workspace is alone."""
 
     def __init__(self, results_dir: Path, clock: Clock, shared: Callable[[], Path] | None = None) -> None:
         self._folder, self._clock, self._where_shared = results_dir / "sessions", clock, shared

@@ -39,7 +39,7 @@ def state_folder() -> Path:
 
 
 class FileMachineBook:
-    """The :class:`~orchestrator.machines.cloud_api.MachineBook`. Processes may use it side by side; the last word counts."""
+    """The ``MachineBook``. Processes may use it side by side; the last word counts."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._given = folder

@@ -21,7 +21,7 @@ class Cloud(Protocol):
     connection) is retried inside, with the same id, for a bounded time. What the cloud refuses, in its answer or later
     in the operation, is the operation's ``refusal``: a mutation that is refused does not raise.
 
-    Raises, from every method: :class:`~orchestrator.base.errors.AuthError` for missing, expired or insufficient credentials,
+    Raises, from every method: ``AuthError`` for missing, expired or insufficient credentials,
     :class:`~orchestrator.base.errors.CloudError` if there is no answer, or none that makes sense.
     """
 

@@ -46,7 +46,7 @@ class Bundles(Protocol):
 class HostSession(Protocol):
     """One live conversation with the host program on one machine.
 
-    Raises, from every method: :class:`~orchestrator.base.errors.LinkLost` when the link breaks or falls silent (open a new
+    Raises, from every method: ``LinkLost`` when the link breaks or falls silent (open a new
     session and go on), :class:`~orchestrator.base.errors.HostFault` when the host program refuses.
     """
 

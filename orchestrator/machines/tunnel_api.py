@@ -28,7 +28,7 @@ class Passage(Protocol):
 
     The machine is not trusted. What it may open towards us ends at the one place that :meth:`listen` was given.
 
-    Raises, from every method: :class:`~orchestrator.base.errors.LinkLost` when the connection broke or fell silent (open
+    Raises, from every method: ``LinkLost`` when the connection broke or fell silent (open
     another), :class:`~orchestrator.base.errors.HostUnusable` if the machine does not let it happen.
     """
 

@@ -21,7 +21,7 @@ Word = TypeVar("Word", bound=BaseModel)
 
 
 class SightingFile:
-    """See :class:`orchestrator.money.usage_api.Sightings`. Lines that a crash tore are left out, and cost only themselves."""
+    """See ``Sightings``. Lines that a crash tore are left out, and cost only themselves."""
 
     def __init__(self, results_dir: Path) -> None:
         self._folder = results_dir

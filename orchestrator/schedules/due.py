@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from orchestrator.base.models import KEPT, WRITTEN
+from orchestrator.base.timezones import zone
 from orchestrator.machines.targets import Name
 
 if TYPE_CHECKING:
     from cronsim import CronSim
-from orchestrator.base.timezones import zone
 
 _ALIASES = {
     "@hourly": "0 * * * *",

@@ -1,4 +1,4 @@
-"""firings_api."""
+"""The record of each schedule's firings, as an interface."""
 
 from __future__ import annotations
 

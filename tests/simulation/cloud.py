@@ -411,7 +411,7 @@ class CloudsPort:
 
 
 class Book:
-    """:class:`orchestrator.machines.cloud_api.MachineBook`: a file of this computer's, so a killed process leaves it whole."""
+    """``MachineBook``: a file of this computer's, so a killed process leaves it whole."""
 
     def __init__(
         self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint], locks: dict[tuple[str, str], Actor]

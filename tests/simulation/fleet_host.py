@@ -204,7 +204,7 @@ class Machine(Guest):
 
 
 class Hosts:
-    """:class:`orchestrator.machines.host_api.HostConnector` and :class:`orchestrator.machines.tunnel_api.Tunnels` for one fcctl."""
+    """``HostConnector`` and ``Tunnels`` for one fcctl."""
 
     def __init__(self, actor: Actor, fleet: Any, book: Any) -> None:
         self._actor, self._fleet, self._book = actor, fleet, book

@@ -28,7 +28,7 @@ _PASSING = frozenset({"name", "port", "timeout", "proxy"})
 class Link:
     """Calls on one target, repeated over new sessions until :attr:`Target.reconnect_s` have passed without success.
 
-    Every call of :class:`~orchestrator.machines.host_api.HostSession` may be repeated: they are idempotent by run id, content or
+    Every call of ``HostSession`` may be repeated: they are idempotent by run id, content or
     offset. The first connection is not retried: a host that cannot be reached at the start is an error at once.
     """
 

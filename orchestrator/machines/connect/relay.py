@@ -19,7 +19,7 @@ MAX_REFUSED = 1000
 PIECE_BYTES = 64 * 1024
 #: How long threads may take to notice that their connections were closed, seconds.
 JOIN_S = 5.0
-_log = logging.getLogger("orchestrator.hosts")
+_log = logging.getLogger(__name__)
 
 
 class SocketStream:

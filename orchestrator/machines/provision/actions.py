@@ -1,4 +1,4 @@
-"""What is wanted of a machine, what was tried, and the moves there are; see :mod:`orchestrator.machines.provision.decide`."""
+"""What is wanted of a machine, what was tried, and the moves there are; see ``machines.provision.decide``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a machine is had: what to do next, given what the cloud shows and what it has refused so far.
 
-Pure. :mod:`orchestrator.machines.provision.acquire` looks, asks :func:`next_move`, makes the move, notes what came of it in
+Pure. ``machines.provision.acquire`` looks, asks :func:`next_move`, makes the move, notes what came of it in
 the :class:`History`, and looks again. Whatever the cloud answers, these things hold:
 
 - a machine is started only after fence 1 (its time limit with STOP) was read back as wanted,

@@ -39,7 +39,7 @@ _UNREACHABLE = "UNREACHABLE"
 
 
 class GcpCloud:
-    """The :class:`~orchestrator.machines.cloud_api.Cloud`. Threads may share it; nothing is sent before the first request."""
+    """The ``Cloud``. Threads may share it; nothing is sent before the first request."""
 
     def __init__(self, project: str, api_endpoint: str | None, clock: Clock, *, page_size: int = 500) -> None:
         self.project = project

@@ -17,7 +17,7 @@ _STATUS = {"A": "added", "D": "deleted", "M": "modified", "T": "modified", "R": 
 
 
 class GitHistory:
-    """A :class:`~orchestrator.results.compare.source_history.SourceHistory`. Reads only; never raises for what a repository lacks."""
+    """A ``SourceHistory``. Reads only; never raises for what a repository lacks."""
 
     def changes(self, root: Path, old: str, new: str) -> SourceChanges | None:
         """The commits after ``old`` up to ``new``, newest first, and the files that differ; None if git cannot say."""

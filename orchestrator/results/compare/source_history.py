@@ -1,4 +1,4 @@
-"""source_history."""
+"""What changed in the source between two commits, as an interface."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Options:
     metric: str = "p50"
     alpha: float = ALPHA
     margin: float = MARGIN
-    #: Assumed between launches where there are too few to measure it; None: by the mode, see domain/statistics.py.
+    #: Assumed between launches where there are too few to measure it; None: by the mode, see results/statistics/.
     spread: float | None = None
     allow: frozenset[str] = frozenset()
 

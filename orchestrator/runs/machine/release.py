@@ -158,7 +158,7 @@ class LettingGo:
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
     def _who_is_coming(self, machine: Machine) -> str | None:
-        """As of :func:`~orchestrator.machines.provision.release.who_is_coming`; the label was this run's since the machine was
+        """As of ``who_is_coming``; the label was this run's since the machine was
         turned on for it."""
         if self._known_there is None or not self._held.acquired().get("turned_on"):
             return None

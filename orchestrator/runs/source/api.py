@@ -1,4 +1,4 @@
-"""api."""
+"""The workspace's source files, as an interface."""
 
 from __future__ import annotations
 

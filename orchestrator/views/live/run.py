@@ -1,6 +1,6 @@
 """What a person sees while a run goes on: one live line block on a terminal, plain lines elsewhere.
 
-Both are :class:`orchestrator.base.observer.Observer`. Everything goes to stderr; text that came from the host is cleaned of
+Both are ``Observer``. Everything goes to stderr; text that came from the host is cleaned of
 control characters first.
 """
 

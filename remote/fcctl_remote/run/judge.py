@@ -1,6 +1,6 @@
 """Judging a finished step: its documents, its gates, its status.
 
-Runs in a forked child (:mod:`fcctl_remote.run.forked`), since documents and readers may need far more memory and time than
+Runs in a forked child (``run.forked``), since documents and readers may need far more memory and time than
 the supervisor allows itself, and may crash.
 """
 

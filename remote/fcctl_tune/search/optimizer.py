@@ -118,7 +118,7 @@ class Evolution:
     """Offspring of the best so far, which stay parents until ``elites`` better ones are found.
 
     A first part of the budget is spread over the space. From then on each proposal is the most promising
-    (:class:`fcctl_tune.search.surrogate.Belief`) of a litter: crossings and mutants of elites, and strangers, so that a search
+    (``Belief``) of a litter: crossings and mutants of elites, and strangers, so that a search
     does not end where it began. A share of the proposals is left to chance, so that nothing is ruled out for good.
     """
 

@@ -1,7 +1,7 @@
 """A search that survives its process: trials are asked for and told, and each step is on disk before it counts.
 
 Kept by Optuna (ask and tell, a journal file), so that its own tools read it. What is tried next comes from
-:mod:`fcctl_tune.search.optimizer`. Whenever the process dies, the next one that opens the file goes on: a trial that was asked
+``search.optimizer``. Whenever the process dies, the next one that opens the file goes on: a trial that was asked
 for and not told is asked for again under its number, and what was told is never tried again.
 """
 

@@ -1,6 +1,6 @@
 """What a trial is made of, and its build: the engine submits :func:`build`, a worker carries it out.
 
-Nothing is imported from the kernels: whatever they do happens in processes below :mod:`fcctl_tune.trial.process`, so that a
+Nothing is imported from the kernels: whatever they do happens in processes below ``trial.process``, so that a
 worker outlives its trials, and any fault of a trial is a result.
 """
 

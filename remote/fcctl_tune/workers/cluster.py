@@ -1,6 +1,6 @@
 """Several machines as one cluster: this one and whoever joins, or the hosts of a scheduler that is there already.
 
-Hosts are found by what their workers tell the scheduler (:mod:`fcctl_tune.workers.membership`); they come late, go and come back.
+Hosts are found by what their workers tell the scheduler (``workers.membership``); they come late, go and come back.
 What this side has to say to them are events of the topic :data:`CONTROL`, which each host asks for: so one that comes
 later hears it, too.
 """

@@ -22,7 +22,7 @@ START_S = 90.0
 
 
 class DaskCluster(abc.ABC):
-    """A :class:`fcctl_tune.workers.interfaces.Cluster`, once it is :meth:`ready`; :meth:`close` ends all that was started."""
+    """A ``Cluster``, once it is :meth:`ready`; :meth:`close` ends all that was started."""
 
     def __init__(self, notice: Callable[[str], None]) -> None:
         self.notice = notice

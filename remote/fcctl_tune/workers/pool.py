@@ -1,6 +1,6 @@
 """The workers of one machine: one that builds, and one for each GPU.
 
-Each is a process below a :mod:`fcctl_tune.workers.supervisor`, which this process holds by a pipe: they end with it, however it
+Each is a process below a ``workers.supervisor``, which this process holds by a pipe: they end with it, however it
 ends. One that died is replaced; what it had to do Dask gives to the next. What a keeper that was killed could not end
 is found by a mark in its environment.
 """
@@ -93,8 +93,8 @@ class Crew:
         folder = os.path.join(self.folder, worker.name)
         argv = [
             sys.executable, "-S", "-m", "fcctl_tune.workers.supervisor", self.folder,
-            sys.executable, "-m", "fcctl_tune.workers.worker", "--name", worker_name(self.host.key, worker.name), *worker.slots,
-            "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
+            sys.executable, "-m", "fcctl_tune.workers.worker", "--name", worker_name(self.host.key, worker.name),
+            *worker.slots, "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
         ]  # fmt: skip
         name = worker_name(self.host.name, worker.name)
         worker.mark = uuid.uuid4().hex

@@ -1,10 +1,10 @@
-"""``python -m fcctl_tune.workers.worker ADDRESS --name gpu-0 --gpu 1``: one Dask worker, for as long as its stdin is open.
+"""``python -m fcctl_tune.workers.worker ADDRESS --name gpu-0 --gpu 1``: one Dask worker, while its stdin is open.
 
 It can be told late where the scheduler is, on stdin, so that its imports need not wait for that; and before it, what
 to build meanwhile.
 
 A worker has ``--cpu N`` slots in which trials are built, or one ``--gpu`` slot in which they are checked and timed, one
-at a time. It runs in a process of its own, below a :mod:`fcctl_tune.workers.supervisor`, and imports no library of the kernels:
+at a time. It runs in a process of its own, below a ``workers.supervisor``, and imports no library of the kernels:
 what trials do happens in processes that it starts.
 """
 

@@ -274,7 +274,9 @@ def test_quiet_says_nothing_of_a_run_that_passed(workspace: Workspace, argv: tup
 
 def test_a_defect_keeps_to_json(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import orchestrator.cli.verbs.ps as m\ndef broken(*a, **k): raise ZeroDivisionError('x')\nm.ps.callback = broken\n"
+        "import orchestrator.cli.verbs.ps as m\n"
+        "def broken(*a, **k): raise ZeroDivisionError('x')\n"
+        "m.ps.callback = broken\n"
     )
     path = f"{tmp_path}:{workspace.env()['PYTHONPATH']}"
     quiet = typed_with(workspace, path, "ps", "--json")

@@ -25,7 +25,7 @@ class Uploader:
         self._rsync_works = True
 
     def send(self, hello: wire.Hello, shipment: rsync.Shipment, watch: rsync.Watch) -> Transfer:
-        """See :meth:`orchestrator.machines.host_api.HostSession.send`. ``watch`` raises LinkLost if the host falls silent."""
+        """See ``send``. ``watch`` raises LinkLost if the host falls silent."""
         began = time.monotonic()
         size = sum(_size(shipment.source_root / path) for path in shipment.paths)
         how = "none"

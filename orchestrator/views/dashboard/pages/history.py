@@ -57,7 +57,7 @@ class _History:
         made = []
         if found:
             answer = await self._site.children.work("trend", measurements=[asdict(m) for m in found])
-            # Shapes and text only: reports/summary/drawing.py leaves nothing else in a picture.
+            # Shapes and text only: views/report/drawing.py leaves nothing else in a picture.
             made = [{**one, "svg": Markup(one["svg"])} for one in answer["series"]]  # noqa: S704
         return self._site.page(
             "trend", request, series=made, benchmark=benchmark, variant=variant or "",
