@@ -291,7 +291,7 @@ class Fleet:
             clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
             observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
             sightings=sightings, bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
-            sessions=CountedSessions(results, clock, self.world, actor, "here"),
+            sessions=CountedSessions(results, clock, self.world, actor, "here"), recover_runs=settle,
         )  # fmt: skip
 
     def command(self, number: int, what: Command) -> None:
