@@ -55,6 +55,13 @@ def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
     settle(services, run_ids)
 
 
+def recover_sessions(services: Services) -> None:
+    """End the sessions that are over; what that needs is loaded only where one should be."""
+    from orchestrator.sessions.session import settle
+
+    settle(services)
+
+
 def clock() -> Clock:
     """This computer's."""
     return SystemClock()
@@ -177,6 +184,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         bundles=bundles(),
         reporter=RunFiles(),
         recover_runs=recover_runs,
+        recover_sessions=recover_sessions,
     )
 
 

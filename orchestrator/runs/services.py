@@ -91,3 +91,5 @@ class Services:
     reporter: Reporter | None = None
     #: Completes those of these runs that have ended, for the controller that left them.
     recover_runs: Callable[[Services, Sequence[str]], object] = field(kw_only=True)
+    #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
+    recover_sessions: Callable[[Services], None] = field(kw_only=True)

@@ -145,7 +145,7 @@ class Episode:
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
             book=book, notifier=Nobody(), sightings=sightings, bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, office.computer),
-            recover_runs=recover.settle,
+            recover_runs=recover.settle, recover_sessions=sessions.settle,
         )  # fmt: skip
 
     def command(self, what: str, name: str, office: Office | None = None) -> str:

@@ -38,7 +38,7 @@ FIRST, MOVED, AGAIN = (
 )
 A, B, C = (SshTarget(name=name, host=name) for name in "abc")
 FOUND = b"one\ntwo\n"
-NO_RECOVERY: Any = {"recover_runs": None}
+NO_RECOVERY: Any = {"recover_runs": None, "recover_sessions": None}
 
 
 class Clock:
