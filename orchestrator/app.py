@@ -48,6 +48,20 @@ class RunFiles:
         return files(record, folder, settings)
 
 
+def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
+    """Complete those of these runs that have ended; what that needs is loaded only where there are some."""
+    from orchestrator.hosts.recover import settle
+
+    settle(services, run_ids)
+
+
+def recover_sessions(services: Services) -> None:
+    """End the sessions that are over; what that needs is loaded only where one should be."""
+    from orchestrator.sessions.session import settle
+
+    settle(services)
+
+
 def clock() -> Clock:
     """This computer's."""
     return SystemClock()
@@ -169,6 +183,8 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles(),
         reporter=RunFiles(),
+        recover_runs=recover_runs,
+        recover_sessions=recover_sessions,
     )
 
 

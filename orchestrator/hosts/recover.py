@@ -1,4 +1,4 @@
-"""recover."""
+"""Complete the runs that an earlier fcctl left and that have ended; say how the others stand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.runs.lifecycle import Move, decide
+from orchestrator.runs.reopen import ActiveState, broken, known, new_link, resumed, saved_plan
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
+    from fcctl_remote import wire
+    from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.machine.pending_releases import Effort
-from orchestrator.runs.reopen import ActiveState, _broken, _look, known, resumed, saved_plan
 
 
 def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment") -> list[ActiveState]:
@@ -43,7 +45,7 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
     try:
         saved = saved_plan(services, run_id)
     except FcctlError as e:
-        return _broken(run_id, e)
+        return broken(run_id, e)
     if saved is None:
         return _discard_unplanned(services, run_id)
     job, target = saved.plan.job, saved.target.name
@@ -66,7 +68,19 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
     except HostError as e:
         return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
     except FcctlError as e:
-        return _broken(run_id, e, job, target)
+        return broken(run_id, e, job, target)
+
+
+def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
+    """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
+    link = new_link(services, saved.target, patience_s=0.0)
+    try:
+        found = link.call(lambda s: s.status([saved.plan.run_id]))
+    except FcctlError:
+        return None
+    finally:
+        link.close()
+    return found[0] if found else None
 
 
 def _discard_unplanned(services: Services, run_id: str) -> ActiveState | None:

@@ -236,9 +236,7 @@ class Moves:
             tidy_host(self.services, self.link)
         left = machine.letting_go.left_behind()
         if left:
-            from orchestrator.hosts.recover import settle
-
-            settle(self.services, left)
+            self.services.recover_runs(self.services, left)
         machine.letting_go.release(ran=self.state.without_outcome is None)
 
     def _learn_why(self, machine: MachineHold) -> None:

@@ -86,7 +86,8 @@ def attach(services: Services, run_id: str) -> RunRecord:
     return record
 
 
-def _broken(run_id: str, error: FcctlError, job: str = "-", target: str = "-") -> ActiveState:
+def broken(run_id: str, error: FcctlError, job: str = "-", target: str = "-") -> ActiveState:
+    """The state of a run that cannot be read or completed, for the reason that ``error`` gives."""
     detail = f"{error.message}: {error.cause}" if error.cause else error.message
     return ActiveState(run_id, job, target, "broken", None, detail)
 
@@ -113,18 +114,6 @@ def _readable(run_id: str, raw: dict[str, Any]) -> SavedPlan:
         ) from e
 
 
-def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
-    """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
-    link = new_link(services, saved.target, patience_s=0.0)
-    try:
-        found = link.call(lambda s: s.status([saved.plan.run_id]))
-    except FcctlError:
-        return None
-    finally:
-        link.close()
-    return found[0] if found else None
-
-
 def known(services: Services) -> list[ActiveState]:
     """The active runs as this machine alone knows them: no host is asked, nothing waits."""
     states = []
@@ -132,7 +121,7 @@ def known(services: Services) -> list[ActiveState]:
         try:
             saved = saved_plan(services, run_id)
         except FcctlError as e:
-            states.append(_broken(run_id, e))
+            states.append(broken(run_id, e))
             continue
         if saved is None:
             continue

@@ -5,8 +5,8 @@ All calls block. Everything that waits goes through :class:`Clock`, so that virt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -89,3 +89,7 @@ class Services:
     sessions: SessionBook
     bundles: Bundles
     reporter: Reporter | None = None
+    #: Completes those of these runs that have ended, for the controller that left them.
+    recover_runs: Callable[[Services, Sequence[str]], object] = field(kw_only=True)
+    #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
+    recover_sessions: Callable[[Services], None] = field(kw_only=True)

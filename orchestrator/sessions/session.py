@@ -153,7 +153,6 @@ def _claimed(services: Services, session_id: str) -> HeldSession:
 
 
 def _make_way(services: Services, target: GcpTarget, *, force: bool) -> None:
-    from orchestrator.hosts.recover import settle as settle_runs
     from orchestrator.runs.machine.other_runs import neighbours
 
     others = neighbours(services, target, None)
@@ -166,7 +165,7 @@ def _make_way(services: Services, target: GcpTarget, *, force: bool) -> None:
         )
     left = [n.run_id for n in others if n.left_behind]
     if left:
-        settle_runs(services, left)
+        services.recover_runs(services, left)
 
 
 def _let_go(

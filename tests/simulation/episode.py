@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import FcctlError, LinkLost
+from orchestrator.hosts import recover
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.recover import settle
 from orchestrator.leases.find import underway
@@ -144,6 +145,7 @@ class Episode:
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
             book=book, notifier=Nobody(), sightings=sightings, bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, office.computer),
+            recover_runs=recover.settle, recover_sessions=sessions.settle,
         )  # fmt: skip
 
     def command(self, what: str, name: str, office: Office | None = None) -> str:

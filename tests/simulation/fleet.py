@@ -37,6 +37,7 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage, fold
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
+from orchestrator.sessions import session as sessions
 from orchestrator.tune.fleet import fleet as conducting
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import previous_leader as fleet_former
@@ -292,6 +293,7 @@ class Fleet:
             observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
             sightings=sightings, bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
+            recover_runs=settle, recover_sessions=sessions.settle,
         )  # fmt: skip
 
     def command(self, number: int, what: Command) -> None:

@@ -12,7 +12,6 @@ from orchestrator.money.caps import as_gcp
 from orchestrator.money.deadline import Cap
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
-from orchestrator.sessions.session import settle
 
 
 def session_on(services: Services, target: Target) -> Open | None:
@@ -28,7 +27,7 @@ def session_on(services: Services, target: Target) -> Open | None:
         if own is None or (own.project, own.instance) != (wanted.project, wanted.instance):
             continue
         if found.abroad is None and is_past(services, found):
-            settle(services)
+            services.recover_sessions(services)
             if found.saved.session_id not in services.sessions.open():
                 continue
         return found if found.stage == "open" else None

@@ -38,6 +38,7 @@ FIRST, MOVED, AGAIN = (
 )
 A, B, C = (SshTarget(name=name, host=name) for name in "abc")
 FOUND = b"one\ntwo\n"
+NO_RECOVERY: Any = {"recover_runs": None, "recover_sessions": None}
 
 
 class Clock:
@@ -139,7 +140,7 @@ class World:
             search=SimpleNamespace(saved=self._saved(run_id, A, before), source=None), members=[]
         )
         nothings: list[Any] = [nothing] * 7
-        services = Services(self.clock, nothing, self.store, nothing, self.said, *nothings[:6])  # type: ignore[arg-type]
+        services = Services(self.clock, nothing, self.store, nothing, self.said, *nothings[:6], **NO_RECOVERY)  # type: ignore[arg-type]
         made = Conductor(
             lambda _: services, nothing, nothing, plans, nothing, self.said, left or {} if resumed else None
         )
@@ -440,7 +441,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Driver], tuple[Former, 
         monkeypatch.setattr(fleet_former, "resumed", resumed)
         nothings: list[Any] = [None] * 11
         said = Heard()
-        return Former(lambda _: Services(*nothings), said, FIRST, "a", "the search moved"), said
+        return Former(lambda _: Services(*nothings, **NO_RECOVERY), said, FIRST, "a", "the search moved"), said
 
     return made
 
