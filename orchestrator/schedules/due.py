@@ -21,7 +21,7 @@ from orchestrator.machines.targets import Name
 
 if TYPE_CHECKING:
     from cronsim import CronSim
-from orchestrator.base.timezones import zone
+from orchestrator.base.text.timezones import zone
 
 _ALIASES = {
     "@hourly": "0 * * * *",

@@ -90,7 +90,7 @@ def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | No
 
 def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
     from orchestrator.app import opened
-    from orchestrator.base.durations import seconds
+    from orchestrator.base.text.durations import seconds
     from orchestrator.cli.launching import agree, see_home
     from orchestrator.runs.resume_run import go_on
 
