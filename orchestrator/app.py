@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import Console
+
     from orchestrator.base.clock_api import Clock
     from orchestrator.base.observer import Observer
-    from orchestrator.cli.context import Cli
     from orchestrator.machines.cache import FileMachineBook
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect import Connector
@@ -37,6 +38,31 @@ if TYPE_CHECKING:
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import Server
     from orchestrator.workspace.workspace import Workspace
+
+
+class Options(Protocol):
+    """What a command says of itself: how much it wants to be told, and where."""
+
+    @property
+    def json(self) -> bool: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
+    @property
+    def verbose(self) -> int: ...
+
+    @property
+    def err(self) -> Console:
+        """Standard error."""
+
+    def workspace(self) -> Workspace:
+        """The workspace, read once per command.
+
+        Raises:
+            NotFoundError: there is no fcctl.toml here or above.
+            ConfigError: the configuration is wrong.
+        """
 
 
 class RunFiles:
@@ -67,35 +93,35 @@ def clock() -> Clock:
     return SystemClock()
 
 
-def observer(cli: Cli) -> Observer:
+def observer(options: Options) -> Observer:
     """Progress on a stderr terminal; plain lines otherwise; nothing but notes with ``--quiet``.
 
     With ``--json`` nothing, unless ``-v`` asks for it: there, standard error is for the one error object.
     """
     from orchestrator.views.live import run as live
 
-    if cli.json and not cli.verbose:
+    if options.json and not options.verbose:
         return live.Silent()
-    if cli.quiet:
+    if options.quiet:
         return live.Quiet(sys.stderr)
-    if sys.stderr.isatty() and not cli.verbose:
-        return live.Live(cli.err)
-    return live.Plain(sys.stderr, verbose=cli.verbose > 0)
+    if sys.stderr.isatty() and not options.verbose:
+        return live.Live(options.err)
+    return live.Plain(sys.stderr, verbose=options.verbose > 0)
 
 
 @contextmanager
-def opened(cli: Cli, *, quiet: bool = False) -> Iterator[Services]:
+def opened(options: Options, *, quiet: bool = False) -> Iterator[Services]:
     """The workspace's services, for one command."""
-    with observing(cli, quiet=quiet) as watcher:
-        yield services(cli, watcher)
+    with observing(options, quiet=quiet) as watcher:
+        yield services(options, watcher)
 
 
 @contextmanager
-def observing(cli: Cli, *, quiet: bool = False) -> Iterator[Observer]:
+def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
     """The observer of one command, which leaves the terminal as it was."""
     from orchestrator.views.live import run as live
 
-    watcher = live.Quiet(sys.stderr) if quiet and not cli.json else observer(cli)
+    watcher = live.Quiet(sys.stderr) if quiet and not options.json else observer(options)
     try:
         yield watcher
     finally:
@@ -149,7 +175,7 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
     return Link(hosts, target, SystemClock(), watcher)
 
 
-def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Services:
+def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.money.usage_file import SightingFile
@@ -159,7 +185,7 @@ def services(cli: Cli, watcher: Observer, hosts: Connector | None = None) -> Ser
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 
-    workspace, clock = cli.workspace(), SystemClock()
+    workspace, clock = options.workspace(), SystemClock()
     sightings = SightingFile(workspace.results_dir)
 
     @functools.cache
@@ -322,7 +348,7 @@ def schedule_installed(workspace: Workspace) -> bool:
         return False
 
 
-def tick(cli: Cli) -> list[tuple[str, Firing]]:
+def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
@@ -331,14 +357,14 @@ def tick(cli: Cli) -> list[tuple[str, Firing]]:
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import launch
 
-    workspace = cli.workspace()
+    workspace = options.workspace()
 
     def start(name: str, firing: Firing) -> None:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
     book = firings(workspace)
     decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
-    with opened(cli, quiet=True) as found:
+    with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
             recover.settle(found, left, debts="due")
@@ -348,7 +374,7 @@ def tick(cli: Cli) -> list[tuple[str, Firing]]:
     return decided
 
 
-def fire(cli: Cli, name: str, due: float) -> Firing:
+def fire(options: Options, name: str, due: float) -> Firing:
     """One firing of a schedule, from its start to its record.
 
     Raises:
@@ -358,7 +384,7 @@ def fire(cli: Cli, name: str, due: float) -> Firing:
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import run_job
 
-    workspace = cli.workspace()
+    workspace = options.workspace()
     found = workspace.config.schedules.get(name)
     if found is None:
         raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
@@ -383,20 +409,20 @@ def stop_sandbox() -> bool:
     return Sandbox().stop()
 
 
-def dashboard(cli: Cli, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
+def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
     """The dashboard's server, bound to its port but not yet answering, and what its pages may use.
 
     Raises:
         FcctlError: what it needs is not installed, or the port is taken.
     """
-    from orchestrator.cli.main import version
+    from orchestrator.base.version import version
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import bind
     from orchestrator.views.live import run as live
 
-    workspace, server = cli.workspace(), bind(port, announce)
+    workspace, server = options.workspace(), bind(port, announce)
     argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
-    return server, Backend(workspace.root, workspace.config, services(cli, live.Silent()), argv, version())
+    return server, Backend(workspace.root, workspace.config, services(options, live.Silent()), argv, version())
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,11 +17,10 @@ from orchestrator.cli.context import Cli
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from orchestrator.cli.results.compare import Comparing
+    from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.connect.reconnect import Link
     from orchestrator.machines.provision.wake_options import Waking
     from orchestrator.machines.targets import Target
-    from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import Prepared, Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
@@ -200,6 +198,7 @@ def see_home(
     comparing: Comparing | None = None,
 ) -> None:
     """Print how the run ended, or that it goes on without this terminal."""
+    from orchestrator.cli.run_end import report
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     try:
@@ -219,22 +218,6 @@ def see_home(
         comparing.report(cli, services, finished.record)
     else:
         report(cli, finished.record, services.store.folder(finished.record.run_id))
-
-
-def report(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
-    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word.
-
-    Args:
-        more: what the JSON says besides.
-    """
-    if cli.json:
-        cli.emit({**record.model_dump(mode="json"), **(more or {})})
-    elif record.exit_code or not cli.quiet:
-        from orchestrator.views.tables.run import print_run_summary
-
-        print_run_summary(record, folder, cli.console)
-    if record.exit_code:
-        raise SystemExit(record.exit_code)
 
 
 def say_detached(cli: Cli, run_id: str) -> str:

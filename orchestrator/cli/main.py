@@ -30,6 +30,8 @@ EPILOG = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
+        from orchestrator.base.version import version
+
         cli = ctx.find_object(Cli)
         if cli is not None and cli.json:
             cli.emit({"fcctl": version()})
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if COMPLETE_VARIABLE in os.environ:
         from orchestrator.cli.completion import answer
 
-        return answer(os.environ[COMPLETE_VARIABLE])
+        return answer(fcctl, os.environ[COMPLETE_VARIABLE])
     args = list(sys.argv[1:] if argv is None else argv)
     cli = Cli(json=_asks_for_json(args))
     with _terminated_as_interrupt(cli):
@@ -115,20 +117,6 @@ def _close(cli: Cli, code: int) -> None:
         sys.stdout.flush()
     except (OSError, ValueError):  # nobody reads any more, or the disk is full: say nothing more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def version() -> str:
-    """The installed version, or that of the source tree next to this package."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("fcctl")
-    except metadata.PackageNotFoundError:
-        import tomllib
-        from pathlib import Path
-
-        with (Path(__file__).resolve().parents[2] / "pyproject.toml").open("rb") as file:
-            return str(tomllib.load(file)["project"]["version"])
 
 
 if __name__ == "__main__":

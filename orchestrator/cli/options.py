@@ -48,7 +48,7 @@ def adopt(command: click.Command) -> click.Command:
 
 
 def _complete_names(command: click.Command) -> None:
-    from orchestrator.cli.completion import complete_with, names_for
+    from orchestrator.cli.complete_names import complete_with, names_for
 
     for param in command.params:
         names = names_for(param)

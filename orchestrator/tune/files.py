@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.base.problems import Problem
+from orchestrator.base.text.problems import Problem
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.search_file import InvalidSearch, Search, Sheet
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.base.problems import Problem
+from orchestrator.base.text.problems import Problem
 from orchestrator.runs.job.job import Gate, Job, Step
 from orchestrator.tune.fleet.rules import SCHEDULER_FILE
 from orchestrator.tune.search_file import InvalidSearch, Search

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import safe_paths as paths
-from orchestrator.base import yaml_lines
 from orchestrator.base.errors import FcctlError, JobError, UsageError, did_you_mean, nearest
-from orchestrator.base.problems import Problem
+from orchestrator.base.text import yaml_lines
+from orchestrator.base.text.problems import Problem
 from orchestrator.runs.job.job import InvalidJob, Job, Step
 
 if TYPE_CHECKING:

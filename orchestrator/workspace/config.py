@@ -13,11 +13,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError
 
-from orchestrator.base import problems, toml_lines
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
 from orchestrator.base.models import WRITTEN
-from orchestrator.base.problems import Problem
 from orchestrator.base.run_id import slug
+from orchestrator.base.text import problems, toml_lines
+from orchestrator.base.text.problems import Problem
 from orchestrator.machines.targets import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.notices import Notify, without_secret

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base import toml_sections
 from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.base.files import disk_errors, write_atomic
+from orchestrator.base.text import toml_sections
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:

@@ -110,9 +110,9 @@ class Program:
         return warm(self.layout)
 
     def probe(self, words: List[str]) -> int:
-        from fcctl_remote import probe
+        from fcctl_remote.probe import command
 
-        return int(probe.main(words))
+        return command.main(words)
 
     def read(self, words: List[str]) -> int:
         if len(words) != 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +11,6 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.results.compare.compare import Report
-    from orchestrator.results.compare.fail_on import FailOn
-    from orchestrator.results.records import RunRecord
-    from orchestrator.runs.services import Services
 
 METRICS = ("p50", "mean", "min", "p90", "p99")
 ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
@@ -86,60 +82,6 @@ def compare(
         )
     show(cli, report, markdown=markdown)
     fail(report)
-
-
-@dataclass(frozen=True)
-class Comparing:
-    """What the run of ``fcctl run --compare`` is compared with. The runs are chosen before it starts: `last` is the
-    one before it, and a baseline that is not there is told before anything is paid for."""
-
-    name: str
-    runs: tuple[str, ...]
-    fail_on: tuple[FailOn, ...]
-
-    @classmethod
-    def of(cls, services: Services, against: str, fail_on: tuple[str, ...]) -> Comparing:
-        """
-        Raises:
-            RunNotFound: there is no such run.
-            UsageError: ``fail_on`` is no condition.
-        """
-        from orchestrator.results.compare.fail_on import conditions
-        from orchestrator.results.name_runs import named
-
-        runs = tuple(named(services.store, against))
-        for run_id in runs:
-            services.store.get(run_id)
-        return cls(against, runs, conditions(fail_on))
-
-    def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
-        """Print the run and the comparison, with --json as one document.
-
-        Raises:
-            RegressionFound: as ``fail_on`` says.
-        """
-        from orchestrator import app
-        from orchestrator.cli.launching import report as print_run
-        from orchestrator.results.compare.compare import compare_runs, with_margin
-        from orchestrator.results.compare.verdicts import Options
-
-        if not cli.json:
-            print_run(cli, record, services.store.folder(record.run_id))
-        found = compare_runs(
-            services.store,
-            ",".join(self.runs),
-            record.run_id,
-            options=with_margin(Options(), self.fail_on),
-            fail_on=self.fail_on,
-            history=app.source_history(),
-            root=cli.workspace().root,
-        )
-        if cli.json:
-            cli.emit({**record.model_dump(mode="json"), "comparison": found.as_json()})
-        else:
-            click.echo()
-            show(cli, found)
-        fail(found)
 
 
 def show(cli: Cli, report: Report, *, markdown: bool = False) -> None:

@@ -80,7 +80,7 @@ def _by_ending(output: str | None) -> str:
 
 
 def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str, str]) -> bytes:
-    from orchestrator.cli.main import version
+    from orchestrator.base.version import version
 
     if form == "md":
         from orchestrator.views.report import markdown

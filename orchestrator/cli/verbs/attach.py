@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def attach(cli: Cli, run: str, tmux: bool) -> None:
     """Follow RUN to its end and collect it, as if `fcctl run` had never been left. Ctrl-C leaves again."""
     from orchestrator.app import opened
-    from orchestrator.cli.launching import report, say_detached
+    from orchestrator.cli.launching import say_detached
+    from orchestrator.cli.run_end import report
     from orchestrator.runs import reopen as resume
 
     if tmux and cli.json:

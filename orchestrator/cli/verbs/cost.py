@@ -89,7 +89,7 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     """
     from typing import cast
 
-    from orchestrator.base.timezones import zone
+    from orchestrator.base.text.timezones import zone
     from orchestrator.money.ledger import Grouping, remarks, totals
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables
@@ -111,7 +111,7 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
 @click.pass_obj
 def budget(cli: Cli) -> None:
     """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
-    from orchestrator.base.timezones import zone
+    from orchestrator.base.text.timezones import zone
     from orchestrator.money.ledger import remarks, spent
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables

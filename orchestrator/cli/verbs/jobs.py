@@ -10,7 +10,7 @@ import click
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
-    from orchestrator.base.problems import Problem
+    from orchestrator.base.text.problems import Problem
     from orchestrator.runs.job.job import Job, Needs, Step
     from orchestrator.workspace.workspace import Workspace
 
@@ -92,7 +92,7 @@ def _path(workspace: Workspace, name: str) -> Path:
 
 
 def _row(workspace: Workspace, name: str) -> dict[str, Any]:
-    from orchestrator.base import durations as duration
+    from orchestrator.base.text import durations as duration
     from orchestrator.money import caps as budget
     from orchestrator.runs.job.job import InvalidJob
 
@@ -107,7 +107,7 @@ def _row(workspace: Workspace, name: str) -> dict[str, Any]:
 
 
 def _described(job: Job, file: str, minutes: float) -> list[str]:
-    from orchestrator.base import durations as duration
+    from orchestrator.base.text import durations as duration
 
     lines = [f"{job.job}: {job.title}" if job.title else job.job, f"  file     {file}"]
     if job.uses:
@@ -123,7 +123,7 @@ def _described(job: Job, file: str, minutes: float) -> list[str]:
 
 
 def _step(step: Step) -> list[str]:
-    from orchestrator.base import durations as duration
+    from orchestrator.base.text import durations as duration
 
     facts = [f"at most {duration.text(step.timeout)}", step.activity]
     facts += ["on the controller"] if step.where == "controller" else []

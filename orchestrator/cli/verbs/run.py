@@ -10,7 +10,7 @@ from orchestrator.cli.context import Cli
 from orchestrator.cli.launching import Launching, launching
 
 if TYPE_CHECKING:
-    from orchestrator.cli.results.compare import Comparing
+    from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
@@ -72,7 +72,7 @@ def run(
     name = job
 
     def compare(services: Services) -> Comparing:
-        from orchestrator.cli.results.compare import Comparing
+        from orchestrator.cli.results.comparing import Comparing
 
         return Comparing.of(services, str(against), fail_on)
 
@@ -90,7 +90,7 @@ def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | No
 
 def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
     from orchestrator.app import opened
-    from orchestrator.base.durations import seconds
+    from orchestrator.base.text.durations import seconds
     from orchestrator.cli.launching import agree, see_home
     from orchestrator.runs.resume_run import go_on
 

@@ -77,7 +77,7 @@ def tune(
         _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts or scheduler or tls))
         return
     _check(force=force, named=bool(search or space), tls=tls, scheduler=scheduler)
-    from orchestrator.base.durations import seconds
+    from orchestrator.base.text.durations import seconds
     from orchestrator.cli import launching
     from orchestrator.cli.verbs import tune_fleet
     from orchestrator.runs.job.plan import parse_settings

@@ -131,7 +131,7 @@ def _maker(cli: Cli) -> Callable[[Observer], Services]:
 
 
 def _see_home(cli: Cli, leader: Conductor, search: Callable[[], Finished | None]) -> None:
-    from orchestrator.cli.launching import report
+    from orchestrator.cli.run_end import report
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     try:

@@ -8,7 +8,7 @@ from datetime import tzinfo
 from pydantic import ValidationError
 
 from orchestrator.base.errors import BudgetError, FcctlError
-from orchestrator.base.timezones import zone
+from orchestrator.base.text.timezones import zone
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.caps import Budget, dollars

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.base.problems import Problem
+from orchestrator.base.text.problems import Problem
 from orchestrator.runs.job import job as jobs
 from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile

@@ -19,11 +19,11 @@ from pydantic import (
 )
 
 from fcctl_remote import wire
-from orchestrator.base import durations as duration
-from orchestrator.base import problems, yaml_lines
 from orchestrator.base.errors import ConfigError, JobError, did_you_mean
 from orchestrator.base.models import WRITTEN
-from orchestrator.base.problems import Path, Problem
+from orchestrator.base.text import durations as duration
+from orchestrator.base.text import problems, yaml_lines
+from orchestrator.base.text.problems import Path, Problem
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200

@@ -34,10 +34,11 @@ class Server:
         """Answer until SIGINT or SIGTERM."""
         import uvicorn
 
+        from orchestrator.views.dashboard.sections import SECTIONS
         from orchestrator.views.dashboard.site import application
 
         config = uvicorn.Config(
-            application(backend, self.access),
+            application(backend, self.access, SECTIONS),
             log_config=None, access_log=False, server_header=False, date_header=False, proxy_headers=False,
             ws="none", http="h11", loop="asyncio", lifespan="on", timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=32 * 1024,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,9 +46,10 @@ _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "i
 class Site:
     """What every page may use: the workspace, what is live, children, templates."""
 
-    def __init__(self, backend: Backend, access: Access) -> None:
+    def __init__(self, backend: Backend, access: Access, sections: Sequence[Section]) -> None:
         self.backend = backend
         self.access = access
+        self.sections = sections
         self.store = backend.services.store
         self.children = Children(backend.fcctl, backend.root)
         self.live = LiveRuns(backend.services)
@@ -62,9 +63,7 @@ class Site:
         return HTMLResponse(self.render(name, path=request.url.path, **values), code)
 
     def render(self, name: str, **values: Any) -> str:
-        from orchestrator.views.dashboard.sections import SECTIONS
-
-        sections = [section for section in SECTIONS if section.is_there(self)]
+        sections = [section for section in self.sections if section.is_there(self)]
         template = self._templates.get_template(f"{name}.html.j2")
         shared = {"sections": sections, "site": self, "now": self.now(), "project": self.backend.config.project.name}
         return template.render({**shared, **values})
@@ -91,11 +90,23 @@ class Site:
             raise HTTPException(403, "this action needs the token that the page holds: load the page again")
 
 
-def application(backend: Backend, access: Access) -> Starlette:
-    """The whole dashboard."""
-    from orchestrator.views.dashboard.sections import SECTIONS
+def _always(_: Site) -> bool:
+    return True
 
-    site = Site(backend, access)
+
+@dataclass(frozen=True)
+class Section:
+    """``path`` is where the navigation leads; ``routes`` are all of the section's."""
+
+    path: str
+    title: str
+    routes: Callable[[Site], Sequence[Route]]
+    is_there: Callable[[Site], bool] = _always
+
+
+def application(backend: Backend, access: Access, sections: Sequence[Section]) -> Starlette:
+    """The whole dashboard."""
+    site = Site(backend, access, sections)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -107,7 +118,7 @@ def application(backend: Backend, access: Access) -> Starlette:
             await site.live.stop()
 
     routes = [Route("/static/{name}", _static)]
-    routes += [route for section in SECTIONS for route in section.routes(site)]
+    routes += [route for section in sections for route in section.routes(site)]
     app = Starlette(
         routes=routes,
         lifespan=lifespan,

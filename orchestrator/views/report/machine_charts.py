@@ -6,8 +6,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.telemetry import Sample
 from orchestrator.views.report.chart import MAX_ROWS, WIDTH, Chart
 from orchestrator.views.report.drawing import SERIES, Spec, colour
-from orchestrator.views.report.model import RunPart
-from orchestrator.views.report.profiles import Profiled
+from orchestrator.views.report.model import Profiled, RunPart
 
 _STALLS_SHOWN = 6
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.results.levers.grades import Grade
+from orchestrator.results.levers.levers import Finding
 from orchestrator.results.records import CostLine
 from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
-from orchestrator.views.report.profiles import Profiled
 from orchestrator.views.report.tuning import Tuned
 
 MISSION = "mission"
@@ -78,6 +78,29 @@ class Correctness:
         if self.skipped and self.passed + self.skipped >= self.total:
             return f"passed {self.passed}/{self.total}, {self.skipped} skipped"
         return f"{'correct' if self.passed == self.total else 'wrong'} {self.passed}/{self.total}"
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One kernel as Nsight Compute saw it. Its duration is not in here: a profiler's is no benchmark."""
+
+    run: str
+    label: str
+    kernel: str
+    shape: str
+    metrics: dict[str, float]
+    stalls: dict[str, float]
+    findings: tuple[Finding, ...]
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.get(name)
+
+    @property
+    def top_stalls(self) -> list[tuple[str, float]]:
+        """Reasons and their percent of a warp's life, the largest three."""
+        total = sum(self.stalls.values())
+        ordered = sorted(self.stalls.items(), key=lambda item: -item[1])
+        return [(name, 100 * value / total) for name, value in ordered[:3] if value > 0] if total > 0 else []
 
 
 @dataclass(frozen=True)

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.base.sanitize import clean
 from orchestrator.results.documents import Document, label, objects, part
-from orchestrator.results.levers.levers import WARPS_PER_SM, Finding, Measured, findings
+from orchestrator.results.levers.levers import WARPS_PER_SM, Measured, findings
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import number, shape_of
-
-if TYPE_CHECKING:
-    from orchestrator.views.report.model import Row
+from orchestrator.views.report.model import Profiled, Row
 
 #: FlashCore's targets for a fused kernel: percent of the tensor pipe's, and of DRAM's peak.
 TENSOR_TARGET_PCT = 50.0
 DRAM_TARGET_PCT = 50.0
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """One kernel as Nsight Compute saw it. Its duration is not in here: a profiler's is no benchmark."""
-
-    run: str
-    label: str
-    kernel: str
-    shape: str
-    metrics: dict[str, float]
-    stalls: dict[str, float]
-    findings: tuple[Finding, ...]
-
-    def metric(self, name: str) -> float | None:
-        return self.metrics.get(name)
-
-    @property
-    def top_stalls(self) -> list[tuple[str, float]]:
-        """Reasons and their percent of a warp's life, the largest three."""
-        total = sum(self.stalls.values())
-        ordered = sorted(self.stalls.items(), key=lambda item: -item[1])
-        return [(name, 100 * value / total) for name, value in ordered[:3] if value > 0] if total > 0 else []
 
 
 def profiled(shown: Shown, ceilings: dict[str, float], rows: list[Row]) -> Iterator[Profiled]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from orchestrator.results.levers.levers import SHOWN, Finding
 from orchestrator.results.timings import Ratio
 from orchestrator.views.live.run import duration
-from orchestrator.views.report.model import NO_GPU, Report, Row, RunPart, Table
-from orchestrator.views.report.profiles import DRAM_TARGET_PCT, TENSOR_TARGET_PCT, Profiled
+from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
+from orchestrator.views.report.profiles import DRAM_TARGET_PCT, TENSOR_TARGET_PCT
 from orchestrator.views.tables.figures import microseconds
 
 #: Statuses of a run or step that need no one's attention.

@@ -9,8 +9,8 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.run import adopt, environment, inherit, lost, tmux
 from fcctl_remote.run import attached as leash
+from fcctl_remote.run import earlier, environment, lost, tmux
 from fcctl_remote.run import state as runs
 
 
@@ -54,7 +54,7 @@ def _check(plan: wire.RunPlan) -> None:
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise Refusal("bad_request", "%r cannot be an environment variable" % name[:80])
-    adopt.check(plan)
+    earlier.check_adopted(plan)
 
 
 def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
@@ -74,11 +74,11 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     if os.path.exists(run.plan):
         _same_plan(run, plan)
         return False
-    inherit.inherit(layout, run, plan)
+    earlier.inherit(layout, run, plan)
     if not os.path.isdir(run.source):
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
     submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": environment.of_submission()}
-    adopt.place(run, plan)
+    earlier.place_adopted(run, plan)
     try:
         files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
         files.write_atomic(run.plan + ".new", files.to_json(wire.encode(plan)) + b"\n")

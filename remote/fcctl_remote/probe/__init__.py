@@ -4,12 +4,12 @@ Everything asked of another program is bounded in time: a hanging nvidia-smi is 
 is imported when it is called for: what every run needs must not wait for what it rarely does.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from fcctl_remote.probe.environment import resolve_environment
 from fcctl_remote.wire import Needs
 
-__all__ = ["check_needs", "collect", "exit_code", "main", "render", "resolve_environment"]
+__all__ = ["check_needs", "collect", "render", "resolve_environment"]
 
 
 def check_needs(needs: Needs, env: Mapping[str, str]) -> Optional[Tuple[str, str]]:
@@ -31,15 +31,3 @@ def render(document: Mapping[str, Any], color: bool = False) -> str:
     from fcctl_remote.probe import printed
 
     return printed.render(document, color)
-
-
-def exit_code(document: Mapping[str, Any]) -> int:
-    """0 all checks passed, 1 there are warnings, 2 there are critical errors."""
-    return {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
-
-
-def main(argv: Optional[List[str]] = None) -> int:
-    """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none]``; returns :func:`exit_code`."""
-    from fcctl_remote.probe import command
-
-    return command.main(argv)

@@ -5,14 +5,14 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
-from fcctl_remote import probe
 from fcctl_remote.probe.document import REQUIRE, collect
 from fcctl_remote.probe.printed import render
 
 
 def main(argv: Optional[List[str]] = None) -> int:
+    """``fcctl-host probe [--json] [--out DIR] [--require auto|gpu|none]``; returns :func:`exit_code`."""
     parser = argparse.ArgumentParser(prog="fcctl-host probe", description="Check this machine for CUDA work.")
     parser.add_argument("--json", action="store_true", help="print the environment document")
     parser.add_argument("--out", metavar="DIR", help="also write DIR/environment.json")
@@ -33,7 +33,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         sys.stdout.write(render(document, color).encode("utf-8", "replace").decode("utf-8"))
-    return probe.exit_code(document)
+    return exit_code(document)
+
+
+def exit_code(document: Mapping[str, Any]) -> int:
+    """0 all checks passed, 1 there are warnings, 2 there are critical errors."""
+    return {"pass": 0, "warn": 1}.get(document["summary"]["status"], 2)
 
 
 def _write(folder: str, document: Dict[str, Any]) -> None:

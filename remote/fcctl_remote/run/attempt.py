@@ -3,17 +3,21 @@
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Mapping, Optional, Protocol, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
+from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import last_lines, tail
 from fcctl_remote.run import environment
-from fcctl_remote.run.process import Command, Ended, StepProcess
+from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.mirror import Mirror
+from fcctl_remote.run.process import Command, Ended, Signals, StepProcess
+from fcctl_remote.run.progress import Progress
+from fcctl_remote.run.queue import HostLock
 
 if TYPE_CHECKING:
     from fcctl_remote.run.judge import Judgement
-    from fcctl_remote.run.supervisor import Supervisor
 
 #: Between SIGTERM and SIGKILL when a step exceeds its time, seconds; ``FCCTL_KILL_GRACE_S`` in the job's env overrides.
 KILL_GRACE_S = 10.0
@@ -28,10 +32,36 @@ SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135
                 137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM"}  # fmt: skip
 
 
+class Supervising(Protocol):
+    """What a step uses of the supervisor of its run."""
+
+    layout: Layout
+    run: RunLayout
+    plan: wire.RunPlan
+    signals: Signals
+    mirror: Mirror
+    events: EventLog
+    queue: HostLock
+    lock: int
+    progress: Progress
+    ending: Optional[str]
+    message: Optional[str]
+    grace_s: float
+
+    def stop(self) -> Optional[str]:
+        """Why everything must end now; None while there is no reason."""
+
+    def idle(self) -> None:
+        """Called again and again while a process runs."""
+
+    def warn(self, message: str) -> None:
+        """Tell the user."""
+
+
 class StepRun:
     """Carries out one step for the supervisor."""
 
-    def __init__(self, supervisor: "Supervisor", spec: wire.StepSpec, shared: Mapping[str, str]) -> None:
+    def __init__(self, supervisor: Supervising, spec: wire.StepSpec, shared: Mapping[str, str]) -> None:
         self.supervisor = supervisor
         self.spec = spec
         self.run = supervisor.run

@@ -185,7 +185,7 @@ class Supervisor:
             self.reserve.give_back()
         self.queue.leave()
         if self.plan.idle_stop_s is not None:
-            from fcctl_remote.run.idle import stop_soon
+            from fcctl_remote.run.shutdown_timer import stop_soon
 
             stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s)
         return outcome.exit_code

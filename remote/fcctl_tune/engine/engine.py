@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Optional
 
 from fcctl_tune.engine.hosts import DEFAULT, PROBE, WARM, Flight, Station, roomiest
 from fcctl_tune.engine.pace import Pace
+from fcctl_tune.engine.together import Together
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.effort import Effort
 from fcctl_tune.search.halving import Halving
@@ -22,7 +23,6 @@ from fcctl_tune.search.study import Study
 from fcctl_tune.trial import slot, tasks
 from fcctl_tune.trial.slot import Checked, Timed, Timing
 from fcctl_tune.trial.tasks import Built, Candidate, Recipe
-from fcctl_tune.trial.together import Together
 from fcctl_tune.workers.interfaces import Cluster, Host
 
 #: Hosts that a trial is tried on, one after the other lost under it; and losses in all, of those that come back, too.

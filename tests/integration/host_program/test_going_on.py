@@ -10,7 +10,7 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.run import idle
+from fcctl_remote.run import shutdown_timer
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
 from tests.integration.host_program.agent_client import Agent, CallFailed, new_run_id, plan_of, step
 
@@ -60,7 +60,7 @@ def timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, Path
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(idle, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(shutdown_timer, "IDLE_PATIENCE_S", 0.0)
     layout = Layout(str(tmp_path / "root"))
     layout.ensure()
     return layout, log
@@ -72,14 +72,14 @@ def lease(layout: Layout, **given: Any) -> wire.Lease:
 
 def test_the_timer_is_moved_only_earlier_and_never_made(timer: tuple[Layout, Path]) -> None:
     layout, _ = timer
-    assert not idle.stop_soon(layout, "x", 900), "nobody armed one: the machine is not ours"
+    assert not shutdown_timer.stop_soon(layout, "x", 900), "nobody armed one: the machine is not ours"
     now = lease(layout, op="arm", deadline=4e9, dry=False).deadline
     assert now is not None
-    assert idle.stop_soon(layout, "x", 900)
+    assert shutdown_timer.stop_soon(layout, "x", 900)
     moved = lease(layout, op="show").deadline
     assert moved is not None
     assert moved < now
-    assert not idle.stop_soon(layout, "x", 9e9)
+    assert not shutdown_timer.stop_soon(layout, "x", 9e9)
     assert lease(layout, op="show").deadline == moved
 
 

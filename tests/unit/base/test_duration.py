@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base import durations as duration
+from orchestrator.base.text import durations as duration
 
 
 @pytest.mark.parametrize(

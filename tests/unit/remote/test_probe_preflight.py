@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import probe
-from fcctl_remote.probe import checks, document
+from fcctl_remote.probe import checks, command, document
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
 L4: dict[str, Any] = {
@@ -162,7 +162,7 @@ def report(status: str, message: str = "m") -> dict[str, Any]:
 def test_render_and_exit_code(status: str, code: int, counts: str, last: str) -> None:
     text = probe.render(report(status))
     lines = text.splitlines()
-    assert probe.exit_code(report(status)) == code
+    assert command.exit_code(report(status)) == code
     assert lines[-2] == counts
     assert lines[-1].startswith(last)
     assert text.index("GPU Hardware") < text.index("CUDA Toolkit") < text.index("Summary")
@@ -184,14 +184,14 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FCCTL_PYTHON", sys.executable)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    code = probe.main(["--json", "--out", str(tmp_path / "out"), "--require", "none"])
+    code = command.main(["--json", "--out", str(tmp_path / "out"), "--require", "none"])
     printed = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "out" / "environment.json").read_text())
     assert printed == written
     assert "hunter2" not in json.dumps(written)
     assert written["kind"] == "environment"
     assert {"gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "boot_id", "env", "resolved_env"} <= set(written)
-    assert code == probe.exit_code(written) == {"pass": 0, "warn": 1, "fail": 2}[written["summary"]["status"]]
+    assert code == command.exit_code(written) == {"pass": 0, "warn": 1, "fail": 2}[written["summary"]["status"]]
     assert written["cpu"]["cores"] >= 1
     assert written["tools"]["bash"]
     assert os.listdir(tmp_path / "out") == ["environment.json"]
@@ -204,11 +204,11 @@ def test_out_that_cannot_be_written_is_an_error(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr("fcctl_remote.probe.command.collect", lambda require: report("pass"))
-    assert probe.main(["--out", str(tmp_path / "file")]) == 2
+    assert command.main(["--out", str(tmp_path / "file")]) == 2
     assert "cannot write" in capsys.readouterr().err
 
 
 def test_unknown_option_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as caught:
-        probe.main(["--require", "tpu"])
+        command.main(["--require", "tpu"])
     assert caught.value.code == 2

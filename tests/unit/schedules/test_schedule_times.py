@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.base.timezones import zone
+from orchestrator.base.text.timezones import zone
 from orchestrator.schedules.due import Schedule, check_cron, due_between, upcoming
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.base import toml_lines
+from orchestrator.base.text import toml_lines
 
 
 def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> str:
