@@ -12,50 +12,14 @@ from typing import Protocol
 
 from orchestrator.base.clock_api import Clock
 from orchestrator.base.observer import Observer
-from orchestrator.leases.session_api import HeldSession, SessionBook
-from orchestrator.machines.cloud_api import Cloud, Clouds, Login, MachineBook
-from orchestrator.machines.host_api import Bundle, Bundles, HostConnector, HostSession, Transfer
-from orchestrator.machines.tunnel_api import Passage, Stream, Tunnels
+from orchestrator.leases.session_api import SessionBook
+from orchestrator.machines.cloud_api import Clouds, MachineBook
+from orchestrator.machines.host_api import Bundles, HostConnector
 from orchestrator.money.usage_api import Sightings
-from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import ActiveRun, IncomingRun, Intake, Journal, Store
+from orchestrator.results.store_api import Store
 from orchestrator.runs.notices import Notifier
-from orchestrator.runs.source.api import Source, SourceReader
-from orchestrator.schedules.firings_api import FiringBook
-
-__all__ = [
-    "ActiveRun",
-    "Bundle",
-    "Bundles",
-    "Clock",
-    "Cloud",
-    "Clouds",
-    "FiringBook",
-    "HeldSession",
-    "HostConnector",
-    "HostSession",
-    "IncomingRun",
-    "Intake",
-    "Journal",
-    "Login",
-    "MachineBook",
-    "Notifier",
-    "Observer",
-    "Passage",
-    "Reporter",
-    "Services",
-    "SessionBook",
-    "Sightings",
-    "Source",
-    "SourceChanges",
-    "SourceHistory",
-    "SourceReader",
-    "Store",
-    "Stream",
-    "Transfer",
-    "Tunnels",
-]
+from orchestrator.runs.source.api import SourceReader
 
 
 class Reporter(Protocol):
