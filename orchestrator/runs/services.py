@@ -1,6 +1,6 @@
 """What the workflows need from the world. Adapters provide it; the simulation and the tests provide it too.
 
-All calls block. Everything that waits goes through :class:`Clock`, so that virtual time can stand in for the real.
+All calls block. Everything that waits goes through the clock, so that virtual time can stand in for the real.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.base.clock_api import Clock
-from orchestrator.base.observer import Observer
 from orchestrator.leases.session_api import SessionBook
-from orchestrator.machines.cloud_api import Clouds, MachineBook
-from orchestrator.machines.host_api import Bundles, HostConnector
+from orchestrator.machines.host_api import Bundles
+from orchestrator.machines.parts import MachineParts
 from orchestrator.money.usage_api import Sightings
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
@@ -37,17 +35,12 @@ class Reporter(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Services:
+@dataclass(frozen=True, kw_only=True)
+class Services(MachineParts):
     """All a workflow may touch."""
 
-    clock: Clock
-    hosts: HostConnector
     store: Store
     source: SourceReader
-    observer: Observer
-    clouds: Clouds
-    book: MachineBook
     notifier: Notifier
     sightings: Sightings
     sessions: SessionBook

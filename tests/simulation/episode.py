@@ -182,7 +182,7 @@ class Episode:
             return
         states = settle(services)
         if what == "session stop":
-            for found in list(underway(services)):
+            for found in list(underway(services.sessions)):
                 sessions.stop(services, found.saved.session_id, force=True)
             return
         each: dict[str, Callable[[str], object]] = {
