@@ -438,4 +438,4 @@ def price_table(*, refresh: bool = False) -> PriceTable:
         from orchestrator.providers.gcp.catalogue_client import fetch
 
         price_file.write(fetch(LIST_PRICES))
-    return price_file.read() or LIST_PRICES
+    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES

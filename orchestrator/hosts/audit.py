@@ -115,8 +115,9 @@ def audit(
             accounts += told
             unanswered += [Unanswered(place.project, what, why) for what, why in untold]
             remember(
-                services, cloud, place.targets, machines, found, budget.prices, workspace=workspace, whole=not missing
-            )
+                services.sightings, services.clock, cloud, place.targets, machines, found, budget.prices,
+                workspace=workspace, whole=not missing,
+            )  # fmt: skip
     return Audit(
         tuple(findings),
         tuple(orphans),

@@ -252,7 +252,7 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
 
 
 def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
-    session = open_on(services, machine.id, machine.started)
+    session = open_on(services.sessions, machine.id, machine.started)
     if session is not None:
         whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
         raise ConflictError(

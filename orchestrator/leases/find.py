@@ -9,11 +9,13 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
+from orchestrator.base.clock_api import Clock
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.leases.session_rules import Machine, SavedSession
+from orchestrator.machines.cloud_api import Clouds
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
-from orchestrator.runs.services import Services
+from orchestrator.results.store_api import Store
 
 
 @dataclass(frozen=True)
@@ -35,28 +37,25 @@ class Open:
         return f"fcctl{place} session stop"
 
 
-def underway(services: Services) -> Iterator[Open]:
+def underway(book: SessionBook) -> Iterator[Open]:
     """The sessions that are not over, oldest first; nobody is asked."""
-    for session_id in services.sessions.open():
-        found = known(services, session_id)
+    for session_id in book.open():
+        found = known(book, session_id)
         if found is not None:
             yield found
 
 
-def everywhere(services: Services) -> Iterator[Open]:
+def everywhere(book: SessionBook) -> Iterator[Open]:
     """The same, and then those of this user's other workspaces."""
-    yield from underway(services)
-    for book, session_id in services.sessions.abroad():
-        found = _read(book, session_id)
+    yield from underway(book)
+    for other, session_id in book.abroad():
+        found = known(other, session_id)
         if found is not None:
-            yield replace(found, abroad=book)
+            yield replace(found, abroad=other)
 
 
-def known(services: Services, session_id: str) -> Open | None:
-    return _read(services.sessions, session_id)
-
-
-def _read(book: SessionBook, session_id: str) -> Open | None:
+def known(book: SessionBook, session_id: str) -> Open | None:
+    """The session as the book has it; None if its plan cannot be read."""
     try:
         saved = SavedSession.model_validate(book.plan_of(session_id))
     except ValidationError:
@@ -67,13 +66,13 @@ def _read(book: SessionBook, session_id: str) -> Open | None:
     return Open(saved, sessions.stage(entries), sessions.machine_of(entries), idle_until, looked)
 
 
-def open_on(services: Services, instance_id: str, started: float | None) -> Open | None:
+def open_on(book: SessionBook, instance_id: str, started: float | None) -> Open | None:
     """The open session that turned this machine on.
 
     Args:
         started: when the machine was turned on last, by the cloud's clock; None: nobody knows.
     """
-    for found in everywhere(services):
+    for found in everywhere(book):
         machine = found.machine
         if found.stage != "open" or machine is None or machine.instance_id != instance_id:
             continue
@@ -82,17 +81,17 @@ def open_on(services: Services, instance_id: str, started: float | None) -> Open
     return None
 
 
-def means(services: Services, saved: SavedSession, target: GcpTarget) -> bool:
+def means(clouds: Clouds, saved: SavedSession, target: GcpTarget) -> bool:
     """Whether ``target`` is the session's machine."""
-    own = cloud_target(services, saved)
+    own = cloud_target(clouds, saved)
     return own is not None and (own.project, own.instance) == (target.project, target.instance)
 
 
-def cloud_target(services: Services, saved: SavedSession) -> GcpTarget | None:
+def cloud_target(clouds: Clouds, saved: SavedSession) -> GcpTarget | None:
     """The session's machine; None if its sandbox sleeps, and with it the machine."""
     if not isinstance(saved.target, GcpTarget | SandboxTarget):
         return None
-    return services.clouds.if_there(saved.target)
+    return clouds.if_there(saved.target)
 
 
 #: The cloud may be late with its fence; a session past it by more than so much is over, seconds.
@@ -103,14 +102,13 @@ LATE_S = 120.0
 LOOK_AGAIN_S = 600.0
 
 
-def is_past(services: Services, found: Open) -> bool:
+def is_past(clock: Clock, store: Store, found: Open) -> bool:
     """Whether its machine should have gone off by now: by the cloud's limit, or by its own timer if nobody used it."""
-    now, deadline = services.clock.now(), found.machine.deadline if found.machine is not None else None
+    now, deadline = clock.now(), found.machine.deadline if found.machine is not None else None
     if deadline is not None and now > deadline + LATE_S:
         return True
     if found.idle_until is None or (found.looked is not None and 0 <= now - found.looked < LOOK_AGAIN_S):
         return False
-    store = services.store
     if any((store.plan_of(run_id) or {}).get("session") == found.saved.session_id for run_id in store.active()):
         return False
     newest = store.rows(limit=1, target=found.saved.target.name)

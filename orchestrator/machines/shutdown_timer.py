@@ -10,9 +10,7 @@ from orchestrator.base.errors import BudgetError, HostFault, HostUnusable
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.caps import worst_case_minutes
 
 #: Past the worst case of the run, for sending the source and fetching the results.
 MARGIN_S = 15 * 60.0
@@ -24,8 +22,8 @@ class Armed:
     deadline: float  # epoch seconds on the host's clock
 
 
-def arm(link: Link, plan: wire.RunPlan, observer: Observer) -> Armed | None:
-    """Set the machine's own shutdown timer past the worst case of ``plan``.
+def arm(link: Link, run_id: str, worst_s: float, observer: Observer) -> Armed | None:
+    """Set the machine's own shutdown timer past the worst case of a run, whose steps take ``worst_s`` seconds then.
 
     None if another run's timer is set: it is not ours to move, and that run will take it away.
 
@@ -38,7 +36,11 @@ def arm(link: Link, plan: wire.RunPlan, observer: Observer) -> Armed | None:
         observer.note(f"{link.target.name} powers itself off at the end of another run's lease")
         return None
     try:
-        lease = link.call(lambda s: s.lease(_request(s, plan)))
+        lease = link.call(
+            lambda s: s.lease(
+                wire.LeaseRequest("arm", deadline=s.hello.time + worst_s + MARGIN_S, dry=False, reason=f"run {run_id}")
+            )
+        )
     except HostFault as e:
         raise HostUnusable(
             f"{link.target.name} does not let fcctl set its shutdown timer",
@@ -46,11 +48,6 @@ def arm(link: Link, plan: wire.RunPlan, observer: Observer) -> Armed | None:
             hint=e.hint or "or say `owned = false` for this target: fcctl then never powers it off",
         ) from e
     return Armed(lease.token or "", lease.deadline or 0.0)
-
-
-def _request(session: HostSession, plan: wire.RunPlan) -> wire.LeaseRequest:
-    deadline = session.hello.time + worst_case_minutes(plan.steps, plan.max_minutes) * 60 + MARGIN_S
-    return wire.LeaseRequest("arm", deadline=deadline, dry=False, reason=f"run {plan.run_id}")
 
 
 def disarm(link: Link, token: str, observer: Observer) -> None:
@@ -80,16 +77,18 @@ def token_of(login: Login, target: GcpTarget) -> str:
     return hashlib.sha256(b"fcctl lease\0" + machine.encode() + b"\0" + secret).hexdigest()[:32]
 
 
-def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer) -> Armed:
-    """Set the shutdown timer of a machine that fcctl woke: past the worst case of ``plan``, never past fence 1.
+def arm_within(link: Link, fence: Fence, run_id: str, worst_s: float, observer: Observer) -> Armed:
+    """Set the shutdown timer of a machine that fcctl woke: past the worst case of a run, never past fence 1.
 
     A timer that another run of ours set is moved later, if need be.
+
+    Args:
+        worst_s: what the steps take in the worst case, seconds.
 
     Raises:
         BudgetError: the machine is to go off, by the cloud or by a timer that is not ours, before the steps are done.
         HostUnusable: the machine does not let us set a timer.
     """
-    worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
     now = link.host_now()
     deadline = now + worst_s + MARGIN_S
     if fence.not_after is not None:
@@ -97,7 +96,7 @@ def arm_within(link: Link, fence: Fence, plan: wire.RunPlan, observer: Observer)
         deadline = min(deadline, fence.not_after)
     present = link.call(lambda s: s.lease(wire.LeaseRequest("show", fresh=fence.fresh)))
     if not (present.armed and not present.dry and (present.deadline or 0.0) > now):
-        armed = _arm_first(link, fence, deadline, plan.run_id)
+        armed = _arm_first(link, fence, deadline, run_id)
         if armed is not None:
             return armed
         present = link.call(lambda s: s.lease(wire.LeaseRequest("show")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -38,21 +38,25 @@ class Budget(BaseModel):
     project_usd: Usd | None = None
     #: Price of an hour on a billed machine whose target names none.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
-    #: A price list that is newer than the one of this version.
-    _prices: PriceTable | None = PrivateAttr(default=None)
+    #: Returns the price list in force; not called for machines that nobody sells.
+    _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
 
-    def with_prices(self, table: PriceTable) -> Budget:
-        """The same caps, reckoned with another price list."""
+    def with_prices(self, prices: Callable[[], PriceTable]) -> Budget:
+        """The same caps, reckoned with the price list that ``prices`` returns."""
         made = self.model_copy()
-        made._prices = table  # noqa: SLF001 - the copy's, that nobody else has yet
+        made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
 
     @property
     def prices(self) -> PriceTable:
-        """The price list in force."""
-        from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+        """The price list in force.
 
-        return LIST_PRICES if self._prices is None else self._prices
+        Raises:
+            RuntimeError: :meth:`with_prices` was not called; a workspace's budget has one.
+        """
+        if self._prices is None:
+            raise RuntimeError("the budget was given no price list")
+        return self._prices()
 
     @property
     def holds_over_runs(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ def folder() -> Path:
     return Path(platformdirs.user_state_dir("fcctl", appauthor=False))
 
 
-def read() -> PriceTable | None:
-    """None if there is none, if it cannot be read, or if this version's own list is newer."""
+def read(own: Callable[[], PriceTable]) -> PriceTable | None:
+    """None if there is none, if it cannot be read, or if this version's own list, which ``own`` returns, is newer."""
     path = folder() / NAME
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -31,13 +32,13 @@ def read() -> PriceTable | None:
     import json
 
     from orchestrator.money.prices import from_json
-    from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
+    older = own()
     try:
-        table = from_json(json.loads(text), LIST_PRICES)
+        table = from_json(json.loads(text), older)
     except ValueError:
         return None
-    return table if table.date > LIST_PRICES.date else None
+    return table if table.date > older.date else None
 
 
 def write(table: PriceTable) -> Path:

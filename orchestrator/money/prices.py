@@ -1,6 +1,6 @@
 """What things cost: a dated table of prices by region, and how the price of a machine comes from it.
 
-The table that comes with fcctl is ``providers.gcp.list_prices``; a target's ``usd_per_hour`` is stronger.
+A provider brings its own table, its list prices; a target's ``usd_per_hour`` is stronger.
 """
 
 from __future__ import annotations

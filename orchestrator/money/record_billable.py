@@ -17,11 +17,10 @@ from orchestrator.money.billable import Holding, Key, Life
 from orchestrator.money.prices import PriceTable
 from orchestrator.money.storage_prices import belongs, of_leftover, target_of
 from orchestrator.money.usage_api import Sightings
-from orchestrator.runs.services import Services
 
 
 def remember(
-    services: Services, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
+    sightings: Sightings, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
     found: Sequence[Leftover], prices: PriceTable, *, workspace: str, whole: bool,
 ) -> None:  # fmt: skip
     """What the cloud's own lists say of a project's disks, snapshots and addresses; on disk.
@@ -34,8 +33,8 @@ def remember(
         whole: whether everything answered, so that what is not there is gone.
     """
     names = frozenset(target.instance for target in targets)
-    now, emulated = services.clock.now(), all(is_emulated(target) for target in targets)
-    known = Holdings(services.sightings, services.clock)
+    now, emulated = clock.now(), all(is_emulated(target) for target in targets)
+    known = Holdings(sightings, clock)
     known.see(
         of_leftover(one, target_of(one, targets), machines, prices, now, emulated=emulated)
         for one in found

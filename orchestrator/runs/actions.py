@@ -15,6 +15,7 @@ from orchestrator.base.journal_entry import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
+from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
@@ -142,7 +143,9 @@ class Moves:
         if self.machine is not None:
             armed: Armed | None = self.machine.timer.arm()
         else:
-            armed = arm(self.link, self.saved.plan, self.services.observer)
+            plan = self.saved.plan
+            worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
+            armed = arm(self.link, plan.run_id, worst_s, self.services.observer)
         if armed is not None:
             self.log("armed", token=armed.token, deadline=armed.deadline)
 

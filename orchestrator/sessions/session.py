@@ -48,8 +48,8 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         if not alone:
             raise ConflictError("another fcctl is just starting a session", hint="fcctl session status")
         settle(services)
-        for other in everywhere(services):
-            if means(services, other.saved, target):
+        for other in everywhere(services.sessions):
+            if means(services.clouds, other.saved, target):
                 raise _taken(other)
         held = services.sessions.begin(saved.session_id, saved.to_json())
     try:
@@ -62,7 +62,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
             raise
     finally:
         held.release()
-    found = known(services, saved.session_id)
+    found = known(services.sessions, saved.session_id)
     if found is None:
         raise RuntimeError("a session that was just opened can be read")
     return found
@@ -132,10 +132,10 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
     """
     held = _claimed(services, session_id)
     try:
-        found = known(services, session_id)
+        found = known(services.sessions, session_id)
         if found is None:
             raise FcctlError(f"session {session_id} cannot be read", hint="fcctl hosts audit finds its machine")
-        target = cloud_target(services, found.saved)
+        target = cloud_target(services.clouds, found.saved)
         if target is not None and found.machine is not None and found.stage == "open":
             _make_way(services, target, force=force)
         return _let_go(services, found.saved, target, held, "stopped", "stopped by the user")
@@ -265,16 +265,16 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
     if held is None:
         return
     try:
-        found = known(services, session_id)
+        found = known(services.sessions, session_id)
         if found is None:
             _discard_unplanned(services, held)
             return
-        target = cloud_target(services, found.saved)
+        target = cloud_target(services.clouds, found.saved)
         if found.stage != "open":
             services.observer.note(f"session {session_id} was left half way: its machine is let go")
             _let_go(services, found.saved, target, held, "failed" if found.stage == "starting" else "stopped",
                     "the fcctl that was at it is gone")  # fmt: skip
-        elif look_at_all or is_past(services, found):
+        elif look_at_all or is_past(services.clock, services.store, found):
             _end_if_off(services, found, target, held)
     finally:
         held.release()
@@ -330,7 +330,7 @@ def standing(services: Services, found: Open, *, keep: bool = False) -> Standing
         keep: somebody is at work: have it idle from now.
     """
     stands = sessions.money(found.saved, found.machine, services.clock.now())
-    target = cloud_target(services, found.saved)
+    target = cloud_target(services.clouds, found.saved)
     if target is None or found.machine is None or found.stage != "open":
         return Standing(found, stands, None, ())
     try:

@@ -17,6 +17,7 @@ from orchestrator.money import price_file
 from orchestrator.workspace import config
 
 if TYPE_CHECKING:
+    from orchestrator.money.prices import PriceTable
     from orchestrator.runs.job.files import JobFiles
     from orchestrator.runs.job.job import Job
     from orchestrator.tune.files import TuneFiles
@@ -152,12 +153,16 @@ def find_workspace(
 
 
 def _with_prices(loaded: config.Loaded) -> config.Loaded:
-    """The same, reckoning with the price list that the user fetched, if there is one."""
-    table = price_file.read()
-    if table is None:
-        return loaded
-    budget = loaded.config.budget.with_prices(table)
+    """The same, reckoning with the price list that the user fetched, else with the provider's of this version."""
+    fetched = price_file.read(_list_prices)
+    budget = loaded.config.budget.with_prices(_list_prices if fetched is None else lambda: fetched)
     return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
+
+
+def _list_prices() -> PriceTable:
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not for runs on machines that nobody sells
+
+    return LIST_PRICES
 
 
 def user_config_file(environ: Mapping[str, str]) -> Path:

@@ -22,7 +22,6 @@ from orchestrator.leases.find import underway
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.record_power import Witness
 from orchestrator.money.usage_file import SightingFile
@@ -46,6 +45,7 @@ from tests.simulation.host import Guest, Hosts
 from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
 from tests.simulation.schedule import PROJECT_USD, Schedule
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
+from tests.support.budgets import listed
 
 RATE = 0.72
 SESSION_USD = 0.8
@@ -107,7 +107,7 @@ class Episode:
         self.world.on["abroad"] = self._abroad
         self.world.on["bill"] = self._bill
         self.company = Company(self.world)
-        self.budget = Budget(project_usd=self.schedule.project_cap)
+        self.budget = listed(project_usd=self.schedule.project_cap)
         target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=self.schedule.release,
             usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
@@ -139,7 +139,7 @@ class Episode:
         store = CountedStore(results, clock, self.world, actor)
         sightings = SightingFile(results)
         clouds = CloudsPort(self.cloud, actor, Login("me", office.key, "ssh-ed25519 AAAA"))
-        witness = Witness(sightings, clock, Budget())
+        witness = Witness(sightings, clock, listed())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
@@ -184,7 +184,7 @@ class Episode:
             return
         states = settle(services)
         if what == "session stop":
-            for found in list(underway(services)):
+            for found in list(underway(services.sessions)):
                 sessions.stop(services, found.saved.session_id, force=True)
             return
         each: dict[str, Callable[[str], object]] = {
@@ -382,7 +382,7 @@ class Episode:
         kinds = {fault.kind for fault in self.schedule.faults}
         if kinds & {"skew", "cloud_down", "lost_reply", "other", "beside", "abroad"}:
             return
-        audit(services, {"l4": self.here.target}, Budget(), workspace="sim")
+        audit(services, {"l4": self.here.target}, listed(), workspace="sim")
         lines = [line for line in ledger_lines(services) if line.what is None]
         known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
         true = sum(max(60.0, (end or self.world.now) - start) for start, end in self.cloud.billed())

@@ -27,7 +27,6 @@ from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
 from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
-from orchestrator.money.caps import Budget
 from orchestrator.money.record_power import Witness
 from orchestrator.money.usage_file import SightingFile
 from orchestrator.money.watched_cloud import WatchedClouds
@@ -53,6 +52,7 @@ from tests.simulation.fleet_host import Hosts, Machine, Part
 from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
 from tests.simulation.threads import Threads
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
+from tests.support.budgets import listed
 
 SEARCH = parse(Sheet.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
                           "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
@@ -285,7 +285,7 @@ class Fleet:
         results = self.root / "results"
         sightings = SightingFile(results)
         clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
-        witness = Witness(sightings, clock, Budget())
+        witness = Witness(sightings, clock, listed())
         store = CountedStore(results, clock, self.world, actor)
         self.stores.append(store)
         return Services(
@@ -352,7 +352,7 @@ class Fleet:
         return [r for r in services.store.active() if (services.store.plan_of(r) or {}).get("fleet")]
 
     def _tune(self, actor: Actor, told: Told, services: Services) -> str:
-        place = Place(self.root, "sim", Budget())
+        place = Place(self.root, "sim", listed())
         hosts = [self.targets[name] for name in self.story.names]
         job = job_of(SEARCH, Asked(timeout_s=self.story.limit_s, host=hosts[0].name))
         usd = self.story.budget_usd
@@ -366,7 +366,7 @@ class Fleet:
         )
 
     def _resume(self, actor: Actor, told: Told, services: Services) -> str:
-        place = Place(self.root, "sim", Budget())
+        place = Place(self.root, "sim", listed())
         active = self._active(services)
         if not active:
             return "nothing"

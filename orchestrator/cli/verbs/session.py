@@ -113,7 +113,7 @@ def _look(services: Services, *, keep: bool) -> list[Standing]:
     from orchestrator.sessions.session import settle, standing
 
     settle(services, look_at_all=True)
-    return [standing(services, found, keep=keep) for found in underway(services)]
+    return [standing(services, found, keep=keep) for found in underway(services.sessions)]
 
 
 def _print(cli: Cli, services: Services, stands: list[Standing]) -> None:
@@ -163,7 +163,7 @@ def _named(services: Services, name: str | None, target: str | None) -> str:
     from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean
     from orchestrator.leases.find import underway
 
-    found = [s.saved for s in underway(services) if target in (None, s.saved.target.name)]
+    found = [s.saved for s in underway(services.sessions) if target in (None, s.saved.target.name)]
     ids = [saved.session_id for saved in found if name is None or name in saved.session_id]
     if not ids:
         hint = did_you_mean(name, [s.session_id for s in found]) if name else "fcctl session status"

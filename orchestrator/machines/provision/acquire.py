@@ -20,6 +20,7 @@ from orchestrator.base.errors import (
     NotFoundError,
 )
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision import actions as decision
 from orchestrator.machines.provision.actions import POLL_S, Attempt, History, Wish, policy
 from orchestrator.machines.provision.decide import next_move
@@ -28,7 +29,6 @@ from orchestrator.machines.provision.find import CHANGE_LIMIT_S, STOP_LIMIT_S, C
 from orchestrator.machines.provision.ready import let_in
 from orchestrator.machines.provision.spec import Purpose, machine_spec
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.runs.services import Services
 
 _ERRORS: dict[decision.Problem, type[FcctlError]] = {
     "capacity": CapacityError, "quota": CapacityError, "budget": BudgetError, "conflict": ConflictError,
@@ -56,7 +56,7 @@ class Acquired:
     started: bool
 
 
-def acquire(services: Services, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> Acquired:
+def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> Acquired:
     """Bring the target's machine to RUNNING.
 
     Whatever it takes is in the journal before it happens: if this raises, or the process is killed, the same journal
@@ -67,26 +67,26 @@ def acquire(services: Services, target: GcpTarget, wish: Wish, purpose: Purpose,
         BudgetError: it runs, and its deadline is too near, or it has none.
         AuthError, ConfigError, ConflictError, NotFoundError, CloudError: as the cloud says.
     """
-    return _Acquisition(services, target, wish, purpose, log).carry_out()
+    return _Acquisition(parts, target, wish, purpose, log).carry_out()
 
 
 class _Acquisition:
-    def __init__(self, services: Services, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> None:
-        self._services = services
-        self._clock = services.clock
+    def __init__(self, parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> None:
+        self._parts = parts
+        self._clock = parts.clock
         self._target = target
-        self._cloud = services.clouds.open(target)
+        self._cloud = parts.clouds.open(target)
         self._policy = policy(target, wish, purpose.labels()[RUN_LABEL])
         self._purpose = purpose
-        self._changes = Changes(self._cloud, services.clock, log, target.instance)
-        self._began = services.clock.now(), services.clock.elapsed()
+        self._changes = Changes(self._cloud, parts.clock, log, target.instance)
+        self._began = parts.clock.now(), parts.clock.elapsed()
         self._history = History(self._began[0])
         self._name = (target.project, target.instance)
         #: Whether no other fcctl on this computer changes the machine meanwhile.
         self._alone = False
 
     def carry_out(self) -> Acquired:
-        self._services.observer.phase("wake", f"looking for {self._target.instance}")
+        self._parts.observer.phase("wake", f"looking for {self._target.instance}")
         with ExitStack() as lock:
             while True:
                 move = self._next()
@@ -97,14 +97,14 @@ class _Acquisition:
                 if isinstance(move, decision.Wait):
                     if not self._under_way():
                         self._let_others(lock)
-                    self._services.observer.phase("wake", move.why)
+                    self._parts.observer.phase("wake", move.why)
                     self._clock.sleep(move.seconds)
                 elif self._alone:
                     self._history = self._history.with_(self._make(move))
                 else:
                     # What was seen is no ground for a change: another fcctl here may just be making the same one. So
                     # look again once it cannot.
-                    self._alone = lock.enter_context(self._services.book.turning_on(*self._name))
+                    self._alone = lock.enter_context(self._parts.book.turning_on(*self._name))
                     if not self._alone:
                         self._let_others(lock)
                         self._wait_for_the_other()
@@ -169,7 +169,7 @@ class _Acquisition:
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )
         if operation.refusal is not None and operation.refusal.remedy is Remedy.FATAL:
-            self._services.observer.note(f"{machine.name} gets no labels: {operation.refusal.message}")
+            self._parts.observer.note(f"{machine.name} gets no labels: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------- making a move
     def _make(self, move: Making) -> Attempt:
@@ -222,7 +222,7 @@ class _Acquisition:
                              lambda r: self._cloud.snapshot(machine, name, r))  # fmt: skip
 
     def _create(self, move: decision.Create) -> Attempt:
-        login = self._services.clouds.login(self._target)
+        login = self._parts.clouds.login(self._target)
         items = login_items({}, user=login.user, public_key=login.public_key, os_login=self._os_login)
         spec = machine_spec(
             self._target, self._purpose, items, spot=move.spot, max_run_s=self._policy.wish.max_run_s,
@@ -234,7 +234,7 @@ class _Acquisition:
                              lambda r: self._cloud.create(move.zone, spec, r), spot=move.spot)  # fmt: skip
 
     def _withdraw(self, machine: Machine, first: Machine) -> Attempt:
-        self._services.observer.note(
+        self._parts.observer.note(
             f"another fcctl made {first.name} in {first.zone} at the same moment, and it is the older one: the one made"
             f" here, in {machine.zone}, is deleted again"
         )
@@ -249,12 +249,12 @@ class _Acquisition:
 
     def _let_in(self, machine: Machine) -> None:
         """The user's key into the machine's metadata, while it is off: then it is there when the system comes up."""
-        let_in(self._services, self._target, self._changes, machine)
+        let_in(self._parts, self._target, self._changes, machine)
 
     def _refuse_if_used(self, machine: Machine) -> None:
         """Raises ConflictError if a run is on the machine that is about to be stopped for another."""
         try:
-            session = self._services.hosts.connect(self._target)
+            session = self._parts.hosts.connect(self._target)
         except HostError:
             return  # nobody gets in there, so nobody's fcctl follows anything there either
         try:
@@ -270,4 +270,4 @@ class _Acquisition:
             )
 
     def _say(self, text: str) -> None:
-        self._services.observer.phase("wake", text)
+        self._parts.observer.phase("wake", text)

@@ -17,9 +17,9 @@ from typing import Protocol
 from orchestrator.base.clock_api import Clock
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
-from orchestrator.runs.services import Services
 
 #: How long a stop may take before it is left to the fences; systems that hang on the way down take minutes.
 STOP_LIMIT_S = 600.0
@@ -33,9 +33,9 @@ class Log(Protocol):
     def __call__(self, kind: str, **data: object) -> None: ...
 
 
-def in_cloud(services: Services, target: Target) -> GcpTarget | None:
+def in_cloud(parts: MachineParts, target: Target) -> GcpTarget | None:
     """The machine of a cloud that ``target`` means; None if it is a machine that is simply there."""
-    return services.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
+    return parts.clouds.resolve(target) if isinstance(target, GcpTarget | SandboxTarget) else None
 
 
 def look(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[Machine]:
@@ -55,13 +55,13 @@ def look(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[M
     return found
 
 
-def ask_aside(services: Services, target: GcpTarget, zone: str) -> Future[Machine | None]:
+def ask_aside(parts: MachineParts, target: GcpTarget, zone: str) -> Future[Machine | None]:
     """The machine as the cloud shows it; asked in the background, because loading the cloud's library takes seconds."""
     answer: Future[Machine | None] = Future()
 
     def ask() -> None:
         try:
-            answer.set_result(services.clouds.open(target).machine(zone, target.instance))
+            answer.set_result(parts.clouds.open(target).machine(zone, target.instance))
         except BaseException as error:  # noqa: BLE001 - handed to whoever looks at the answer
             answer.set_exception(error)
 

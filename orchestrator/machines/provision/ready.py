@@ -8,6 +8,7 @@ from orchestrator.base.errors import AuthError, CapacityError, CloudError, Confi
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.endpoint import (
     EMULATOR_PORT_ITEM,
     GUEST_ATTRIBUTES_ITEM,
@@ -20,7 +21,6 @@ from orchestrator.machines.provision.endpoint import (
 )
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.runs.services import Services
 
 #: Between two attempts to get in while the system boots, seconds.
 KNOCK_S = 1.0
@@ -38,14 +38,14 @@ class StoppedAgain(CapacityError):
     """It ran, and went off before a command had run on it."""
 
 
-def let_in(services: Services, target: GcpTarget, changes: Changes, machine: Machine) -> Machine:
+def let_in(parts: MachineParts, target: GcpTarget, changes: Changes, machine: Machine) -> Machine:
     """Make sure that the machine's metadata has the user's key, other people's kept. The machine as it is then.
 
     Raises:
         ConfigError: the machine is set to OS Login, and the target is not.
         AuthError, CloudError: the metadata cannot be changed.
     """
-    cloud, login = services.clouds.open(target), services.clouds.login(target)
+    cloud, login = parts.clouds.open(target), parts.clouds.login(target)
     _check_login_kind(target, machine)
     for attempt in range(_LET_IN_ATTEMPTS):
         os_login = target.login == "os_login"
@@ -59,7 +59,7 @@ def let_in(services: Services, target: GcpTarget, changes: Changes, machine: Mac
                 cause=operation.refusal.message,
                 hint="it takes roles/compute.instanceAdmin.v1: fcctl doctor --on " + target.name,
             )
-        services.clock.sleep(attempt)
+        parts.clock.sleep(attempt)
         machine = cloud.machine(machine.zone, machine.name) or machine
     raise CloudError(
         f"the login key could not be added to {machine.name}",
@@ -85,7 +85,7 @@ def _check_login_kind(target: GcpTarget, machine: Machine) -> None:
         )
 
 
-def make_ready(services: Services, target: GcpTarget, machine: Machine, link: Link, log: Log) -> Endpoint:
+def make_ready(parts: MachineParts, target: GcpTarget, machine: Machine, link: Link, log: Log) -> Endpoint:
     """Wait until the host program answers over ``link``, which stays open. What is needed for that is remembered.
 
     Raises:
@@ -93,32 +93,32 @@ def make_ready(services: Services, target: GcpTarget, machine: Machine, link: Li
         StoppedAgain: it stopped meanwhile.
         ConfigError: no host key is known that could be pinned.
     """
-    return _Waking(services, target, link, Changes(services.clouds.open(target), services.clock, log, machine.name),
+    return _Waking(parts, target, link, Changes(parts.clouds.open(target), parts.clock, log, machine.name),
                    machine).carry_out()  # fmt: skip
 
 
 class _Waking:
-    def __init__(self, services: Services, target: GcpTarget, link: Link, changes: Changes, machine: Machine) -> None:
-        self._services = services
-        self._clock = services.clock
+    def __init__(self, parts: MachineParts, target: GcpTarget, link: Link, changes: Changes, machine: Machine) -> None:
+        self._parts = parts
+        self._clock = parts.clock
         self._target = target
         self._link = link
-        self._cloud = services.clouds.open(target)
+        self._cloud = parts.clouds.open(target)
         self._changes = changes
         self._machine = machine
-        self._began = self._looked = services.clock.monotonic()
+        self._began = self._looked = parts.clock.monotonic()
         self._refused_since: float | None = None
 
     def carry_out(self) -> Endpoint:
-        self._machine = let_in(self._services, self._target, self._changes, self._machine)
+        self._machine = let_in(self._parts, self._target, self._changes, self._machine)
         keys = self._host_keys()
-        self._services.observer.phase("wake", f"waiting for {self._machine.name} to answer")
+        self._parts.observer.phase("wake", f"waiting for {self._machine.name} to answer")
         way: Endpoint | None = None
         while True:
             way = self._way(keys, way)
             if way is not None and self._answers():
                 way = replace(way, boot_id=self._link.session().hello.boot_id)
-                self._services.book.remember(way)
+                self._parts.book.remember(way)
                 return way
             self._clock.sleep(KNOCK_S)
             self._look()
@@ -127,13 +127,13 @@ class _Waking:
         """How to get in, as the cloud shows the machine now; None while an emulated one has no port yet."""
         if on_loopback(self._target.api_endpoint) and EMULATOR_PORT_ITEM not in self._machine.metadata:
             return None
-        login = self._services.clouds.login(self._target)
+        login = self._parts.clouds.login(self._target)
         way = endpoint(
             self._machine, keys, user=login.user, identity_file=str(login.identity_file), target=self._target,
             now=self._clock.now(),
         )  # fmt: skip
         if before is None or (before.address, before.port) != (way.address, way.port):
-            self._services.book.remember(way)
+            self._parts.book.remember(way)
         return way
 
     # ---------------------------------------------------------------------------------------------------- host keys
@@ -143,10 +143,10 @@ class _Waking:
             keys = parse_host_keys(self._cloud.guest_attributes(self._machine, HOST_KEYS_PATH))
             if keys:
                 return keys
-            known = self._services.book.known(self._machine.project, self._machine.name)
+            known = self._parts.book.known(self._machine.project, self._machine.name)
             if known is not None and known.instance_id == self._machine.id and known.host_keys:
                 return known.host_keys
-            keys = self._services.book.pinned_elsewhere(self._machine.id)
+            keys = self._parts.book.pinned_elsewhere(self._machine.id)
             if keys:
                 return keys
             if not self._may_publish() or self._clock.monotonic() - self._began > HOST_KEYS_LIMIT_S:

@@ -11,10 +11,10 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
 from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, look
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.runs.services import Services
 
 #: Between two looks at a machine that is going down, seconds.
 POLL_S = 1.0
@@ -61,7 +61,7 @@ class StillWanted(Exception):
 
 
 def release(
-    services: Services,
+    parts: MachineParts,
     target: GcpTarget,
     holds: list[Hold],
     policy: Policy,
@@ -80,7 +80,7 @@ def release(
         CloudError, AuthError: it is not known to be off. Its fences still hold.
         StillWanted: ``wanted_by`` named somebody.
     """
-    return _Releasing(services, target, log).carry_out(holds, policy, wanted_by)
+    return _Releasing(parts, target, log).carry_out(holds, policy, wanted_by)
 
 
 #: What two computers' clocks may differ by, seconds.
@@ -95,11 +95,11 @@ def _was_never_on(hold: Hold, machine: Machine) -> bool:
 
 
 class _Releasing:
-    def __init__(self, services: Services, target: GcpTarget, log: Log) -> None:
-        self._services = services
+    def __init__(self, parts: MachineParts, target: GcpTarget, log: Log) -> None:
+        self._parts = parts
         self._target = target
-        self._cloud: Cloud = services.clouds.open(target)
-        self._changes = Changes(self._cloud, services.clock, log, target.instance)
+        self._cloud: Cloud = parts.clouds.open(target)
+        self._changes = Changes(self._cloud, parts.clock, log, target.instance)
 
     def carry_out(
         self, holds: list[Hold], policy: Policy, wanted_by: Callable[[Machine], str | None]
@@ -153,13 +153,13 @@ class _Releasing:
         found = look(self._cloud, self._target)
         zones = {machine.zone for machine in found}
         if any(hold.instance_id is None and hold.made_here and hold.zone not in zones for hold in holds):
-            self._services.clock.sleep(POLL_S)
+            self._parts.clock.sleep(POLL_S)
             found = look(self._cloud, self._target)
         return found
 
     # -------------------------------------------------------------------------------------------------------- one way
     def _stop(self, machine: Machine) -> Released:
-        clock = self._services.clock
+        clock = self._parts.clock
         deadline = clock.monotonic() + STOP_LIMIT_S
         now: Machine | None = machine
         self._say(f"stopping {machine.name}")
@@ -186,10 +186,10 @@ class _Releasing:
         )
         self._heed(machine, operation)
         if operation.refusal is not None:
-            self._services.clock.sleep(AGAIN_S)
+            self._parts.clock.sleep(AGAIN_S)
 
     def _delete(self, machine: Machine) -> Released:
-        clock = self._services.clock
+        clock = self._parts.clock
         deadline = clock.monotonic() + STOP_LIMIT_S
         self._say(f"deleting {machine.name}")
         while True:
@@ -206,7 +206,7 @@ class _Releasing:
                     hint="fcctl hosts audit shows what is left, and stops it",
                 )
             clock.sleep(AGAIN_S)
-        self._services.book.forget(machine.project, machine.name)
+        self._parts.book.forget(machine.project, machine.name)
         return _released("deleted", machine, self._off_since(machine, operation))
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
@@ -231,13 +231,13 @@ class _Releasing:
 
     def _forget_address(self) -> None:
         """Its host keys stay known; that it is up does not."""
-        book, target = self._services.book, self._target
+        book, target = self._parts.book, self._target
         known = book.known(target.project, target.instance)
         if known is not None:
             book.remember(replace(known, deadline=None))
 
     def _say(self, text: str) -> None:
-        self._services.observer.phase("release", text)
+        self._parts.observer.phase("release", text)
 
 
 def _released(how: Literal["stopped", "deleted"], machine: Machine, stopped: float | None) -> Released:
@@ -247,10 +247,10 @@ def _released(how: Literal["stopped", "deleted"], machine: Machine, stopped: flo
     )  # fmt: skip
 
 
-def runs_on_host(services: Services, target: GcpTarget) -> list[wire.RunSummary]:
+def runs_on_host(parts: MachineParts, target: GcpTarget) -> list[wire.RunSummary]:
     """The runs that the machine knows; none, if nobody answers there."""
     try:
-        session = services.hosts.connect(target)
+        session = parts.hosts.connect(target)
     except HostError:
         return []
     try:
@@ -266,9 +266,9 @@ def at_work(runs: Sequence[wire.RunSummary], own: str) -> str | None:
     return next((r.run_id for r in runs if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
 
-def others_on_host(services: Services, target: GcpTarget, own: str) -> str | None:
+def others_on_host(parts: MachineParts, target: GcpTarget, own: str) -> str | None:
     """A run that is at work, or waits, on the machine; None if there is none, or nobody answers there."""
-    return at_work(runs_on_host(services, target), own)
+    return at_work(runs_on_host(parts, target), own)
 
 
 def who_is_coming(machine: Machine, known: Collection[str]) -> str | None:

@@ -142,7 +142,7 @@ def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, 
 def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:
     cloud = services.clouds.open(target)
     seen = [cloud.machine(hold.zone, target.instance) for hold in holds]
-    return all(one is not None and open_on(services, one.id, one.started) for one in seen)
+    return all(one is not None and open_on(services.sessions, one.id, one.started) for one in seen)
 
 
 def _unwritten(kind: str, **data: object) -> None:

@@ -127,7 +127,7 @@ class LettingGo:
             return None
         from orchestrator.leases.find import open_on
 
-        found = open_on(self._services, str(acquired["instance_id"]), acquired.get("started"))
+        found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None
 
     def _was_of_no_use(self) -> bool:

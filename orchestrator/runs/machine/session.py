@@ -22,11 +22,11 @@ def session_on(services: Services, target: Target) -> Open | None:
     wanted = as_gcp(target)
     if wanted is None:
         return None
-    for found in everywhere(services):
+    for found in everywhere(services.sessions):
         own = as_gcp(found.saved.target)
         if own is None or (own.project, own.instance) != (wanted.project, wanted.instance):
             continue
-        if found.abroad is None and is_past(services, found):
+        if found.abroad is None and is_past(services.clock, services.store, found):
             services.recover_sessions(services)
             if found.saved.session_id not in services.sessions.open():
                 continue

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.shutdown_timer import Armed, Fence, arm_within
+from orchestrator.money.caps import worst_case_minutes
 from orchestrator.money.deadline import began_to_cost, reserve_s, stop_by
 from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.machine.state import Held
@@ -26,7 +27,9 @@ class Timer:
         """
         held, acquired = self._held, self._held.acquired()
         fence = Fence(acquired.get("deadline"), held.token, fresh=bool(acquired.get("turned_on")))
-        return arm_within(held.link, fence, self._bounded(), held.services.observer)
+        plan = self._bounded()
+        worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
+        return arm_within(held.link, fence, plan.run_id, worst_s, held.services.observer)
 
     def within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """``plan`` with the host program told when the money for it ends, if it is to stop at its budget."""

@@ -106,7 +106,7 @@ def test_todays_prices_are_fetched_kept_and_reckoned_with(
     assert shown["date"] == table.date
     assert shown["regions"]["us-east1"]["machines"]["g2-standard-4"]["on_demand"] == pytest.approx(today)
     (price_file.folder() / price_file.NAME).write_text("cut o")
-    assert price_file.read() is None
+    assert price_file.read(lambda: LIST_PRICES) is None
     assert fcctl("cost", "prices", "--json", cwd=tmp_path).json["date"] == LIST_PRICES.date
 
 

@@ -10,6 +10,7 @@ from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget,
 from orchestrator.money.caps import Budget
 from orchestrator.money.estimate import CostPlan, Past, cost_plan
 from orchestrator.runs.job.saved_plan import SavedPlan
+from tests.support.budgets import listed
 
 STEPS = [
     ("build", wire.StepSpec("build", "make", timeout_s=600)),
@@ -25,7 +26,7 @@ def l4(**values: object) -> GcpTarget:
 def plan(
     target: Target, budget: Budget | None = None, *, minutes: float | None = None, past: tuple[Past, ...] = ()
 ) -> CostPlan:
-    return cost_plan("phase0", target, budget or Budget(), STEPS, max_minutes=minutes, past=past)
+    return cost_plan("phase0", target, budget or listed(), STEPS, max_minutes=minutes, past=past)
 
 
 def test_the_worst_case_is_that_of_the_run_itself() -> None:
@@ -81,9 +82,9 @@ def test_expected_is_the_median_of_what_was_and_unknown_without() -> None:
 
 
 def test_caps_that_would_refuse_it_are_named() -> None:
-    made = cost_plan("p", l4(), Budget(per_run_usd=0.5), STEPS, max_minutes=None, job_cap_usd=5.0)
+    made = cost_plan("p", l4(), listed(per_run_usd=0.5), STEPS, max_minutes=None, job_cap_usd=5.0)
     assert made.refused_by == ["per_run_usd of [budget]"]
-    assert plan(l4(), Budget(per_run_usd=2)).refused_by == []
+    assert plan(l4(), listed(per_run_usd=2)).refused_by == []
 
 
 def test_a_stopped_machine_still_costs_its_disk_and_perhaps_an_address() -> None:
@@ -95,7 +96,7 @@ def test_a_stopped_machine_still_costs_its_disk_and_perhaps_an_address() -> None
 
 def test_other_kinds_of_targets() -> None:
     assert plan(LocalTarget(name="local")).worst_usd == 0
-    assert plan(SshTarget(name="box", host="a"), Budget(usd_per_hour=1.5)).worst_usd == pytest.approx(0.5)
+    assert plan(SshTarget(name="box", host="a"), listed(usd_per_hour=1.5)).worst_usd == pytest.approx(0.5)
     sandbox = plan(SandboxTarget(name="sandbox"))
     assert sandbox.emulated
     assert sandbox.choices[0].price.usd == 0.706832

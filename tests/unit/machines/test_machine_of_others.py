@@ -15,7 +15,7 @@ from orchestrator.machines.shutdown_timer import Fence, arm_within
 from orchestrator.runs.machine.release import LettingGo
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
-PLAN = wire.RunPlan(OWN, "j", "t", "w", "0" * 64, [wire.StepSpec("a", "x", timeout_s=60)])
+WORST_S = 60.0
 NOW = 1e6
 
 
@@ -49,7 +49,7 @@ class Host:
 
 def armed(host: Host) -> float:
     notes = SimpleNamespace(note=lambda _: None)
-    return arm_within(host, Fence(NOW + 9000, "ours"), PLAN, notes).deadline  # type: ignore[arg-type]
+    return arm_within(host, Fence(NOW + 9000, "ours"), OWN, WORST_S, notes).deadline  # type: ignore[arg-type]
 
 
 def test_a_timer_that_another_run_has_just_set_is_renewed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.machines.cloud import Leftover, Machine
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import Claim, delete_command, judge, orphans, rate_of
-from orchestrator.money.caps import Budget
+from tests.support.budgets import listed
 
 NOW = 1_800_000_000.0
 
@@ -72,13 +72,13 @@ def test_dollars() -> None:
 
 def test_rates() -> None:
     target = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], usd_per_hour=0.5)
-    assert rate_of(machine(), target, Budget()) == 0.5
-    assert rate_of(machine(), None, Budget(usd_per_hour=2.0)) == 2.0
-    assert rate_of(machine(), None, Budget()) == pytest.approx(0.706832)
-    spot = rate_of(machine(spot=True), None, Budget())
+    assert rate_of(machine(), target, listed()) == 0.5
+    assert rate_of(machine(), None, listed(usd_per_hour=2.0)) == 2.0
+    assert rate_of(machine(), None, listed()) == pytest.approx(0.706832)
+    spot = rate_of(machine(spot=True), None, listed())
     assert spot is not None
     assert spot < 0.706832
-    assert rate_of(machine(machine_type="n9-mega"), None, Budget()) is None
+    assert rate_of(machine(machine_type="n9-mega"), None, listed()) is None
 
 
 def leftover(kind: Any = "disk", **changes: Any) -> Leftover:

@@ -8,6 +8,7 @@ from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.machines.targets import LocalTarget, SshTarget
 from orchestrator.money.caps import Budget, usd_per_hour, worst_case_usd
 from orchestrator.workspace import config
+from tests.support.budgets import listed
 
 WHOLE = """\
 [project]
@@ -213,7 +214,7 @@ def test_prices() -> None:
     assert usd_per_hour(found.target("box"), Budget()) == 0
     assert usd_per_hour(found.target("box"), Budget(usd_per_hour=2)) == 2
     assert usd_per_hour(own, Budget(usd_per_hour=2)) == 1.5
-    assert usd_per_hour(found.target("l4"), Budget()) == 0.706832
+    assert usd_per_hour(found.target("l4"), listed()) == 0.706832
     assert worst_case_usd(30, 0.75) == 0.375
 
 

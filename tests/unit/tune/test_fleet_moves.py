@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,6 @@ FIRST, MOVED, AGAIN = (
 )
 A, B, C = (SshTarget(name=name, host=name) for name in "abc")
 FOUND = b"one\ntwo\n"
-NO_RECOVERY: Any = {"recover_runs": None, "recover_sessions": None}
 
 
 class Clock:
@@ -119,6 +119,11 @@ class Helper:
         self.works = False
 
 
+def services_of(**given: Any) -> Services:
+    """Services of which only what is given is there."""
+    return Services(**({field.name: None for field in fields(Services)} | given))
+
+
 class World:
     """A search on a, helped by b and c; what is to be run next is written down."""
 
@@ -139,8 +144,7 @@ class World:
         plans: Any = SimpleNamespace(
             search=SimpleNamespace(saved=self._saved(run_id, A, before), source=None), members=[]
         )
-        nothings: list[Any] = [nothing] * 7
-        services = Services(self.clock, nothing, self.store, nothing, self.said, *nothings[:6], **NO_RECOVERY)  # type: ignore[arg-type]
+        services = services_of(clock=self.clock, store=self.store, observer=self.said)
         made = Conductor(
             lambda _: services, nothing, nothing, plans, nothing, self.said, left or {} if resumed else None
         )
@@ -439,9 +443,8 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Driver], tuple[Former, 
             yield driver
 
         monkeypatch.setattr(fleet_former, "resumed", resumed)
-        nothings: list[Any] = [None] * 11
         said = Heard()
-        return Former(lambda _: Services(*nothings, **NO_RECOVERY), said, FIRST, "a", "the search moved"), said
+        return Former(lambda _: services_of(), said, FIRST, "a", "the search moved"), said
 
     return made
 
