@@ -69,7 +69,7 @@ CASES = (
 PRELUDE = """
 import sys, time
 from pathlib import Path
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 class Clock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cache import FileMachineBook
     from orchestrator.machines.cloud_api import Clouds
-    from orchestrator.machines.connect import Connector
+    from orchestrator.machines.connect.connector import Connector
     from orchestrator.machines.connect.reconnect import Link
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundle, Bundles
@@ -144,7 +144,7 @@ def machine_book() -> FileMachineBook:
 
 def connector(known_clouds: Clouds | None = None) -> Connector:
     """The way to all machines that are up."""
-    from orchestrator.machines.connect import Connector
+    from orchestrator.machines.connect.connector import Connector
 
     def resolve(target: GcpTarget | SandboxTarget) -> GcpTarget:
         return (known_clouds or clouds()).resolve(target)
@@ -180,7 +180,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.money.usage_file import SightingFile
     from orchestrator.money.watched_cloud import WatchedClouds
-    from orchestrator.results.store import FileStore
+    from orchestrator.results.store.store import FileStore
     from orchestrator.runs.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource

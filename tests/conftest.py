@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support import forked
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, Field, field_validator
 
 from orchestrator.base.models import WRITTEN
-from orchestrator.results.records import RunRecord
+
+if TYPE_CHECKING:
+    from orchestrator.results.records import RunRecord
 
 EventName = Literal["finished", "failed", "over_budget", "left_running", "refused"]
 

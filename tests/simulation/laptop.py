@@ -11,7 +11,7 @@ from fcctl_remote import wire
 from orchestrator.leases.session_files import FileHeldSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
 from orchestrator.machines.provision import find as machines
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.machine import pending_releases as debts
 from orchestrator.runs.source.api import Source

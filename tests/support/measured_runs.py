@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.base.clock import iso
 from orchestrator.base.run_id import new
 from orchestrator.results.records import DocumentRecord, SourceRecord, StepRecord
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, make_record
 
 COMMITS = {name: f"{i:x}" * 40 for i, name in enumerate("abcdef", start=10)}

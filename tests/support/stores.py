@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import iso
 from orchestrator.results.records import RunRecord, SourceRecord
-from orchestrator.results.store import FileStore
 from orchestrator.results.store.active import FileActiveRun
+from orchestrator.results.store.store import FileStore
 
 NOVEMBER = 1795250000.0
 

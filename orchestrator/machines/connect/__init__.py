@@ -1,5 +1,1 @@
-"""Machines as the workflows see them: a connector, and sessions with the host program over SSH or right here."""
-
-from orchestrator.machines.connect.connector import Connector
-
-__all__ = ["Connector"]
+"""Connections to machines: the host program's agent over SSH or on this computer, and files to and from it."""

@@ -7,7 +7,3 @@
     runs/<run-id>/{run.json, plan.json, journal.jsonl, ...}   complete and immutable
     index.sqlite                                         one row a run; rebuilt whenever it is missing or wrong
 """
-
-from orchestrator.results.store.store import FileStore
-
-__all__ = ["FileStore"]

@@ -6,15 +6,18 @@ over SSH" is what a user feels of it.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
+ROOT = Path(__file__).resolve().parents[3]
 PROBE = """
 import json, os, sys
 from orchestrator.cli.entry import entry
@@ -38,31 +41,40 @@ entry()
 
 #: Before the first byte goes to the host.
 BEFORE_LOGIN = """
-    adapters adapters.hosts adapters.hosts.connector adapters.hosts.known_hosts adapters.hosts.ssh
-    adapters.hosts.ssh_auth adapters.hosts.ssh_config adapters.hosts.ssh_library adapters.hosts.ssh_link
-    adapters.hosts.transport adapters.logging_setup adapters.machine_book adapters.price_file adapters.replace_file
-    adapters.system_clock
-    adapters.workspace app
-    cli cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
-    cli.output cli.run
-    domain domain.budget domain.config domain.endpoint domain.model_config domain.notify domain.problems domain.run_id
-    domain.schedule domain.target domain.toml_lines
-    errors reports reports.live reports.sanitize workflows workflows.link
+    app
+    base.clock base.errors base.log_file base.models base.replace_file base.run_id base.sanitize base.text.problems
+    base.text.timezones base.text.toml_lines
+    cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
+    cli.output cli.verbs.run
+    machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
+    machines.connect.ssh.config machines.connect.ssh.connection machines.connect.ssh.known_hosts
+    machines.connect.ssh.paramiko_lean machines.connect.ssh.ssh machines.connect.transport
+    machines.provision.endpoint machines.targets
+    money.caps money.price_file
+    runs.notices
+    schedules.due
+    views.live.run
+    workspace.config workspace.workspace
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
-    adapters.gcp adapters.gcp.watched adapters.git_source adapters.hosts.agent adapters.hosts.bootstrap
-    adapters.hosts.frames adapters.hosts.inline adapters.hosts.program adapters.hosts.replies adapters.job_files
-    adapters.notifier adapters.runner_archive adapters.sightings adapters.source_hashes
-    adapters.store adapters.store.active adapters.store.beneath adapters.store.durable adapters.store.incoming
-    adapters.store.index adapters.store.intake adapters.store.journal adapters.store.lock adapters.store.measured
-    adapters.store.names adapters.store.rows adapters.store.schema adapters.store.sessions adapters.store.store
-    domain.built_in domain.cuda_arch domain.duration domain.ending domain.guard domain.job domain.lifecycle
-    domain.measurement domain.paths domain.plan domain.records domain.saved_fleet domain.saved_plan domain.yaml_lines
-    ports ports.books ports.cloud ports.host ports.store ports.tunnels
-    workflows.account workflows.collect workflows.drive workflows.follow workflows.lease workflows.moves
-    workflows.prepare workflows.prewake workflows.resume workflows.run workflows.sync workflows.tell workflows.tidy
-    workflows.waking workflows.watchers
+    base.clock_api base.files base.git base.journal base.journal_entry base.lock base.observer base.open_beneath
+    base.safe_paths base.text.durations base.text.yaml_lines
+    cli.run_end
+    hosts.recover
+    leases.session_api leases.session_files
+    machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
+    machines.connect.host_command machines.connect.host_program machines.connect.replies
+    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
+    machines.shutdown_timer
+    money.deadline money.usage_api money.usage_file money.watched_cloud
+    results.measurement results.records results.store.active results.store.incoming results.store.index
+    results.store.intake results.store.measured results.store.names results.store.rows results.store.schema
+    results.store.store results.store_api
+    runs.actions runs.collect runs.drive runs.ending runs.follow runs.job.built_in runs.job.cuda_arch runs.job.files
+    runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet runs.job.saved_plan runs.lifecycle
+    runs.local_steps runs.notifier runs.record runs.reopen runs.run runs.send_notice runs.services runs.source.api
+    runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.
@@ -94,7 +106,23 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 def ours(modules: set[str]) -> set[str]:
-    return {name.removeprefix("orchestrator.") for name in modules if name.startswith("orchestrator.")}
+    """Without the packages, whose ``__init__.py`` holds no code."""
+    packages = {name.rpartition(".")[0] for name in modules}
+    return {
+        name.removeprefix("orchestrator.")
+        for name in modules
+        if name.startswith("orchestrator.") and name not in packages
+    }
+
+
+def test_packages_hold_no_code() -> None:
+    inits = list((ROOT / "orchestrator").rglob("__init__.py"))
+    assert len(inits) > 20
+    assert [path for path in inits if [n for n in ast.parse(path.read_text()).body if not is_docstring(n)]] == []
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def test_the_login_waits_for_no_module_that_it_can_do_without(loaded: dict[str, set[str]]) -> None:

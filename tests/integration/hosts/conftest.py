@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.machines.connect import Connector
 from orchestrator.machines.connect.agent import AgentSession
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.sshd import LoopbackSshd
 

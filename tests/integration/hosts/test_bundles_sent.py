@@ -15,7 +15,7 @@ from fcctl_remote import wire
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import HostFault, NotFoundError
-from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.host_api import Bundle
 from orchestrator.runs import sync

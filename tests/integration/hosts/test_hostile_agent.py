@@ -10,7 +10,7 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from tests.support.agents import fake_runner, scripted_python

@@ -15,7 +15,7 @@ import paramiko
 import pytest
 
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
-from orchestrator.machines.connect import Connector
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.ssh.auth import KeyLogin, _load
 from orchestrator.machines.connect.ssh.config import Destination, resolve
 from orchestrator.machines.targets import SshTarget

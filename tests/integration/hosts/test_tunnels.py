@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.machines.connect import Connector, relay
+from orchestrator.machines.connect import relay
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.tunnels import SshTunnels
 from orchestrator.machines.targets import LocalTarget, Target
 from orchestrator.machines.tunnel_api import Passage, Stream

@@ -14,8 +14,8 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base.tree import tree_digest
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
-from orchestrator.machines.connect import Connector
 from orchestrator.machines.connect.agent import AgentSession
+from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.transfer import rsync
 from orchestrator.machines.connect.transfer import small_files as inline
 from orchestrator.machines.host_api import HostSession, Transfer

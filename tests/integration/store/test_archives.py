@@ -16,7 +16,7 @@ import zstandard
 
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import measured, simple
 
 Captured = pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, searched, simple
 
 Captured = pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import FcctlError
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import begin, make_record
 
 

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.clock import iso
 from orchestrator.cli.main import main
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
 from tests.support.stores import NOVEMBER, begin
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import RunNotFound
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, make_id, make_record
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 
 ROOT = Path(__file__).resolve().parents[3]
 EACH = 12
 WRITER = f"""
 import sys
 from pathlib import Path
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.app import SystemClock
 from tests.support.stores import completed
 store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
@@ -25,7 +25,7 @@ for _ in range({EACH}):
 VANDAL = """
 import sys, time
 from pathlib import Path
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.app import SystemClock
 root = Path(sys.argv[1])
 store = FileStore(root, SystemClock(), note=lambda _: None)

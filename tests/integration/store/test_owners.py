@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.results.store_api import ActiveRun
 from tests.support.stores import begin
 from tests.support.waiting import wait_for
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OWNER = """
 import subprocess, sys, time, os
 from pathlib import Path
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.app import SystemClock
 run = FileStore(Path(sys.argv[1]), SystemClock()).claim(sys.argv[2])
 assert run is not None
@@ -78,7 +78,7 @@ def test_a_killed_owner_lets_go_whatever_its_children_do(store: FileStore, child
 CLAIMER = """
 import sys, time
 from pathlib import Path
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.base.errors import RunNotFound
 from orchestrator.app import SystemClock
 from tests.support.stores import make_record

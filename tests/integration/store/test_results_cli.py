@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.cli.main import main
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support import sample_run
 from tests.support.stores import begin, completed, make_id
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.runs.machine import pending_releases as debts
 from tests.support.stores import make_id
 

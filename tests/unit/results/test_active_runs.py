@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import begin, completed, make_id, make_record
 
 

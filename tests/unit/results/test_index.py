@@ -14,8 +14,8 @@ from orchestrator.app import SystemClock
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.records import RunRecord
-from orchestrator.results.store import FileStore
 from orchestrator.results.store.index import Index
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, completed, make_id, make_record, written
 
 

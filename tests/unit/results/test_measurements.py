@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.results.store import FileStore, schema
+from orchestrator.results.store import schema
+from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
 OLDEST = Path(__file__).resolve().parents[2] / "fixtures" / "store" / "v1"

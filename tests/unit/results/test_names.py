@@ -7,7 +7,7 @@ from orchestrator.base.errors import RunNotFound
 from orchestrator.results.last import Last
 from orchestrator.results.look import show
 from orchestrator.results.name_runs import newest
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from orchestrator.app import SystemClock
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
-from orchestrator.results.store import FileStore
+from orchestrator.results.store.store import FileStore
 from orchestrator.views.tables.compare import percent, print_comparison
 from orchestrator.views.tables.compare_markdown import cell
 from orchestrator.views.tables.history import print_history
