@@ -12,9 +12,9 @@ from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import Name, Target
 from orchestrator.money.caps import usd_per_hour
 from orchestrator.runs.job.job import Job
-from orchestrator.runs.job.plan import check_settings
+from orchestrator.runs.job.job_source import StepSearch
+from orchestrator.runs.job.plan import check_settings, check_variants
 from orchestrator.schedules.due import Schedule, upcoming
-from orchestrator.tune.search_file import Search, check_variants
 from orchestrator.workspace.config import Config
 
 _HINTS = {
@@ -24,7 +24,7 @@ _HINTS = {
 
 
 def checked(
-    name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job, searches: Mapping[str, Search]
+    name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job, searches: Mapping[str, StepSearch]
 ) -> Schedule:
     """The schedule that ``values`` describe.
 
