@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.runs.job.saved_fleet import searches_of
-from orchestrator.tune.fleet.plan import plan_at_home
+from orchestrator.runs.job.saved_plan import plan_at_home
 
 if TYPE_CHECKING:
     from orchestrator.cli.context import Cli

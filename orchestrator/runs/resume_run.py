@@ -28,19 +28,21 @@ from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.actions import Moves
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
 from orchestrator.runs.run import Finished, see_home
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet.plan import plan_at_home
 
 _OUTCOME = TypeAdapter(wire.Outcome)
+#: Called with the id and the saved plan of the run that is to be resumed; raises ConflictError if it may not be.
+BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
 
 
 def go_on(
     services: Services,
     run_id: str,
     agree: Callable[[SavedPlan], None],
+    before_resume: BeforeResume,
     *,
     detach: bool = False,
     timeout_s: float | None = None,
@@ -50,6 +52,7 @@ def go_on(
 
     Args:
         agree: asked before anything costs; raises if the user does not agree.
+        before_resume: checks that the run is of use by itself, before anything is touched.
         timeout_s: what its first unfinished step may take at least.
         doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
 
@@ -60,7 +63,7 @@ def go_on(
         FcctlError: as ``fcctl run``.
     """
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
-    _check_alone(services, run_id, plan)
+    before_resume(services, run_id, plan)
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
     from_home = partial(_go_on_from_home, services, run_id, agree, detach=detach, timeout_s=timeout_s, doubt=doubt)
     if services.store.is_complete(run_id):
@@ -190,19 +193,6 @@ def _nothing_left(run_id: str) -> UsageError:
     return UsageError(
         f"nothing of run {run_id} is left to be done: all its steps had ended", hint=f"fcctl results show {run_id}"
     )
-
-
-def _check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> None:
-    """Raises ConflictError if nobody would have anything of it: it helped a search, or was one that moved."""
-    from orchestrator.tune.fleet.resume import check_moved
-
-    if helped := plan.get("fleet_of"):
-        raise ConflictError(
-            f"run {run_id} does nothing but help the search {helped}",
-            hint=f"with all of its machines again: fcctl tune --resume {helped}",
-        )
-    if plan.get("fleet"):
-        check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
 
 
 def _check_last(services: Services, run_id: str, job: str) -> None:

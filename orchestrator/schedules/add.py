@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,12 +10,11 @@ from pydantic import ValidationError
 
 from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import Name, Target
-from orchestrator.money.caps import usd_per_hour
+from orchestrator.money.caps import Budget, usd_per_hour
 from orchestrator.runs.job.job import Job
-from orchestrator.runs.job.plan import check_settings
+from orchestrator.runs.job.job_source import StepSearch
+from orchestrator.runs.job.plan import check_settings, check_variants
 from orchestrator.schedules.due import Schedule, upcoming
-from orchestrator.tune.search_file import Search, check_variants
-from orchestrator.workspace.config import Config
 
 _HINTS = {
     "cron": 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"',
@@ -24,11 +23,18 @@ _HINTS = {
 
 
 def checked(
-    name: str, values: Mapping[str, Any], config: Config, target: Target, job: Job, searches: Mapping[str, Search]
+    name: str,
+    values: Mapping[str, Any],
+    present: Collection[str],
+    budget: Budget,
+    target: Target,
+    job: Job,
+    searches: Mapping[str, StepSearch],
 ) -> Schedule:
     """The schedule that ``values`` describe.
 
     Args:
+        present: the names of the schedules that there are.
         job: with what the ``searches`` of its steps declare.
 
     Raises:
@@ -37,13 +43,13 @@ def checked(
             variant that its search does not.
         BudgetError: a cap that could not pay for one minute, or that can never allow a firing.
     """
-    if name in config.schedules:
+    if name in present:
         hint = f"fcctl schedule rm {name}, or choose another name"
         raise ConflictError(f"there is a schedule '{name}' already", hint=hint)
     new = _valid(name, values)
     check_settings(job, new.settings)
     check_variants(job, job.steps, new.settings, searches)
-    _check_caps(new, config, target)
+    _check_caps(new, budget, target)
     return new
 
 
@@ -65,9 +71,9 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
         raise UsageError(said, hint=_HINTS.get(key, "fcctl schedule add --help")) from None
 
 
-def _check_caps(new: Schedule, config: Config, target: Target) -> None:
-    rate = usd_per_hour(target, config.budget)
-    per_run = new.budget_usd or config.budget.per_run_usd
+def _check_caps(new: Schedule, budget: Budget, target: Target) -> None:
+    rate = usd_per_hour(target, budget)
+    per_run = new.budget_usd or budget.per_run_usd
     minute = rate / 60
     if per_run is not None and per_run < minute:
         raise BudgetError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,20 @@ class Search:
             return True
         variable, names = self.variants
         return value.partition(":")[0] in names or value == self.env.get(variable)
+
+    def check_variant(self, job: Job, step: Step, settings: Mapping[str, str]) -> None:
+        """Whether it has the variant that ``step`` of ``job`` asks for.
+
+        Raises:
+            UsageError: ``--set`` names one that its file does not.
+            JobError: the job's file does.
+        """
+        if self.variants is None:
+            return
+        variable, _ = self.variants
+        value = {**job.env, **step.env, **settings}.get(variable, "")
+        if not self.has_variant(value):
+            raise _no_such_variant(self, variable, value, None if variable in settings else job.job)
 
     def may_have(self, variable: str, value: str) -> bool:
         """Whether its environment has that by what its file says, by one of its names or as it is."""
@@ -179,25 +193,6 @@ def with_searches(job: Job, searches: Mapping[str, Search]) -> Job:
         env = {key: value for key, value in declared.items() if key not in job.env}
         steps.append(step.model_copy(update={"env": {**env, **step.env}}))
     return job.model_copy(update={"steps": steps})
-
-
-def check_variants(
-    job: Job, steps: Iterable[Step], settings: Mapping[str, str], searches: Mapping[str, Search]
-) -> None:
-    """Whether the searches of these ``steps`` of ``job`` have the variants that they are asked for.
-
-    Raises:
-        UsageError: ``--set`` names one that a search's file does not.
-        JobError: the job's file does.
-    """
-    for step in steps:
-        search = searches.get(step.tune or "")
-        if search is None or search.variants is None:
-            continue
-        variable, _ = search.variants
-        value = {**job.env, **step.env, **settings}.get(variable, "")
-        if not search.has_variant(value):
-            raise _no_such_variant(search, variable, value, None if variable in settings else job.job)
 
 
 def _no_such_variant(search: Search, variable: str, value: str, job: str | None) -> FcctlError:

@@ -48,7 +48,7 @@ class Workspace:
         """The jobs of this workspace and the built-in ones."""
         from orchestrator.runs.job.files import JobFiles  # with it comes a YAML parser
 
-        return JobFiles(self.root, self.jobs_dir)
+        return JobFiles(self.root, self.jobs_dir, lambda: self.searches)
 
     @cached_property
     def searches(self) -> TuneFiles:

@@ -39,6 +39,7 @@ from orchestrator.runs.wake import fetch, waking_usd
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.bundle import TuneBundles
+from orchestrator.tune.fleet.resume import check_alone
 from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
 from tests.simulation.company import Company
 from tests.simulation.host import Guest, Hosts
@@ -191,7 +192,7 @@ class Episode:
             "attach": lambda run_id: attach(services, run_id),
             "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
             "wake": lambda run_id: self._fetch(services, run_id),
-            "go on": lambda run_id: go_on(services, run_id, self._agree),
+            "go on": lambda run_id: go_on(services, run_id, self._agree, check_alone),
         }
         wanted = [s.run_id for s in states if s.state == "waiting" or what in ("attach", "cancel")]
         for run_id in wanted if what in each else ():

@@ -93,6 +93,7 @@ def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
     from orchestrator.base.text.durations import seconds
     from orchestrator.cli.launching import agree, see_home
     from orchestrator.runs.resume_run import go_on
+    from orchestrator.tune.fleet.resume import check_alone
 
     try:
         limit = seconds(timeout) if timeout is not None else None
@@ -106,4 +107,4 @@ def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
 
     with opened(cli) as services:
         run_id = services.store.resolve(name)
-        see_home(cli, services, lambda: go_on(services, run_id, asked, detach=detach, timeout_s=limit))
+        see_home(cli, services, lambda: go_on(services, run_id, asked, check_alone, detach=detach, timeout_s=limit))

@@ -54,7 +54,9 @@ def add(
         "per_month_usd": per_month, "catch_up_minutes": catch_up, "settings": parse_settings(settings) or None,
     }  # fmt: skip
     given = {key: value for key, value in values.items() if value is not None}
-    new = schedule_add.checked(name, given, workspace.config, on, *workspace.with_searches(workspace.jobs.get(job)))
+    found, searches = workspace.with_searches(workspace.jobs.get(job))
+    present, caps = workspace.config.schedules, workspace.config.budget
+    new = schedule_add.checked(name, given, present, caps, on, found, searches)
     app.add_schedule(workspace, name, given)
     if cli.json:
         cli.emit({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]})

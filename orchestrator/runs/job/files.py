@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.text.problems import Problem
 from orchestrator.runs.job import job as jobs
 from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile
+
+if TYPE_CHECKING:
+    from orchestrator.runs.job.job_source import JobSource
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -19,6 +23,8 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 class JobFiles:
     root: Path
     folder: Path
+    #: The searches that steps run; called when a job with one is checked.
+    searches: Callable[[], JobSource]
 
     def names(self) -> list[str]:
         """Every job there is, sorted, whether its file is valid or not."""
@@ -88,10 +94,8 @@ class JobFiles:
 
     def _search(self, file: JobFile, index: int) -> Iterator[Problem]:
         """What is wrong with the search of a step."""
-        from orchestrator.tune.files import TuneFiles
-
         try:
-            TuneFiles(self.root).get(str(file.job.steps[index].tune))
+            self.searches().get(str(file.job.steps[index].tune))
         except NotFoundError as error:
             yield Problem(file.where(("steps", index, "tune")), error.message, error.hint)
         except InvalidJob as error:

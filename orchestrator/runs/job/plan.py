@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError, did_you_mean, nearest
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
 from orchestrator.runs.job.job import Job, Step
+
+if TYPE_CHECKING:
+    from orchestrator.runs.job.job_source import StepSearch
 
 #: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
 IDLE_STOP_S = 15 * 60.0
@@ -86,6 +89,21 @@ def check_settings(job: Job, settings: Mapping[str, str]) -> None:
         if key not in declared:
             hint = did_you_mean(key, declared) if declared else f"'{job.job}' declares no env to set"
             raise UsageError(f"--set {key}: the job '{job.job}' declares no such variable", hint=hint)
+
+
+def check_variants(
+    job: Job, steps: Iterable[Step], settings: Mapping[str, str], searches: Mapping[str, StepSearch]
+) -> None:
+    """Whether the searches of these ``steps`` of ``job`` have the variants that they are asked for.
+
+    Raises:
+        UsageError: ``--set`` names one that a search's file does not.
+        JobError: the job's file does.
+    """
+    for step in steps:
+        search = searches.get(step.tune or "")
+        if search is not None:
+            search.check_variant(job, step, settings)
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:

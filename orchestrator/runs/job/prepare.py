@@ -18,13 +18,13 @@ from orchestrator.money.caps import Budget, dollars, usd_by_place, usd_per_hour,
 from orchestrator.money.deadline import Cap, tightest
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.job import Job
-from orchestrator.runs.job.plan import controller_steps, make_plan, slice_steps
+from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 
 if TYPE_CHECKING:
-    from orchestrator.tune.search_file import Search
+    from orchestrator.runs.job.job_source import StepSearch
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Wanted:
     #: Start it even if its worst case costs more than it may: it is ended at its tightest cap.
     stop_at_budget: bool = False
     #: The searches that its steps run, by name.
-    searches: Mapping[str, Search] = field(default_factory=dict)
+    searches: Mapping[str, StepSearch] = field(default_factory=dict)
     #: What the host is sent for searches whose files need not be read again.
     tunings: Mapping[str, wire.Tuning] = field(default_factory=dict)
 
@@ -66,8 +66,6 @@ def prepare(
         BudgetError: the run could cost more than it may, or than is left of the day, the month or the project.
     """
     if wanted.searches:
-        from orchestrator.tune.search_file import check_variants
-
         steps = slice_steps(wanted.job.steps, wanted.steps)
         check_variants(wanted.job, steps, wanted.settings, wanted.searches)
     if source is None:

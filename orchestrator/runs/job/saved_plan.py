@@ -3,7 +3,8 @@ configuration says by then."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +15,9 @@ from orchestrator.money.caps import as_gcp, fence_s, fenced_worst_case_usd, wors
 from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.saved_fleet import Fleet
+
+if TYPE_CHECKING:
+    from orchestrator.results.store_api import Store
 
 #: Past the steps' worst case, what a run in a session needs for sending and fetching, seconds.
 SESSION_MARGIN_S = 5 * 60.0
@@ -99,3 +103,12 @@ class SavedPlan(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; :meth:`model_validate` reads them back."""
         return self.model_dump(mode="json")
+
+
+def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
+    """The saved plan of a complete run; empty if it cannot be read."""
+    try:
+        found = json.loads((store.folder(run_id) / "plan.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

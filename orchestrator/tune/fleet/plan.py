@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget
-from orchestrator.results.store_api import Store
 from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
 from orchestrator.runs.job.saved_fleet import Fleet, searches_of
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.tune.fleet.rules import MEMBER, check_apart, member_job, search_again
@@ -144,12 +141,3 @@ def left_behind(services: Services, search: SavedPlan) -> dict[str, list[str]]:
         if plan.get("fleet_of") in helped:
             found.setdefault(str(plan.get("target", {}).get("name")), []).append(run_id)
     return found
-
-
-def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
-    """The saved plan of a complete run; empty if it cannot be read."""
-    try:
-        found = json.loads((store.folder(run_id) / "plan.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

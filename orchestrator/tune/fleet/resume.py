@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.runs.job.prepare import Prepared
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.lifecycle import Move, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
+from orchestrator.runs.resume_run import go_on
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
-from orchestrator.tune.fleet.plan import Place, Plans, check_together, left_behind, plan_at_home, plan_member
+from orchestrator.tune.fleet.plan import Place, Plans, check_together, left_behind, plan_member
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
@@ -51,6 +52,17 @@ def plans_of(services: Services, place: Place, run_id: str) -> tuple[Plans, dict
     members = [_member(services, place, saved, source, host, left.get(host.name, [])) for host in saved.fleet.members]
     check_together(services, place, [m for m in members if not services.store.plan_of(m.saved.plan.run_id)])
     return Plans(Prepared(saved, source), members), left
+
+
+def check_alone(services: Services, run_id: str, plan: Mapping[str, Any]) -> None:
+    """Raises ConflictError if nobody would have anything of it: it helped a search, or was one that moved."""
+    if helped := plan.get("fleet_of"):
+        raise ConflictError(
+            f"run {run_id} does nothing but help the search {helped}",
+            hint=f"with all of its machines again: fcctl tune --resume {helped}",
+        )
+    if plan.get("fleet"):
+        check_moved(services, run_id, str((plan.get("plan") or {}).get("job")))
 
 
 def check_moved(services: Services, run_id: str, job: str) -> None:
@@ -99,9 +111,7 @@ def go_on_with(
         finished = _followed(services, run_id, doubt)
         if finished is not None:
             return finished
-    from orchestrator.runs.resume_run import go_on
-
-    return go_on(services, run_id, agree, doubt=doubt)
+    return go_on(services, run_id, agree, check_alone, doubt=doubt)
 
 
 def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:

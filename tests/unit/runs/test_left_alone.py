@@ -35,6 +35,7 @@ from orchestrator.runs.machine import watch as hold_watch
 from orchestrator.runs.machine.hold import NEED_MARGIN_S, MachineHold
 from orchestrator.runs.machine.watch import Watch
 from orchestrator.tune.fleet.member import Member
+from orchestrator.tune.fleet.resume import check_alone
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 UNREACHABLE = HostUnreachable("vm runs, and no command ran on it within 30 s", reason="timeout")
@@ -194,7 +195,7 @@ def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(error):
-        go_on.go_on(services, RUN, lambda _: None, timeout_s=timeout_s)
+        go_on.go_on(services, RUN, lambda _: None, check_alone, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("error", [LinkLost("cut"), KeyboardInterrupt()], ids=["cut", "Ctrl-C"])

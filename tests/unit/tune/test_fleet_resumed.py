@@ -15,10 +15,10 @@ from orchestrator.base.journal_entry import JournalEntry
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import Released, StillWanted
 from orchestrator.runs import cancel, drive
-from orchestrator.runs import resume_run as go_on
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import LettingGo
+from orchestrator.runs.resume_run import go_on
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import plan as fleet_plan
 from orchestrator.tune.fleet import resume as fleet_resume
@@ -50,7 +50,7 @@ def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeyp
         raise STOPPED
 
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
-    monkeypatch.setattr(go_on, "go_on", lambda _services, run_id, *_, **__: f"{run_id} is woken")
+    monkeypatch.setattr(fleet_resume, "go_on", lambda _services, run_id, *_, **__: f"{run_id} is woken")
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None)
     assert done == f"{SEARCH} is woken"
@@ -181,7 +181,7 @@ def test_what_is_of_no_use_alone_is_not_gone_on_with_alone(plan: dict[str, Any],
     store = SimpleNamespace(plan_of=plans.get, active=lambda: [HELPER, LATER], rows=lambda **_: [])
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(ConflictError) as refused:
-        go_on.go_on(services, HELPER, lambda _: None)
+        go_on(services, HELPER, lambda _: None, fleet_resume.check_alone)
     assert hint in (refused.value.hint or "")
 
 

@@ -11,6 +11,7 @@ import pytest
 from fcctl_tune.search import spec as specs
 from orchestrator.base.errors import JobError, NotFoundError, UsageError
 from orchestrator.runs.job.job import Job, Step
+from orchestrator.runs.job.plan import check_variants
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.files import TuneFiles
 from orchestrator.tune.job import Asked, job_of, narrowed
@@ -159,7 +160,7 @@ def test_a_jobs_own_environment_is_stronger_than_its_searchs() -> None:
 def asked_for(settings: dict[str, str], **env: str) -> None:
     search = parse(GOOD)
     job = tune_file.with_searches(Job(job="j", env=env, steps=[Step(id="s", run="x", tune="saxpy")]), {"saxpy": search})
-    tune_file.check_variants(job, job.steps, settings, {"saxpy": search})
+    check_variants(job, job.steps, settings, {"saxpy": search})
 
 
 def test_a_variant_that_the_file_does_not_name_is_refused_where_it_is_asked_for() -> None:
