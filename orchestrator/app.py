@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from orchestrator.base.clock_api import Clock
+    from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cache import FileMachineBook
     from orchestrator.machines.cloud_api import Clouds
@@ -353,7 +353,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
     from orchestrator.runs.notices import of_refusal
-    from orchestrator.runs.send_notice import tell
+    from orchestrator.runs.notifier import tell
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import launch
 

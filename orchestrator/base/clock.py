@@ -1,15 +1,31 @@
-"""This computer's clocks."""
+"""The clock as an interface, so that virtual time can stand in for the real one, and this computer's clocks."""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What waits, waits through it."""
+
+    def now(self) -> float:
+        """Epoch seconds."""
+
+    def monotonic(self) -> float: ...
+
+    def elapsed(self) -> float:
+        """Seconds since some moment, those that this computer slept too. Setting its clock does not move it."""
+
+    def sleep(self, seconds: float) -> None: ...
+
 
 #: Linux stops its CLOCK_MONOTONIC while it sleeps; macOS does not, and has no other name for it.
 _ALSO_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The real :class:`~orchestrator.base.clock_api.Clock`."""
+    """The real one."""
 
     def now(self) -> float:
         return time.time()

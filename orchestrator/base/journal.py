@@ -7,11 +7,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.files import disk_errors, sync_folder, write_all
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.models import KEPT
+
+
+class JournalEntry(BaseModel):
+    model_config = KEPT
+
+    seq: int
+    time: float
+    kind: str
+    data: dict[str, Any] = {}
 
 
 class FileJournal:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, HostError
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.reconcile import Listed, reconcile
 from orchestrator.hosts.recover import settle
 from orchestrator.leases import session_rules as sessions
@@ -29,7 +29,7 @@ from orchestrator.money.record_billable import remember
 from orchestrator.money.storage_prices import monthly_usd, target_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.notices import of_left_running
-from orchestrator.runs.send_notice import tell
+from orchestrator.runs.notifier import tell
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.leases.session_rules import Machine, SavedSession

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from orchestrator.base.journal_entry import JournalEntry
+    from orchestrator.base.journal import JournalEntry
     from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.results.store_api import Journal
 

@@ -19,8 +19,8 @@ from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock
 
 if TYPE_CHECKING:
-    from orchestrator.base.clock_api import Clock
-    from orchestrator.base.journal_entry import JournalEntry
+    from orchestrator.base.clock import Clock
+    from orchestrator.base.journal import JournalEntry
     from orchestrator.leases.session_api import SessionBook
     from orchestrator.leases.session_rules import SessionRecord
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.replace_file import replace_file
+from orchestrator.base.files import replace_file
 from orchestrator.machines.provision.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it

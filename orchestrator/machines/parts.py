@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.base.clock_api import Clock
+    from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cloud_api import Clouds, MachineBook
     from orchestrator.machines.host_api import HostConnector

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.base.models import KEPT
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import Leftover, Machine, Operation

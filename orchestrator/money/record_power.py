@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import rate_of

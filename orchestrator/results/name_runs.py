@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.base.clock import iso
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock, iso
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.last import Last
 from orchestrator.results.records import RunRecord, RunRow

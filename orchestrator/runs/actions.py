@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, MachineStopped
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.wake_options import Waking
+from orchestrator.machines.provision.actions import Waking
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
@@ -24,8 +24,8 @@ from orchestrator.runs.follow import follow
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Mode, Move, Stage, State, advance, fold
 from orchestrator.runs.notices import of_run, of_stopped
+from orchestrator.runs.notifier import tell
 from orchestrator.runs.record import add_report, record_of
-from orchestrator.runs.send_notice import tell
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.sync import send_bundles, send_source, warm_up

@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.results.records import RunStatus
 
 Mode = Literal["launch", "resume"]

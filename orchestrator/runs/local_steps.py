@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.host_api import HostSession

@@ -9,8 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.runs.notices import Notice, Notify, slack_text, without_secret
+from orchestrator.runs.services import Services
+
 
 _COMMAND_TIMEOUT_S = 30.0
+
+
+def tell(services: Services, notice: Notice) -> None:
+    """Send ``notice`` to whoever ``[notify]`` names."""
+    for problem in services.notifier.send(notice):
+        services.observer.note(problem)
 
 
 class Notifier:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.base.text import durations as duration
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.results.store_api import ActiveRun

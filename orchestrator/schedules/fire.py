@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.money.caps import Budget
 from orchestrator.schedules.due import Firing, Schedule, decide, read_past, refusal_by_month, spent_in_month, upcoming
-from orchestrator.schedules.firings_api import FiringBook
+from orchestrator.schedules.firings import FiringRecords
 
 #: A firing that was begun this recently may not have taken its lock yet.
 STARTING_S = 120.0
@@ -21,7 +21,7 @@ RunJob = Callable[[Schedule, float | None], Mapping[str, Any]]
 
 
 def tick(
-    schedules: Mapping[str, Schedule], book: FiringBook, budget: Budget, clock: Clock, launch: Launch
+    schedules: Mapping[str, Schedule], book: FiringRecords, budget: Budget, clock: Clock, launch: Launch
 ) -> list[tuple[str, Firing]]:
     """Decide on everything that is due, record it, then launch what is to be started.
 
@@ -42,7 +42,7 @@ def tick(
     return decided
 
 
-def _decide(name: str, schedule: Schedule, book: FiringBook, budget: Budget, clock: Clock) -> tuple[Firing, ...]:
+def _decide(name: str, schedule: Schedule, book: FiringRecords, budget: Budget, clock: Clock) -> tuple[Firing, ...]:
     now = datetime.fromtimestamp(clock.now(), UTC)
     at_work = book.at_work(name)  # first: one that ends in between has written its end before it lets go
     record = book.read(name)
@@ -68,7 +68,7 @@ def _refusal(schedule: Schedule, record: list[Firing], now: datetime, budget: Bu
     return refusal_by_month(schedule, record, now, per_run)
 
 
-def fire(name: str, schedule: Schedule, due: float, book: FiringBook, clock: Clock, run_job: RunJob) -> Firing:
+def fire(name: str, schedule: Schedule, due: float, book: FiringRecords, clock: Clock, run_job: RunJob) -> Firing:
     """Run one firing that :func:`tick` launched, and record its end whatever that is."""
     with book.firing(name) as alone:
         if not alone:
@@ -116,7 +116,7 @@ class Standing:
     running: bool
 
 
-def standings(schedules: Mapping[str, Schedule], book: FiringBook, clock: Clock, count: int = 3) -> list[Standing]:
+def standings(schedules: Mapping[str, Schedule], book: FiringRecords, clock: Clock, count: int = 3) -> list[Standing]:
     now = datetime.fromtimestamp(clock.now(), UTC)
     found = []
     for name, schedule in schedules.items():

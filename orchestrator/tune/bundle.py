@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
-from orchestrator.base.replace_file import replace_file
+from orchestrator.base.files import replace_file
 from orchestrator.machines.host_api import Bundle
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.replace_file import replace_file
+from orchestrator.base.files import replace_file
 
 #: The earliest time a zip file can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost
 
 if TYPE_CHECKING:
-    from orchestrator.base.clock_api import Clock
+    from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.host_api import HostConnector, HostSession
     from orchestrator.machines.targets import Target

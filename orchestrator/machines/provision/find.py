@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.parts import MachineParts

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,

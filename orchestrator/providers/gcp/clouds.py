@@ -8,7 +8,7 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud_api import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, FcctlError
 from orchestrator.machines.provision import refusals
 from orchestrator.providers.gcp.clients import Clients

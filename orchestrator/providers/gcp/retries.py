@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, FcctlError
 from orchestrator.providers.gcp.failures import Answer, NoAnswer, understood
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.base.files import disk_errors, sync_folder, sync_tree, write_atomic
 from orchestrator.base.journal import FileJournal

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.files import disk_errors, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import FileJournal, JournalEntry
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, Places, read_plan

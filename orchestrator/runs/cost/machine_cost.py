@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.base.clock import iso
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.find import Log
 from orchestrator.machines.provision.release import Hold

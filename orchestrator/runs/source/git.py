@@ -16,8 +16,8 @@ from pathlib import Path
 from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
+from orchestrator.base.files import replace_file
 from orchestrator.base.git import _environment
-from orchestrator.base.replace_file import replace_file
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.hashes import SourceHashes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConflictError
-from orchestrator.base.replace_file import replace_file
+from orchestrator.base.files import replace_file
 
 #: A file changed this recently may change again within one tick of its time stamps, so its hash is not remembered.
 RACY_NS = 100_000_000

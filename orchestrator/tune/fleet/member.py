@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.clock_api import Clock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import Link
@@ -26,7 +26,7 @@ from orchestrator.tune.fleet.rules import PATIENCE_S
 from orchestrator.tune.fleet.tunnels import Spoke
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.machines.provision.actions import Waking
     from orchestrator.runs.job.prepare import Prepared
 
 #: How often a machine's part is started, all in all.

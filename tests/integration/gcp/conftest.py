@@ -22,7 +22,7 @@ PROJECT, ZONE = "proj-one", "us-central1-a"
 
 
 class EmulatedTime:
-    """The :class:`~orchestrator.base.clock_api.Clock` of an emulator: sleeping moves its time instead of taking any."""
+    """The :class:`~orchestrator.base.clock.Clock` of an emulator: sleeping moves its time instead of taking any."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_rules import SavedSession, SessionRecord
 from orchestrator.machines.targets import GcpTarget

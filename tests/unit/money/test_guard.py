@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money import deadline as guard
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, fenced_worst_case_usd

@@ -11,7 +11,7 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostUnreachable, LinkLost
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import SshTarget
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.saved_plan import SavedPlan

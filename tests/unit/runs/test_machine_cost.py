@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.results.records import SourceRecord, StepRecord
 from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, sittings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import BudgetError, CloudError, ConflictError, MachineStopped
-from orchestrator.base.journal_entry import JournalEntry
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import Released, StillWanted
 from orchestrator.runs import cancel, drive
