@@ -1,4 +1,7 @@
-"""Composition root: the one place that knows which adapter stands behind which port."""
+"""Composition root: the one place that knows which implementation stands behind which interface.
+
+Long, so that all wiring is in one file.
+"""
 
 from __future__ import annotations
 

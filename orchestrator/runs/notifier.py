@@ -11,7 +11,6 @@ from typing import Any
 from orchestrator.runs.notices import Notice, Notify, slack_text, without_secret
 from orchestrator.runs.services import Services
 
-
 _COMMAND_TIMEOUT_S = 30.0
 
 

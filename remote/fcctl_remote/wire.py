@@ -2,7 +2,7 @@
 
 Everything that crosses the link is one of the dataclasses below, as JSON. The host program builds and reads them with
 the standard library only (:func:`encode`, :func:`decode`); the controller validates the same classes with pydantic,
-because the machine at the other end is not trusted.
+because the machine at the other end is not trusted. Long, so that one reading shows all that can cross.
 
 Calls travel as *frames* over the standard input and output of ``<runner>.pyz agent``:
 

@@ -57,6 +57,8 @@ FLOORS = """
 ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base")}
 #: Modules in one folder, ``__init__.py`` included.
 MOST_MODULES = 22
+#: Lines of a module whose docstring does not say why it is long.
+MOST_LINES = 400
 #: What of a search anyone may read, its libraries installed or not.
 WITHOUT_LIBRARIES = """
     errors search.halving search.landscape search.records search.replay search.space search.spec
@@ -257,6 +259,13 @@ def test_a_folder_with_a_module_too_many_is_seen() -> None:
     planted = [(f"m{number}", SOURCES["orchestrator"] / "planted" / f"m{number}.py") for number in range(MOST_MODULES)]
     assert not crowded(places(iter(planted)))
     assert crowded(places(iter([*planted, ("more", SOURCES["orchestrator"] / "planted" / "more.py")])))
+
+
+def test_a_long_module_says_why() -> None:
+    texts = {name: path.read_text() for name, path in modules()}
+    long = [name for name, text in texts.items() if len(text.splitlines()) > MOST_LINES]
+    assert long, "the largest modules are known to be longer"
+    assert [name for name in long if "Long, " not in (ast.get_docstring(ast.parse(texts[name])) or "")] == []
 
 
 def test_the_host_program_needs_only_the_standard_library() -> None:

@@ -4,6 +4,8 @@
 
 All of a trial happens on one host. If that is lost, the trial begins again on another. A trial is told once, at its
 end. One that was under way when this process died is asked for again by the next.
+
+Long, because these stages share one state, which changes only here.
 """
 
 from __future__ import annotations
