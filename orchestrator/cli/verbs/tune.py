@@ -79,7 +79,7 @@ def tune(
     _check(force=force, named=bool(search or space), tls=tls, scheduler=scheduler)
     from orchestrator.base.text.durations import seconds
     from orchestrator.cli import launching
-    from orchestrator.cli.verbs import tune_fleet
+    from orchestrator.cli.tune import fleet
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.runs.job.prepare import Wanted
     from orchestrator.tune.job import Asked, job_of, narrowed
@@ -88,7 +88,7 @@ def tune(
         limit = seconds(timeout)
     except ValueError as error:
         raise click.UsageError(f"--timeout: {error}") from None
-    machines = tune_fleet.hosts_of(cli, how, hosts) if how.others or (hosts or 1) > 1 else []
+    machines = fleet.hosts_of(cli, how, hosts) if how.others or (hosts or 1) > 1 else []
     if machines and scheduler:
         raise click.UsageError("--scheduler brings its own workers: the search itself is on one target")
     own_name = machines[0].name if machines else None
@@ -100,7 +100,7 @@ def tune(
         return Wanted(job_of(found, asked), target, settings, None, how.budget, how.stop_at_budget, searches)
 
     if machines:
-        tune_fleet.launch(cli, how, wanted, machines)
+        fleet.launch(cli, how, wanted, machines)
     else:
         launching.launch(cli, how, wanted)
 
@@ -110,13 +110,13 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
     if adopt is not None:
         if named or cut_off is not None or how != Launching(dry_run=how.dry_run):
             raise click.UsageError("--adopt takes a RUN that is home, and runs nothing: no NAME, no target")
-        from orchestrator.cli.verbs.tune_adopt import adopt_run
+        from orchestrator.cli.tune.adopt import adopt_run
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
         if named or force or how != Launching():
             raise click.UsageError("--resume goes on with a search as it is: it takes neither NAME nor another option")
-        from orchestrator.cli.verbs.tune_fleet import resume
+        from orchestrator.cli.tune.fleet import resume
 
         resume(cli, cut_off)
 
