@@ -42,8 +42,8 @@ entry()
 #: Before the first byte goes to the host.
 BEFORE_LOGIN = """
     app
-    base.clock base.errors base.log_file base.models base.replace_file base.run_id base.sanitize base.text.problems
-    base.text.timezones base.text.toml_lines
+    base.clock base.errors base.files base.log_file base.models base.run_id base.safe_paths base.sanitize
+    base.text.problems base.text.timezones base.text.toml_lines
     cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
     cli.output cli.verbs.run
     machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
@@ -58,14 +58,13 @@ BEFORE_LOGIN = """
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
-    base.clock_api base.files base.git base.journal base.journal_entry base.lock base.observer base.open_beneath
-    base.safe_paths base.text.durations base.text.yaml_lines
+    base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.yaml_lines
     cli.run_end
     hosts.recover
     leases.session_api leases.session_files
-    machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
+    machines.cloud machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
-    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
+    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.actions
     machines.shutdown_timer
     money.deadline money.usage_api money.usage_file money.watched_cloud
     results.measurement results.records results.store.active results.store.incoming results.store.index
@@ -73,8 +72,8 @@ LATER = """
     results.store.store results.store_api
     runs.actions runs.collect runs.drive runs.ending runs.follow runs.job.built_in runs.job.cuda_arch runs.job.files
     runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet runs.job.saved_plan runs.lifecycle
-    runs.local_steps runs.notifier runs.record runs.reopen runs.run runs.send_notice runs.services runs.source.api
-    runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
+    runs.local_steps runs.notifier runs.record runs.reopen runs.run runs.services runs.source.api runs.source.git
+    runs.source.hashes runs.sync runs.tidy runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.
