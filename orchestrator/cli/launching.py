@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.connect.reconnect import Link
-    from orchestrator.machines.provision.actions import Waking
+    from orchestrator.machines.provision.wake_options import Waking
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import Prepared, Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
@@ -66,7 +66,7 @@ class Launching:
 
     @property
     def waking(self) -> Waking:
-        from orchestrator.machines.provision.actions import Waking
+        from orchestrator.machines.provision.wake_options import Waking
 
         return Waking(self.restart, self.allow_unfenced)
 

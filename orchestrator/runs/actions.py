@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.actions import Waking
+from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.actions import Waking
+from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.actions import Moves

@@ -25,7 +25,7 @@ from orchestrator.hosts.recover import settle
 from orchestrator.machines.cloud import Machine as View
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
-from orchestrator.machines.provision.actions import Waking
+from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.record_power import Witness
 from orchestrator.money.usage_file import SightingFile

@@ -74,7 +74,7 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
 def resume(cli: Cli, name: str) -> None:
     """Go on with a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
     from orchestrator import app
-    from orchestrator.machines.provision.actions import Waking
+    from orchestrator.machines.provision.wake_options import Waking
     from orchestrator.tune.fleet.fleet import Conductor
     from orchestrator.tune.fleet.resume import go_on_with, plans_of
 

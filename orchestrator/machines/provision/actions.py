@@ -8,17 +8,6 @@ from typing import Literal
 from orchestrator.machines.cloud import Machine, Refusal
 from orchestrator.machines.targets import GcpTarget
 
-
-@dataclass(frozen=True)
-class Waking:
-    """Two ways past a machine whose time limit does not suit the run; neither by default."""
-
-    #: Stop it, and start it with a limit of its own.
-    restart: bool = False
-    #: Use it though the cloud never stops it: its own shutdown timer is the only fence then.
-    allow_unfenced: bool = False
-
-
 Action = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
 Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
 

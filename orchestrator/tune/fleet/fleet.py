@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost, MachineStopped
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.actions import Waking
+from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.targets import Target
 from orchestrator.machines.tunnel_api import Tunnels
 from orchestrator.runs.job.prepare import Prepared

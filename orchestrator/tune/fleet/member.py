@@ -26,7 +26,7 @@ from orchestrator.tune.fleet.rules import PATIENCE_S
 from orchestrator.tune.fleet.tunnels import Spoke
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.actions import Waking
+    from orchestrator.machines.provision.wake_options import Waking
     from orchestrator.runs.job.prepare import Prepared
 
 #: How often a machine's part is started, all in all.

@@ -62,9 +62,9 @@ LATER = """
     cli.run_end
     hosts.recover
     leases.session_api leases.session_files
-    machines.cloud machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
+    machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
-    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.actions
+    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
     machines.shutdown_timer
     money.deadline money.usage_api money.usage_file money.watched_cloud
     results.measurement results.records results.store.active results.store.incoming results.store.index
