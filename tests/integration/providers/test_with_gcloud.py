@@ -18,9 +18,9 @@ from orchestrator.machines.provision.endpoint import iap_command
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp import os_login
 from orchestrator.providers.gcp.clouds import GcpClouds
-from tests.integration.gcp.conftest import World
-from tests.integration.gcp.test_doctor_cloud import findings
-from tests.integration.gcp.test_gcp_rights import says
+from tests.integration.providers.conftest import World
+from tests.integration.providers.test_doctor_cloud import findings
+from tests.integration.providers.test_gcp_rights import says
 
 __all__ = ["says"]
 GCLOUD = shutil.which("gcloud")

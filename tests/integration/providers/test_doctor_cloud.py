@@ -19,7 +19,7 @@ from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp import quota as gpu_quota
 from orchestrator.providers.gcp.clouds import GcpClouds
 from orchestrator.providers.gcp.doctor import CloudCheckup, check_sandbox
-from tests.integration.gcp.conftest import ZONE, World, rid
+from tests.integration.providers.conftest import ZONE, World, rid
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.recovery.test_lacking_hosts import _may_mount
+from tests.integration.runs.test_lacking_hosts import _may_mount
 from tests.support.waiting import wait_for
 from tests.support.workspace import FCCTL, Workspace
 

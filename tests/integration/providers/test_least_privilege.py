@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.emulator.api.routes import ROUTES
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
-from tests.integration.gcp.conftest import PROJECT, World, rid
+from tests.integration.providers.conftest import PROJECT, World, rid
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "gcp.md"
 #: The API's methods whose permission is called otherwise.

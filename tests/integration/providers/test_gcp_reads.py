@@ -14,7 +14,7 @@ from orchestrator.emulator.core.scenario import Latency
 from orchestrator.machines.cloud import Power, Quota, Remedy
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, parse_host_keys
 from orchestrator.providers.gcp.cloud import GcpCloud
-from tests.integration.gcp.conftest import PROJECT, ZONE, World, rid
+from tests.integration.providers.conftest import PROJECT, ZONE, World, rid
 
 Worlds = Callable[..., World]
 OTHER = "us-west1-c"

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine, Operation, Power, Remedy
-from tests.integration.gcp.conftest import ZONE, World, rid
+from tests.integration.providers.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]
 Act = Callable[[World, Machine, str], Operation]

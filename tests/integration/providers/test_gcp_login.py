@@ -17,7 +17,7 @@ from orchestrator.machines.cache import FileMachineBook
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.targets import LocalTarget
-from tests.integration.gcp.conftest import World, rid
+from tests.integration.providers.conftest import World, rid
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
 from orchestrator.providers.gcp.cloud import GcpCloud
-from tests.integration.gcp.conftest import ZONE, World, rid
+from tests.integration.providers.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]
 LOGIN = "gcloud auth application-default login"
