@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: setup demo test simulate lint bench browser clean help
 
 help:            ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:           ## .venv, Python packages, and through apt or brew what is missing of sshd, tmux, rsync, g++, git
 	@TORCH_INDEX="$(TORCH_INDEX)" tools/setup.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything `make demo` and `make test` need, and nothing that is there already. Safe to run again: a second run takes
 # well under a second. Installs system packages through apt or brew only when a program is missing.
+# For bash 3.2, which is all a Mac has: there "${array[@]}" of an empty array ends the script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,14 +12,16 @@ die() {
   exit 1
 }
 
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
 has() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/local/sbin/$1" ]; }
 
 # program:apt package:brew formula ("-" where macOS ships it)
-programs=(sshd:openssh-server:- ssh:openssh-client:- tmux:tmux:tmux rsync:rsync:rsync g++:g++:- git:git:-)
+programs="sshd:openssh-server:- ssh:openssh-client:- tmux:tmux:tmux rsync:rsync:rsync g++:g++:- git:git:-"
 
 install_system() {
   local apt=() brew=() names=() entry program rest
-  for entry in "${programs[@]}"; do
+  for entry in $programs; do
     program=${entry%%:*} rest=${entry#*:}
     has "$program" && continue
     names+=("$program") apt+=("${rest%%:*}")
@@ -26,14 +29,14 @@ install_system() {
   done
   [ ${#names[@]} -eq 0 ] && return
   if has apt-get; then
-    local sudo=()
-    [ "$(id -u)" = 0 ] || sudo=(sudo)
     say "installing ${apt[*]} (apt)"
-    "${sudo[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${apt[@]}" >/dev/null
+    as_root apt-get update -qq
+    # shellcheck disable=SC2086 # names of packages have no spaces
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ${apt[*]} >/dev/null
   elif has brew && [ ${#brew[@]} -gt 0 ]; then
     say "installing ${brew[*]} (brew)"
-    brew install --quiet "${brew[@]}"
+    # shellcheck disable=SC2086
+    brew install --quiet ${brew[*]}
   elif [ "$(uname)" = Darwin ] && ! has g++; then
     die "there is no C++ compiler" "xcode-select --install"
   else
@@ -60,11 +63,11 @@ install_python() {
   python=$(find_python)
   [ -x .venv/bin/python ] || { say "making .venv with $python" && "$python" -m venv .venv; }
   # torch first and by version: left to the resolver it would be the newest build, with gigabytes of CUDA libraries.
-  local index=()
-  [ -z "${TORCH_INDEX:-}" ] || index=(--index-url "$TORCH_INDEX")
+  set -- 'torch==2.13.0'
+  [ -z "${TORCH_INDEX:-}" ] || set -- --index-url "$TORCH_INDEX" "$@"
   if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'; then
     say "installing torch"
-    .venv/bin/python -m pip install -q --disable-pip-version-check "${index[@]}" 'torch==2.13.0'
+    .venv/bin/python -m pip install -q --disable-pip-version-check "$@"
   fi
   say "installing fcctl and its development tools"
   .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev,kernels]'

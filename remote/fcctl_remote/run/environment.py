@@ -59,7 +59,16 @@ def for_step(shared: Mapping[str, str], run: RunLayout, step: wire.StepSpec) -> 
     env["FCCTL_RUN_ID"] = run.run_id
     env["FCCTL_STEP"] = step.id
     env["FCCTL_OUT"] = run.step(step.id).out
+    _find_beside_python(env)
     return env
+
+
+def _find_beside_python(env: Dict[str, str]) -> None:
+    """What pip installs beside ``$FCCTL_PYTHON`` (ninja, cmake) is found by name, after all that was found before."""
+    folder = os.path.dirname(env.get("FCCTL_PYTHON", ""))
+    path = env.get("PATH", os.defpath).split(os.pathsep)
+    if os.path.isabs(folder) and folder not in path:
+        env["PATH"] = os.pathsep.join([*path, folder])
 
 
 def _base(run: RunLayout) -> Dict[str, str]:

@@ -36,6 +36,20 @@ def test_steps_run_in_order_in_the_snapshot_with_their_environment(host: Host, a
     assert outcome.host["hostname"] == os.uname().nodename
 
 
+def test_a_program_beside_the_python_is_found_after_all_others(host: Host, agent: Agent, tmp_path: Path) -> None:
+    """As ninja is that pip installed there: PyTorch's builds look for it by name."""
+    for name in ("ninja-of-pip", "cat"):
+        (tmp_path / name).write_text("#!/bin/sh\necho beside\n")
+        (tmp_path / name).chmod(0o755)
+    one = step("one", "ninja-of-pip; cat hello.txt", env={"FCCTL_PYTHON": str(tmp_path / "python")})
+    two = step("two", "ninja-of-pip", env={"FCCTL_PYTHON": str(tmp_path / "python"), "PATH": os.environ["PATH"]})
+    run_id = agent.submit(one, two)
+    assert agent.outcome(run_id).status == "passed"
+    folder = host.run_dir(run_id)
+    assert (folder / "steps/one/log.txt").read_text() == "beside\nhello\n"
+    assert (folder / "steps/two/log.txt").read_text() == "beside\n"
+
+
 def test_the_submitting_connection_does_not_leak_into_steps(host: Host) -> None:
     agent = host.agent(SSH_AUTH_SOCK="/tmp/agent.sock", TMUX="/tmp/other,1,0", KEEP="yes")
     run_id = agent.submit(step("show", 'echo "[${SSH_AUTH_SOCK-}][${TMUX-}][$KEEP]"'))
