@@ -16,6 +16,9 @@ from fcctl_remote.run.events import EventLog
 #: A submitted run that no supervisor took up within this time never will be, seconds.
 START_PATIENCE_S = 30.0
 
+#: Another process that settles the run ends what the supervisor left first; it is waited for that long, seconds.
+SETTLED_BY_ANOTHER_S = 5.0
+
 
 def settle(run: RunLayout) -> bool:
     """Write the outcome of a run that began and has no supervisor any more; whether the run is finished."""
@@ -25,13 +28,24 @@ def settle(run: RunLayout) -> bool:
         return False
     fd = files.try_lock(run.supervisor_lock)
     if fd is None:
-        return False
+        return _settled_by_another(run)
     try:
         if not runs.is_finished(run):
             finalise(run)
     finally:
         os.close(fd)
     return True
+
+
+def _settled_by_another(run: RunLayout) -> bool:
+    """Whether the run is finished, where its lock is held: by its supervisor, or by who settles it in its place."""
+    supervisor = runs.supervisor_pid(run)
+    if supervisor is not None and (not supervisor or process.is_alive(supervisor)):
+        return False
+    deadline = time.monotonic() + SETTLED_BY_ANOTHER_S
+    while not runs.is_finished(run) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return runs.is_finished(run)
 
 
 def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:

@@ -249,6 +249,20 @@ def _stat(pid: int) -> Optional[Tuple[str, int, int]]:
         return None
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number that has not ended; one that nobody has reaped yet has."""
+    if IS_LINUX:
+        facts = _stat(pid)
+        return facts is not None and facts[0] not in "ZX"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def parent_of(pid: int) -> Optional[int]:
     """Whose child it is now; None once it is gone."""
     if IS_LINUX:

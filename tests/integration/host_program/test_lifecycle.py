@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
+from fcctl_remote.base.files import to_json, write_atomic
+from fcctl_remote.run.state import unstarted_outcome
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
 from tests.support.waiting import wait_for
 
@@ -175,6 +178,28 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
     events, log = agent.follow(run_id, log_step="done")
     assert (events[-1].type, log) == ("run_finished", b"one\n")
     assert [e.seq for e in events] == list(range(len(events)))
+
+
+@LINUX_ONLY
+def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent: Agent) -> None:
+    """Not that it runs: ``fcctl run --resume`` refuses a run that does."""
+    run_id = agent.submit(step("busy", "echo up; sleep 301"))
+    wait_for(lambda: _is_up(host, run_id, "busy"))
+    for pid in _telemetry(host):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not _telemetry(host))
+    supervisor, lock = _supervisor(host, run_id), host.run_dir(run_id) / "supervisor.lock"
+    with lock.open("r+") as settler:
+        os.kill(supervisor, signal.SIGKILL)
+        fcntl.flock(settler, fcntl.LOCK_EX)
+        asked = agent.send("status", {"run_ids": [run_id]})
+        time.sleep(0.3)  # it is asked meanwhile
+        plan = json.loads((host.run_dir(run_id) / "plan.json").read_bytes())
+        ended = unstarted_outcome(wire.decode(wire.RunPlan, plan), "lost", "settled by another")
+        write_atomic(str(host.run_dir(run_id) / "outcome.json"), to_json(wire.encode(ended)))
+    frame, _ = agent.receive()
+    assert frame["id"] == asked
+    assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
 
 
 def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent) -> None:
