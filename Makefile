@@ -3,10 +3,14 @@ PY := .venv/bin/python
 TORCH_INDEX ?=
 SHELL := /bin/bash
 
-.PHONY: setup demo test simulate lint bench browser clean help
+# Tests wait for processes, links and clocks more than they compute.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
+PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup
+
+.PHONY: setup demo test test-all test-changed simulate lint bench browser clean help
 
 help:            ## this list
-	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:           ## .venv, Python packages, and through apt or brew what is missing of sshd, tmux, rsync, g++, git
 	@TORCH_INDEX="$(TORCH_INDEX)" tools/setup.sh
@@ -15,8 +19,15 @@ demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, bui
 	.venv/bin/fcctl run phase0 --on sandbox
 	@echo "The emulated machine is off. Its emulator ends by itself in 15 minutes; at once: .venv/bin/fcctl emulator --stop"
 
-test: setup      ## all tests
-	$(PY) -m pytest -n 3 --dist loadgroup -q
+test: setup      ## the tests, in five minutes on two processors
+	$(PYTEST) -m "not full"
+
+test-all: setup  ## the others: gcloud, wheel, demo, browser, searches, every fault and every line to be killed at
+	$(PYTEST) -m full
+	@$(PY) -m tests.durations
+
+test-changed: setup  ## the tests nearest to what changed since COMMIT, or since the last one, in a minute
+	$(PY) -m tests.changed $(COMMIT)
 
 simulate: setup  ## N random schedules of faults against the true workflows, from SEED; prints the shortest failure
 	$(PY) -m tests.simulation -n $(or $(N),10000) --seed $(or $(SEED),0)

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
+from tests.durations import Recorder
 from tests.support import forked
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
@@ -23,6 +24,8 @@ from tests.support.workspace import end_started
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
+    if not hasattr(config, "workerinput"):  # who collects what the workers of pytest-xdist report
+        config.pluginmanager.register(Recorder())
     # A shell starts what is put in the background with Ctrl-C switched off, and so all that the tests start in turn.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,6 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # times the processor time. FlashCore's own threads have tests that say how many they want.
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def keep_together(items: list[pytest.Item]) -> None:
+    """One worker for the tests of a module that share a fixture, so that it is made once."""
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo", None)
+        shared = fixtures and any(f.scope == "module" for fs in fixtures.name2fixturedefs.values() for f in fs)
+        if shared and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.hookimpl(trylast=True)

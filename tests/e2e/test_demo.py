@@ -23,7 +23,7 @@ SHAPES = ("mission", "s64", "s128", "s256", "batch2")
 #: PyTorch's threads spin while they wait for each other: beside other tests on two processors, most of the time.
 ONE_THREAD = '[targets.sandbox]\nenv = {OMP_NUM_THREADS = "1"}\n'
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the kernels are compared with PyTorch"),
 ]
 

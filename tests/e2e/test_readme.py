@@ -94,7 +94,6 @@ def test_the_first_two_commands_are_the_makefiles() -> None:
         assert wanted in done.stdout
 
 
-@pytest.mark.slow
 def test_every_command_of_the_readme_works_as_it_stands(
     gpu_box: LoopbackSshd, kernels: Path, typed: dict[str, str]
 ) -> None:
@@ -144,7 +143,7 @@ def test_the_cloud_s_configuration_is_valid_and_its_price_is_known(tmp_path: Pat
     assert "$" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="the README's job compiles with nvcc")
 def test_the_job_of_the_readme_passes(kernels: Path, typed: dict[str, str]) -> None:
     (kernels / "fcctl.toml").write_text(block("toml", "gpu-box"))

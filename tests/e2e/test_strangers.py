@@ -19,7 +19,7 @@ from tests.support.workspace import Workspace
 
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("tmux") is None or shutil.which("git") is None, reason="needs tmux and git"),
 ]
 #: Here, and on the machine that ~/.ssh/config calls box.

@@ -17,7 +17,7 @@ import pytest
 from tests.support.workspace import Workspace
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
 ]
 TICKS = """\

@@ -21,7 +21,7 @@ from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("cc") is None or shutil.which("tmux") is None, reason="needs cc and tmux"),
 ]

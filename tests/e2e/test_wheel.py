@@ -16,7 +16,7 @@ import pytest
 from tests.support.workspace import REPOSITORY
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="the wheel is built with hatchling"),
 ]
 

@@ -25,7 +25,6 @@ steps:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_what_the_page_shows_is_taken(fcctl: Fcctl, workspace: Path) -> None:
     page = (ROOT / "docs" / "gates.md").read_text()

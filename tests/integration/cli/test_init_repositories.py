@@ -117,7 +117,9 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("c++") is None, reason="needs make and a C++ compiler")
 def test_the_steps_run(tmp_path: Path) -> None:
-    for step in first_job(repository(tmp_path, CASES["make"][0])).steps:
+    steps = first_job(repository(tmp_path, CASES["make"][0])).steps
+    assert [step.id for step in steps] == ["build", "test", "bench"]
+    for step in steps:
         subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
 
 
@@ -202,7 +204,7 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert len(again["backups"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("tmux") is None, reason="needs make and tmux")
 @pytest.mark.parametrize("name", ["make", pytest.param("plain", marks=pytest.mark.skipif(NVCC is None, reason="nvcc"))])
 def test_the_first_job_passes_on_this_machine(fcctl: Fcctl, tmp_path: Path, name: str) -> None:

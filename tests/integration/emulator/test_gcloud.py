@@ -13,7 +13,7 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 
 GCLOUD = shutil.which("gcloud")
-pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")]
 Gcloud = Callable[..., str]
 
 
@@ -47,7 +47,6 @@ def gcloud(tmp_path: Path) -> Callable[[Emulator], Gcloud]:
     return aimed
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # gcloud starts seventeen times
 def test_the_life_of_a_machine(gcloud: Callable[[Emulator], Gcloud]) -> None:
     with Emulator() as emulator:
@@ -97,7 +96,6 @@ def test_the_life_of_a_machine(gcloud: Callable[[Emulator], Gcloud]) -> None:
         assert not emulator.world.machines
 
 
-@pytest.mark.slow
 def test_what_gcloud_says_of_errors(gcloud: Callable[[Emulator], Gcloud]) -> None:
     with Emulator(faults=[{"action": "instances.start", "do": "stockout"}]) as emulator:
         call = gcloud(emulator)

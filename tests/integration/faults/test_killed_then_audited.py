@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import sampled
 from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 from tests.support.zygote import Zygote
@@ -26,7 +27,7 @@ def killed(zygote: Zygote, workspace: CloudWorkspace, line: int, *args: str) -> 
     return zygote.wait(number)
 
 
-@pytest.mark.parametrize("line", range(2, LINES + 1))
+@pytest.mark.parametrize("line", sampled(range(2, LINES + 1), keep=(6, 11, 16)))
 def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
     line: int, tmp_path: Path, private_home: Path, zygote: Zygote
 ) -> None:

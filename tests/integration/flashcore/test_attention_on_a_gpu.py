@@ -163,7 +163,8 @@ def test_torchs_own_checks_of_operators() -> None:
         (tuple(x.transpose(1, 2) for x in tensors(2, 70, 3, 64)), {"scale": 0.3}),
         (tensors(2, 3, 70, 40), {}),
     ]:
-        torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
+        found = torch.library.opcheck(torch.ops.flashcore.attention.default, arguments, options)
+        assert set(found.values()) == {"SUCCESS"}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")  # by torch's own compiler

@@ -22,6 +22,7 @@ from flashcore import apart, launch, readers, registry, tilings, toolchain
 from flashcore import build as building
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
+from tests.support.tiers import sampled
 
 CPU = registry.VARIANTS["cpu"]
 #: Compiles in a fifth of the time of the real one.
@@ -117,7 +118,10 @@ CUDA = [(v.name, {}) for v in registry.VARIANTS.values() if v.device == "cuda"]
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("name", "settings"), [*CUDA, ("stage5", {"NUM_PRODUCER_WARPS": 2})], ids=str)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    sampled([*CUDA, ("stage5", {"NUM_PRODUCER_WARPS": 2})], keep=[("baseline", {}), ("fused", {})]),
+)
 def test_cuda_variants_fit_an_l4_without_spills(
     name: str, settings: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +142,7 @@ def test_cuda_variants_fit_an_l4_without_spills(
     assert again.document["duration_s"] < built.document["duration_s"]
 
 
+@pytest.mark.full
 @needs_nvcc
 @pytest.mark.parametrize(
     "needs",
@@ -177,6 +182,7 @@ def device_code(
     return label, variant.name, readers.read("ptxas", log)["kernels"]
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_every_tiling_of_the_table_fits_an_l4_without_spills(tmp_path: Path) -> None:
     """Of each only what the GPU runs, by the build's own command: the host's part of each variant is built above."""
@@ -194,6 +200,7 @@ def test_every_tiling_of_the_table_fits_an_l4_without_spills(tmp_path: Path) -> 
     assert wasteful == []
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_a_warm_build_of_one_variant_takes_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warm: the compiler's own files are in the page cache, since another variant was just built."""
@@ -272,6 +279,7 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
             kept.unlink()
 
 
+@pytest.mark.full
 @needs_nvcc
 @pytest.mark.parametrize(("tiling", "arch"), [(OTHER_TILING, "89"), (GROUPED_TILING, "90a")], ids=["sm_89", "sm_90a"])
 def test_a_kernel_is_the_same_to_the_byte_as_in_a_library_of_its_own(
@@ -296,6 +304,7 @@ def machine_code(file: Path) -> bytes:
     return elf[found[4] : found[4] + found[5]]
 
 
+@pytest.mark.full
 @needs_nvcc
 @pytest.mark.skipif(toolchain.gpu() is not None, reason="unavailable: there is a driver, which loads it")
 def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +319,7 @@ def test_a_kernel_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: py
     assert said[2] == f"hint: rm -r {built.library.parent}"
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_code_for_several_architectures_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
@@ -334,6 +344,7 @@ def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
     assert "-cubin" in str(raised.value)
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_a_kernel_that_needs_more_of_cuda_than_is_declared_builds_with_its_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,6 +359,7 @@ def test_a_kernel_that_needs_more_of_cuda_than_is_declared_builds_with_its_heade
     assert not set(building.LEAN) & set(built.document["command"].split())
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -409,6 +421,7 @@ def test_a_library_of_all_tilings_is_not_taken_for_one_of_one() -> None:
     assert FLAGSHIP.common(FLAGSHIP.configure(SMALL_TILING)) != {}
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_the_ceilings_code_compiles_for_every_chip_it_is_meant_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

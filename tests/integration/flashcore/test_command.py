@@ -113,6 +113,7 @@ def test_an_error_is_the_exit_code(variant: str, code: int, tmp_path: Path, cach
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: Path) -> None:
     label = "cpu:ROWS=64+KEYS=64"
     checked = run(tmp_path, cache, "check", label, "--shape", "s64", "--seeds", "1,2,3", "--sanitize")
@@ -137,6 +138,7 @@ def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: P
     assert benchmark["audits"][0]["outputs_checked"] >= 1
 
 
+@pytest.mark.full
 def test_the_null_is_repeated_and_counted(tmp_path: Path, cache: Path) -> None:
     assert run(tmp_path, cache, "bench", "cpu", "--shape", "1,1,16,64", "--null", "2").returncode == 0
     metrics = document(tmp_path, "metrics")["metrics"]

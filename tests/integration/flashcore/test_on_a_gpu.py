@@ -118,7 +118,7 @@ def test_hot_cold_and_eager_times_are_of_the_same_kernel(ceilings: dict[str, Any
     assert all(len(c["clocks"]) == len(c["block_ratios"]) for c in document["comparisons"])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["hot", "cold", "eager"])
 def test_a_kernel_against_itself_is_1_in_19_of_20_repeats(mode: str) -> None:
     found = bench.null(Kernel(build(BASELINE)), "mission", shapes.SHAPES["mission"], mode, 20)

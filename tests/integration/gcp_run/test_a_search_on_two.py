@@ -15,6 +15,8 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
 
+pytestmark = pytest.mark.full
+
 Make = Callable[..., CloudWorkspace]
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 #: The metric is the parameter; all but the default wait for a file to go.

@@ -74,6 +74,7 @@ def test_it_sees_what_is_below_and_what_is_installed_into_it_goes_first(below: P
     assert python_of(below, "-c", "import numpy; print(numpy.version)") == "2.0"
 
 
+@pytest.mark.full
 def test_pip_takes_what_is_seen_as_installed_and_installs_into_the_new_one(below: Path, tmp_path: Path) -> None:
     assert make(below / "bin" / "python", tmp_path / "venv", tmp_path).returncode == 0
     asked = python_of(tmp_path / "venv", "-m", "pip", "install", "--no-index", "torch>=2")
@@ -83,12 +84,14 @@ def test_pip_takes_what_is_seen_as_installed_and_installs_into_the_new_one(below
     assert Path(where) == packages(tmp_path / "venv")
 
 
+@pytest.mark.full
 def test_where_nobody_has_pip_it_brings_its_own(tmp_path: Path) -> None:
     below = made(tmp_path / "below", "--without-pip")
     assert make(below / "bin" / "python", tmp_path / "venv", tmp_path).returncode == 0
     assert str(tmp_path / "venv") in python_of(tmp_path / "venv", "-m", "pip", "--version")
 
 
+@pytest.mark.full
 def test_one_that_is_there_is_kept(below: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert make(below / "bin" / "python", tmp_path / "venv", tmp_path).returncode == 0

@@ -155,7 +155,7 @@ def test_waiting_goes_on_through_trouble(world: Worlds) -> None:
     operation = here.cloud.stop(here.made(), rid())
     for nth, do in ((1, {"drop": "after"}), (2, {"http": 503}), (3, {"http": 429}), (4, {"drop": "before"})):
         here.emulator.faults.add(action="zoneOperations.wait", nth=nth, do=do)
-    here.ok(operation)
+    assert here.ok(operation).done
 
 
 def test_an_operation_that_nothing_is_heard_of(world: Worlds) -> None:

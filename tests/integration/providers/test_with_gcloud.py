@@ -45,7 +45,7 @@ def alone(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_gcloud
-@pytest.mark.slow
+@pytest.mark.full
 def test_os_login_names_the_user(alone: None, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     url = says(200, {"loginProfile": {"name": "1", "posixAccounts": ACCOUNTS, "sshPublicKeys": {}}})
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
@@ -55,7 +55,7 @@ def test_os_login_names_the_user(alone: None, says: Callable[..., str], monkeypa
 
 
 @needs_gcloud
-@pytest.mark.slow
+@pytest.mark.full
 def test_os_login_that_refuses(alone: None, says: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     url = says(403, {"error": {"code": 403, "message": "not yours", "status": "PERMISSION_DENIED"}})
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_OSLOGIN", f"{url}/")
@@ -93,14 +93,14 @@ def refusal(argv: list[str]) -> str:
 
 
 @needs_gcloud
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_tunnel_s_arguments_are_gcloud_s(alone: None) -> None:
     """It goes as far as asking for a token, which there is none of here."""
     assert "Authorization" in refusal(list(iap_command("vm", "us-west1-c", "proj-one")))
 
 
 @needs_gcloud
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_fixes_of_doctor_are_commands_that_gcloud_knows(
     world: Callable[..., World], alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

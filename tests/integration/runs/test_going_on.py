@@ -120,6 +120,7 @@ def test_one_that_nobody_has_fetched_yet_comes_home_first(
     assert count.read_text().split() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.full
 def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Path) -> None:
     count = tmp_path / "count"
     workspace.write_search("small", SEARCH % count)
@@ -148,6 +149,7 @@ def its_time_is_over(workspace: Workspace, home: Path) -> None:
     pass
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("end", "status"), [(killed, "failed"), (its_time_is_over, "timed_out")])
 def test_a_search_that_somebody_ended_goes_on_and_says_so(
     workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path, end: Callable[..., None], status: str

@@ -41,6 +41,7 @@ steps:
       exit 3
 """
 STUBBORN = """
+env: {FCCTL_KILL_GRACE_S: "1"}
 steps:
   - id: stubborn
     timeout: 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.sshd import LoopbackSshd
+from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -52,8 +54,13 @@ def check_whole(workspace: Workspace, count: Path) -> None:
     assert workspace.json("results", "ls")["runs"][0]["run_id"] == record["run_id"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("line", range(1, LINES + 1))
+@pytest.mark.parametrize(
+    ("when", "line"),
+    sampled(
+        itertools.product(("before", "after"), range(1, LINES + 1)),
+        keep=[("after", 1), ("before", 4), ("after", 4), ("after", 6)],
+    ),
+)
 def test_killed_at_every_line_of_a_local_run(when: str, line: int, tmp_path: Path, private_home: Path) -> None:
     workspace = Workspace(tmp_path / "w", private_home)
     workspace.job("count", JOB)
@@ -76,7 +83,7 @@ def test_an_id_that_was_told_is_known(line: int, told: bool, tmp_path: Path, pri
     assert named == (workspace.active() if told else [])
 
 
-@pytest.mark.parametrize("line", [2, 3, 4, 5])
+@pytest.mark.parametrize("line", sampled([2, 3, 4, 5], keep=[3]))
 def test_killed_over_ssh(line: int, tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> None:
     workspace = Workspace(tmp_path / "w", private_home, sshd)
     workspace.job("count", JOB)
@@ -86,7 +93,7 @@ def test_killed_over_ssh(line: int, tmp_path: Path, private_home: Path, sshd: Lo
     check_whole(workspace, count)
 
 
-@pytest.mark.parametrize("line", [1, 2, 3])
+@pytest.mark.parametrize("line", sampled([1, 2, 3], keep=[2]))
 def test_the_command_that_picks_up_is_killed_too(line: int, tmp_path: Path, private_home: Path) -> None:
     workspace = Workspace(tmp_path / "w", private_home)
     workspace.job("count", JOB)

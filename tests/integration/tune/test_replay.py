@@ -49,7 +49,7 @@ def test_there_are_measured_landscapes_that_say_where_and_when() -> None:
         assert {o.state for o in one.outcomes.values()} >= {"complete"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1800)  # ten seconds of processor time, on a computer that may be busy
 def test_evolution_beats_random_search_at_equal_budget() -> None:
     """On a GPU's landscape, which had no part in shaping the search; benchmarks/search.py does it on all."""

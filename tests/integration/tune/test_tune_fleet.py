@@ -23,6 +23,7 @@ from tests.support.living import is_running, started_with
 from tests.support.waiting import wait_for
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.timeout(240),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
 ]

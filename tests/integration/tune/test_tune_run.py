@@ -19,6 +19,8 @@ pytest.importorskip("distributed")
 from tests.support.living import is_running, started_with
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 120
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import contextlib
+import json
 import time
 
 import pytest
@@ -107,5 +107,11 @@ def test_reads_what_pyyaml_writes(value: dict[str, object]) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(YamlError):
-        read(text)
+    refused: YamlError | None = None
+    try:
+        data = read(text).data
+    except YamlError as error:
+        refused = error
+    else:
+        assert json.dumps(data)
+    assert refused is None or (refused.message and 1 <= refused.line <= len(text.splitlines()) + 1)

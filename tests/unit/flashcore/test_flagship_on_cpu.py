@@ -35,7 +35,10 @@ LENGTHS = [(1, 1), (17, 17), (65, 63), (1, 200), (130, 1), (40, 97), (20, 300)]
 def in_one_worker(settings: dict[str, int]) -> Any:
     """A parameter whose tests share a worker, so that its library is compiled once."""
     name = "-".join(f"{k}={v}" for k, v in settings.items()) or "auto"
-    return pytest.param(settings, marks=pytest.mark.xdist_group(f"flagship-{name}"), id=name)
+    marks = [pytest.mark.xdist_group(f"flagship-{name}")]
+    if settings not in CONFIGURATIONS[1:3]:
+        marks.append(pytest.mark.full)
+    return pytest.param(settings, marks=marks, id=name)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +104,7 @@ def right_with_shared_heads_of_keys(library: ctypes.CDLL, D: int, dtypes: Sequen
         assert excess(library, (2, 6, 33, D), (2, 70), dtype=dtype, causal=True) < 3, (D, dtype)
 
 
+@pytest.mark.full
 @with_auto
 @pytest.mark.parametrize("D", [64, 128])
 def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.CDLL, D: int) -> None:
@@ -131,6 +135,7 @@ def test_no_heads_of_keys_that_do_not_divide_the_queries(tmp_path: Path) -> None
     assert library.flashcore_forward(args) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tile", [pytest.param(one, id=name) for name, one in {**SKIPPING, **BEHIND}.items()])
 def test_no_warp_leaves_its_output_where_another_still_reads_keys(
     tile: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,6 +147,7 @@ def test_no_warp_leaves_its_output_where_another_still_reads_keys(
         assert excess(library, (1, 2, 193, D), (2, 193), dtype=dtype, causal=True, seed=seed) < 3, seed
 
 
+@pytest.mark.full
 @with_auto
 def test_on_an_l4_only_tilings_that_fit_it_are_chosen(
     auto: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

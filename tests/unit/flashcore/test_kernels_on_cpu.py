@@ -74,8 +74,14 @@ def label(configuration: tuple[str, dict[str, int]]) -> str:
 
 
 def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
-    """A parameter whose tests share a worker, so that its library is compiled once."""
-    return pytest.param(configuration, marks=pytest.mark.xdist_group(label(configuration)), id=label(configuration))
+    """A parameter whose tests share a worker, so that its library is compiled once.
+
+    One of each family of kernels is enough for ``make test``: with its default tiling, or with another.
+    """
+    marks = [pytest.mark.xdist_group(label(configuration))]
+    if configuration not in (CONFIGURATIONS[0], CONFIGURATIONS[5], CONFIGURATIONS[7], CONFIGURATIONS[10]):
+        marks.append(pytest.mark.full)
+    return pytest.param(configuration, marks=marks, id=label(configuration))
 
 
 @pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])
@@ -122,6 +128,7 @@ def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: P
     assert refusal(library, Shape(1, 4, 70, 64, S_kv=20_000), 1, "plain", True, 0.125) is None
 
 
+@pytest.mark.full
 def test_wmma_has_no_32_rows_on_an_l4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
     shape = Shape(1, 20, 257, 64, S_kv=33)  # rows for 60 blocks

@@ -177,7 +177,9 @@ def test_documents_from_a_host_may_hold_anything() -> None:
          "comparisons": [{"benchmark": [], "against": {}, "clocks": {"sm_mhz": "x"}, "throttled_blocks": "many"}]},
     ]  # fmt: skip
     for content in odd:
-        compare(rows(content, machine=Machine({"gpu": "L4"})), rows(simple(10.0)))
+        found = compare(rows(content, machine=Machine({"gpu": "L4"})), rows(simple(10.0)))
+        assert found.benchmarks == found.controls == ()
+        assert len(found.only_new) == 2
 
 
 # ------------------------------------------------------------------------------------------------ failing on it

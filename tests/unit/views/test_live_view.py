@@ -53,9 +53,12 @@ def test_whatever_a_host_sends_as_figures_is_no_crash(odd: Any) -> None:
         {"gpus": [odd]},
         {"gpus": [dict.fromkeys(GPU, odd)]},
     ):
-        telemetry_text(sample)
+        shown = telemetry_text(sample)
+        assert shown == "" or (odd == -1 and "-1 %" in shown)
     event = wire.Event(seq=1, time=0.0, type="step_finished", data={"step": odd, "status": odd, "duration_s": odd})
-    step_line(event)
+    sign, colour, line = step_line(event)
+    assert (sign, colour) == ("?", "red")
+    assert line.endswith("-1.0 s" if odd == -1 else "0.0 s")
 
 
 def summary(**more: Any) -> wire.RunSummary:

@@ -324,6 +324,6 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
 ], ids=["sizes", "zeroes", "peaks", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
-    page.render(made, charts(made))
-    markdown.render(made)
-    json.dumps(as_json.document(made), allow_nan=False)
+    assert page.render(made, charts(made)).rstrip().endswith("</html>")
+    assert markdown.render(made).startswith("# ")
+    assert json.loads(json.dumps(as_json.document(made), allow_nan=False))
