@@ -7,7 +7,7 @@ SHELL := /bin/bash
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup
 
-.PHONY: setup demo test test-all test-changed simulate lint bench browser clean help
+.PHONY: setup demo test test-all test-changed mutants simulate lint bench browser clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ test-all: setup  ## the others: gcloud, wheel, demo, browser, searches, every fa
 
 test-changed: setup  ## the tests nearest to what changed since COMMIT, or since the last one, in a minute
 	$(PY) -m tests.changed $(COMMIT)
+
+mutants: setup   ## N mutants of what holds money and results, drawn by SEED; prints those that no test notices
+	@$(PY) -m pip install -q -e '.[mutants]'
+	$(PY) -m tests.mutation --sample $(or $(N),200) --seed $(or $(SEED),0)
 
 simulate: setup  ## N random schedules of faults against the true workflows, from SEED; prints the shortest failure
 	$(PY) -m tests.simulation -n $(or $(N),10000) --seed $(or $(SEED),0)

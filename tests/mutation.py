@@ -1,0 +1,214 @@
+"""Mutation testing: ``make mutants N=200 SEED=0``, or ``python -m tests.mutation --sample 200 --seed 0``.
+
+Cosmic Ray makes the mutants: one operator, number, keyword, loop or exception is changed in one place. A sample of
+them, drawn by seed and spread over the subjects, is planted one after another in a copy of the repository, and the
+tests that :mod:`tests.changed` chooses for that file run there. A mutant that no test notices is printed: a test is
+missing, or the change means nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Queue
+
+from tests import durations
+from tests.changed import ROOT, choose, distances
+
+#: Subject -> the files, as patterns from the repository's root.
+SUBJECTS = {
+    "money": ("orchestrator/money/*.py", "orchestrator/runs/cost/*.py"),
+    "journal": ("orchestrator/base/journal.py", "orchestrator/base/files.py", "orchestrator/base/lock.py"),
+    "schedules": ("orchestrator/schedules/*.py",),
+    "collect": ("orchestrator/runs/collect.py", "orchestrator/results/store/*.py"),
+    "compare": ("orchestrator/results/compare/*.py", "orchestrator/results/statistics/*.py"),
+    "wire": ("remote/fcctl_remote/wire.py", "remote/fcctl_remote/base/files.py"),
+    "gates": ("remote/fcctl_remote/gates/*.py",),
+}
+#: Annotations are text here, and a decorator without which nothing can be imported proves nothing.
+MEANINGLESS = ("core/RemoveDecorator",)
+#: Seconds of tests for one mutant, as far as they are known, and when a mutant counts as one that hangs.
+BUDGET_S, LIMIT_S = 60.0, 240.0
+#: Copied: what tests read. Not the environment, nor results.
+LEFT_OUT = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__", "build", "dist", "runs")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    subject: str
+    path: str
+    line: int
+    column: int
+    operator: str
+    occurrence: int
+
+    @property
+    def site(self) -> tuple[int, int, str]:
+        """Where it is, and of which kind: a ``+`` may become ten other operators, which is one question."""
+        return self.line, self.column, self.operator.partition("_")[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    #: ``killed``, ``survived``, or ``hung``, which is killed too.
+    outcome: str
+    seconds: float
+    tests: int
+    diff: str
+
+
+# --------------------------------------------------------------------------------------------------------- the mutants
+def mutants(subject: str, path: Path) -> Iterator[Mutant]:
+    """All mutants of one file, but those in its annotations and docstrings."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+
+    ignored, tree = _annotations(path), get_ast_from_path(path)
+    for name in plugins.operator_names():
+        operator_class = plugins.get_operator(name)
+        if name in MEANINGLESS or operator_class.arguments():
+            continue
+        operator = operator_class()
+        places = (place for node in ast_nodes(tree) for place in operator.mutation_positions(node))
+        for occurrence, ((line, column), _end) in enumerate(places):
+            if not any(start <= (line, column) < end for start, end in ignored):
+                yield Mutant(subject, str(path.relative_to(ROOT)), line, column, name.removeprefix("core/"), occurrence)
+
+
+def _annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Start and end of what only a type checker reads."""
+    found: list[ast.expr | ast.If | None] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node.returns)
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            found.append(node.annotation)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            found.append(node)
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+        for node in found
+        if node is not None
+    ]
+
+
+def sample(count: int, seed: int) -> list[Mutant]:
+    """As many of each subject, drawn file by file, so that a long table of numbers does not crowd out the rest."""
+    draw, found = random.Random(seed), []
+    for number, (subject, patterns) in enumerate(SUBJECTS.items()):
+        files = [path for pattern in patterns for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py"]
+        of_file = {path: all_ for path in files if (all_ := _one_of_each_site(draw, mutants(subject, path)))}
+        share = count // len(SUBJECTS) + (number < count % len(SUBJECTS))
+        while share and of_file:
+            path = draw.choice(list(of_file))
+            found.append(of_file[path].pop())
+            share -= 1
+            if not of_file[path]:
+                del of_file[path]
+    return found
+
+
+def _one_of_each_site(draw: random.Random, all_: Iterator[Mutant]) -> list[Mutant]:
+    sites: dict[tuple[int, int, str], list[Mutant]] = {}
+    for mutant in all_:
+        sites.setdefault(mutant.site, []).append(mutant)
+    chosen = [draw.choice(of_site) for of_site in sites.values()]
+    draw.shuffle(chosen)
+    return chosen
+
+
+# ---------------------------------------------------------------------------------------------------------- the trials
+def trial(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
+    from cosmic_ray import plugins
+    from cosmic_ray.mutating import mutate_code
+
+    place = copy / mutant.path
+    before = place.read_text(encoding="utf-8")
+    after = mutate_code(before, plugins.get_operator(f"core/{mutant.operator}")(), mutant.occurrence)
+    assert after is not None
+    began = time.monotonic()
+    place.write_text(after, encoding="utf-8")
+    try:
+        outcome = _run(copy, tests)
+    finally:
+        place.write_text(before, encoding="utf-8")
+    diff = list(difflib.unified_diff(before.split("\n"), after.split("\n"), lineterm="", n=0))[3:]
+    return Verdict(mutant, outcome, round(time.monotonic() - began, 1), len(tests), "\n".join(diff))
+
+
+def _run(copy: Path, tests: Sequence[str]) -> str:
+    argv = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not full", "-p", "no:cacheprovider", *tests]
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(argv, cwd=copy, stdout=output, stderr=output, check=False, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return "hung"
+    return "killed" if done.returncode else "survived"
+
+
+def tests_of(path: str) -> list[str]:
+    choice = choose(distances([path]), durations.of_modules(), BUDGET_S)
+    far = distances([path])
+    return sorted(choice.chosen, key=lambda test: far.get(test, 99))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sample", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="each verdict as a line of JSON")
+    asked = parser.parse_args()
+    chosen = sample(asked.sample, asked.seed)
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="fcctl-mutants-") as folder, ThreadPoolExecutor(asked.workers) as pool:
+        copies: Queue[Path] = Queue()
+        for number in range(asked.workers):
+            shutil.copytree(ROOT, Path(folder) / str(number), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+            copies.put(Path(folder) / str(number))
+
+        def one(mutant: Mutant) -> Verdict:
+            copy = copies.get()
+            try:
+                return trial(mutant, copy, tests_of(mutant.path))
+            finally:
+                copies.put(copy)
+
+        for verdict in pool.map(one, chosen):
+            verdicts.append(verdict)
+            print(
+                f"{verdict.outcome:9}{verdict.seconds:6.1f} s  {verdict.mutant.path}:{verdict.mutant.line}", flush=True
+            )
+            if asked.out:
+                with asked.out.open("a") as file:
+                    file.write(json.dumps(asdict(verdict)) + "\n")
+    _report(verdicts)
+    return 0
+
+
+def _report(verdicts: Sequence[Verdict]) -> None:
+    print("\n| subject | mutants | killed | survived |\n|---|---|---|---|")
+    for subject in SUBJECTS:
+        of = [v for v in verdicts if v.mutant.subject == subject]
+        survived = sum(v.outcome == "survived" for v in of)
+        print(f"| {subject} | {len(of)} | {len(of) - survived} | {survived} |")
+    for verdict in verdicts:
+        if verdict.outcome == "survived":
+            print(f"\n{verdict.mutant.path}:{verdict.mutant.line} ({verdict.mutant.operator})\n{verdict.diff}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
