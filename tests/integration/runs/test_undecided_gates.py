@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.sshd import LoopbackSshd
-from tests.support.workspace import Workspace
+from tests.support.workspace import REPOSITORY, Workspace
 
 GATE = "benchmark.speedup > 2"
 REQUIRED = f"steps:\n  - {{id: bench, run: 'true', gates: [{GATE}]}}\n  - {{id: later, run: 'true'}}\n"
@@ -123,3 +124,21 @@ def test_what_it_measured_is_compared_and_the_run_keeps_its_code(workspace: Work
     told = workspace.json("run", "timed", "--on", "here", "--compare", "last", check=104)
     assert [one["name"] for one in told["comparison"]["benchmarks"]] == ["k"]
     assert told["comparison"]["new"]["runs"][0]["status"] == "incomplete"
+
+
+def test_registers_are_asked_here_only_of_a_computer_that_can_compile(workspace: Workspace) -> None:
+    steps = yaml.safe_load((REPOSITORY / "jobs/phase1.yaml").read_text())["steps"]
+    registers = next(step for step in steps if step["id"] == "registers")
+    compiling: dict[str, object] = {
+        "id": "compile", "where": "controller", "optional": "unavailable",
+        "run": """echo '{"kind": "build", "kernels": [{"name": "k", "registers": 121}]}' > "$FCCTL_OUT/b.json" """,
+    }  # fmt: skip
+    host = {"id": "there", "run": "true"}
+    workspace.job("can", yaml.safe_dump({"steps": [compiling, registers, host]}))
+    workspace.job(
+        "cannot", yaml.safe_dump({"steps": [{**compiling, "needs": {"tools": ["no-such"]}}, registers, host]})
+    )
+    workspace.fcctl("run", "cannot", "--on", "here")
+    [gate] = workspace.only_run()["steps"][1]["gates"]
+    assert gate["verdict"] == "not_applicable"
+    workspace.fcctl("run", "can", "--on", "here", check=100)
