@@ -24,6 +24,8 @@
     ├── RunNotFound             102
     └── RunCancelled            103
 
+A run that is ``incomplete`` (a gate without a value) ends with 104; there is no error of it.
+
 An error says what happened (``message``), why (``cause``) and what to type next (``hint``). Exceptions of other
 libraries are translated once, in the adapter that called them.
 """

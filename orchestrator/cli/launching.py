@@ -214,7 +214,7 @@ def see_home(
     services.observer.close()
     if finished is None:
         _say_submitted(cli, saved.plan.run_id if saved else services.store.resolve("last"))
-    elif comparing is not None and finished.record.exit_code == 0:
+    elif comparing is not None and finished.record.status in ("passed", "incomplete"):
         comparing.report(cli, services, finished.record)
     else:
         report(cli, finished.record, services.store.folder(finished.record.run_id))

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 
 def report(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
-    """Print how a run ended, and leave with its exit code. With ``--quiet``, one that passed is not worth a word.
+    """Print how a run ended, and leave with its exit code."""
+    show(cli, record, folder, more)
+    if record.exit_code:
+        raise SystemExit(record.exit_code)
+
+
+def show(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Print how a run ended. With ``--quiet``, one that passed is not worth a word.
 
     Args:
         more: what the JSON says besides.
@@ -24,5 +31,3 @@ def report(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | 
         from orchestrator.views.tables.run import print_run_summary
 
         print_run_summary(record, folder, cli.console)
-    if record.exit_code:
-        raise SystemExit(record.exit_code)

@@ -12,13 +12,14 @@ from orchestrator.base.models import KEPT
 
 SCHEMA_VERSION = 1
 
-RunStatus = Literal["passed", "failed", "cancelled", "lost", "over_budget", "preempted", "error"]
+RunStatus = Literal["passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "preempted", "error"]
 StepStatus = Literal["passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable"]
 Verdict = Literal["pass", "fail", "not_applicable", "unavailable"]
 
 #: Exit code of ``fcctl run`` for each ending.
 EXIT_CODES: dict[str, int] = {
-    "passed": 0, "failed": 100, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100, "error": 100,
+    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100,
+    "error": 100,
 }  # fmt: skip
 
 #: How a run ends that did not end by itself.
@@ -43,6 +44,7 @@ class GateRecord(_Record):
     verdict: Verdict
     when: ShortText | None = None
     hint: ShortText | None = None
+    optional: bool = False  # its run may pass although it could not be decided
 
 
 class DocumentRecord(_Record):
@@ -64,6 +66,11 @@ class StepRecord(_Record):
     log: str | None = None
     gates: list[GateRecord] = []
     documents: list[DocumentRecord] = []
+
+    @property
+    def left_open(self) -> bool:
+        """Whether a gate of it had to be decided, and could not be: its run is ``incomplete`` if nothing failed."""
+        return any(gate.verdict == "unavailable" and not gate.optional for gate in self.gates)
 
     @property
     def was_cut_off(self) -> bool:

@@ -105,7 +105,8 @@ class Moves:
         except KeyboardInterrupt:
             self._settle_here("interrupted before the machine was woken")
             raise
-        self.log("stepped", **stepped.line(goes_on=stepped.status == "passed" and bool(self.saved.plan.steps)))
+        goes_on = bool(self.saved.plan.steps) and stepped.may_go_on(self.saved.before_wake)
+        self.log("stepped", **stepped.line(goes_on=goes_on))
 
     def _settle_here(self, reason: str = "the fcctl that ran its first steps on this computer was killed") -> None:
         stepped = prewake.settle(self.services, self.active, reason)

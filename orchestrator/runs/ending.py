@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from fcctl_remote.gates import effect
 from orchestrator.base.clock import iso
 from orchestrator.results.records import (
     EXIT_CODES,
@@ -44,6 +45,10 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
             raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
+        # A host program of before this ending says ``passed``.
+        left_open = None if status != "passed" else effect.incomplete(_required(outcome, saved.plan))
+        if left_open is not None:
+            status, outcome.message = "incomplete", left_open
     except (ValidationError, ValueError) as e:
         return without_outcome(
             saved,
@@ -64,6 +69,11 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         steps=steps,
         cost=_cost(saved, outcome),
     )
+
+
+def _required(outcome: wire.Outcome, plan: wire.RunPlan) -> list[wire.StepResult]:
+    optional = {spec.id for spec in plan.steps if spec.optional}
+    return [step for step in outcome.steps if step.id not in optional]
 
 
 def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted], **more: Any) -> RunRecord:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from fcctl_remote.gates import effect
 from orchestrator.base.errors import HostFault
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
@@ -45,6 +46,11 @@ class Stepped:
     status: RunStatus
     steps: Sequence[wire.StepResult] = ()
     message: str | None = None
+
+    def may_go_on(self, specs: Sequence[wire.StepSpec]) -> bool:
+        """Whether the host's steps follow: none of ``specs``, the steps here, ended the run."""
+        ended_well = self.status in ("passed", "incomplete")
+        return ended_well and all(effect.goes_on(*both) for both in zip(specs, self.steps, strict=True))
 
     def line(self, *, goes_on: bool) -> dict[str, Any]:
         """The data of the journal's ``stepped`` line."""

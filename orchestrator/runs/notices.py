@@ -72,7 +72,9 @@ def of_run(record: RunRecord) -> Notice:
         event = "finished"
     elif record.status == "over_budget":
         event = "over_budget"
-    step = next((s for s in record.steps if s.status in ("failed", "timed_out", "cancelled")), None)
+    incomplete = record.status == "incomplete"
+    ended_badly = (s for s in record.steps if s.status in ("failed", "timed_out", "cancelled"))
+    step = next((s for s in record.steps if s.left_open) if incomplete else ended_badly, None)
     where = f" at {step.id}" if step and record.status != "passed" else ""
     why = f": {record.message}" if record.message and record.status != "passed" else ""
     cost = f", ${record.cost.usd:.2f}" if record.cost.usd else ""

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
+from fcctl_remote.gates import effect
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import JournalEntry
@@ -283,8 +284,7 @@ def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.Ste
 
 def _went_well(spec: wire.StepSpec, result: wire.StepResult) -> bool:
     """Whether a run would have gone on after this step."""
-    if result.status in ("passed", "warned"):
-        return True
-    if result.status in ("cancelled", "skipped") or result.attempts == 0:
+    if result.status in ("cancelled", "skipped"):
         return False
-    return spec.optional or (spec.unavailable_ok and result.status == "unavailable")
+    began = result.attempts > 0 or result.status in ("passed", "warned")
+    return began and effect.goes_on(spec, result)

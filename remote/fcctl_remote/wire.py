@@ -47,7 +47,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_BLOB_BYTES = 4 * 1024 * 1024
 
 #: How a run can end. ``queued`` and ``running`` are the states before that.
-RUN_ENDINGS = ("passed", "failed", "cancelled", "lost", "over_budget", "preempted", "error")
+RUN_ENDINGS = ("passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "preempted", "error")
 #: Exit codes of a step that a person ended, or a system without memory: SIGHUP, SIGINT, SIGKILL, SIGTERM.
 ENDED_BY_OTHERS = (129, 130, 137, 143)
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
@@ -89,6 +89,7 @@ class GateSpec(Message):
     expr: str
     when: Optional[str] = None
     hint: Optional[str] = None
+    optional: bool = False  # a run may pass although it could not be decided
 
 
 @dataclass(eq=False, repr=False)
@@ -325,6 +326,7 @@ class GateResult(Message):
     value: Any = None
     when: Optional[str] = None
     hint: Optional[str] = None
+    optional: bool = False  # the run may pass without it: by the gate's own mark, or by its step's
 
 
 @dataclass(eq=False, repr=False)

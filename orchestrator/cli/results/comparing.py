@@ -42,7 +42,7 @@ class Comparing:
         return cls(against, runs, conditions(fail_on))
 
     def report(self, cli: Cli, services: Services, record: RunRecord) -> None:
-        """Print the run and the comparison, with --json as one document.
+        """Print the run and the comparison, with --json as one document; leave with the run's exit code.
 
         Raises:
             RegressionFound: as ``fail_on`` says.
@@ -52,7 +52,7 @@ class Comparing:
         from orchestrator.results.compare.verdicts import Options
 
         if not cli.json:
-            run_end.report(cli, record, services.store.folder(record.run_id))
+            run_end.show(cli, record, services.store.folder(record.run_id))
         found = compare_runs(
             services.store,
             ",".join(self.runs),
@@ -68,3 +68,5 @@ class Comparing:
             click.echo()
             show(cli, found)
         fail(found)
+        if record.exit_code:
+            raise SystemExit(record.exit_code)

@@ -29,7 +29,7 @@ for _verb in (compare, history, report, tag, export, take_in, sql, prune):
 @results.command()
 @click.option("--job", help="Only runs of this job.")
 @click.option("--target", help="Only runs on this target.")
-@click.option("--status", help="Only runs that ended so: passed, failed, cancelled, lost, error, ...")
+@click.option("--status", help="Only runs that ended so: passed, failed, incomplete, cancelled, lost, error, ...")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most so many; 0: all."
 )

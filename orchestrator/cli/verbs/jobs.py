@@ -11,7 +11,7 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.base.text.problems import Problem
-    from orchestrator.runs.job.job import Job, Needs, Step
+    from orchestrator.runs.job.job import Gate, Job, Needs, Step
     from orchestrator.workspace.workspace import Workspace
 
 
@@ -135,8 +135,13 @@ def _step(step: Step) -> list[str]:
     lines.extend(f"    $ {line}" for line in step.run.strip().splitlines())
     lines.extend(f"    env {key}={value}" for key, value in step.env.items())
     lines.extend(f"    collect {c.file} with {c.reader}" for c in step.collect)
-    lines.extend(f"    gate {g.expr}" + (f"  when {g.when}" if g.when else "") for g in step.gates)
+    lines.extend(f"    gate {_gate(g)}" for g in step.gates)
     return lines
+
+
+def _gate(gate: Gate) -> str:
+    when = f"  when {gate.when}" if gate.when else ""
+    return gate.expr + when + ("  (optional)" if gate.optional else "")
 
 
 def _needs(needs: Needs) -> str:

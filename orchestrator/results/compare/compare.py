@@ -46,6 +46,11 @@ class Side:
     def first(self) -> RunRecord:
         return self.runs[0]
 
+    @property
+    def endings(self) -> str:
+        """How its runs ended that did not pass: ``incomplete``; empty if all passed."""
+        return ", ".join(dict.fromkeys(r.status.replace("_", " ") for r in self.runs if r.status != "passed"))
+
 
 @dataclass(frozen=True)
 class Source:

@@ -105,6 +105,8 @@ class Gate(_Part):
     expr: Expression
     when: Expression | None = None
     hint: str | None = None
+    #: The run may pass although this could not be decided.
+    optional: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -179,7 +181,7 @@ class Step(_Part):
             needs=self.needs.spec(),
             env=dict(self.env),
             collect=[wire.CollectSpec(c.reader, c.file) for c in self.collect],
-            gates=[wire.GateSpec(g.expr, g.when, g.hint) for g in self.gates],
+            gates=[wire.GateSpec(g.expr, g.when, g.hint, g.optional) for g in self.gates],
             exit_codes=cast("dict[str, str]", dict(self.exit_codes)),
             activity=self.activity,
         )

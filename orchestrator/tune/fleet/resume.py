@@ -73,7 +73,7 @@ def check_moved(services: Services, run_id: str, job: str) -> None:
             raise ConflictError(f"the search {run_id} moved: it is run {later}", hint=f"fcctl tune --resume {later}")
     for row in store.rows(job=job):
         if (
-            row.status in ("passed", "failed")
+            row.status in ("passed", "failed", "incomplete")
             and ids.began(row.run_id) >= ids.began(run_id)
             and _is_before(run_id, plan_at_home(store, row.run_id))
         ):

@@ -128,7 +128,7 @@ def search_again(search: wire.RunPlan, leader: str, later: str, env: Mapping[str
         timeout=step.timeout_s,
         activity="tune",
         exit_codes={"69": "unavailable"},
-        gates=[Gate(expr=gate.expr, when=gate.when, hint=gate.hint) for gate in step.gates],
+        gates=[Gate(expr=g.expr, when=g.when, hint=g.hint, optional=g.optional) for g in step.gates],
     )
     return Job(job=search.job, title=search.title, env=dict(env), steps=[again])
 

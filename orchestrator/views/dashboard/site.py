@@ -214,11 +214,16 @@ def _figure(value: object) -> str:
     return clean("" if value is None else value, 60) if found is None else f"{found:g}"
 
 
+_BAD = (
+    "failed", "fail", "incomplete", "error", "lost", "timed_out", "over_budget", "slower", "broken", "unreachable",
+)  # fmt: skip
+
+
 def _kind(status: str) -> str:
     """``good``, ``bad``, ``busy`` or ``plain``: the class that colours a status; its word is there, too."""
     if status in ("passed", "pass", "faster"):
         return "good"
-    if status in ("failed", "fail", "error", "lost", "timed_out", "over_budget", "slower", "broken", "unreachable"):
+    if status in _BAD:
         return "bad"
     return "busy" if status in ("running", "queued", "starting", "asking", "ended") else "plain"
 

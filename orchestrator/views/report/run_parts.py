@@ -24,7 +24,7 @@ def targets(record: RunRecord) -> Iterable[Target]:
             yield Target(
                 record.run_id,
                 clean(step.id, 40),
-                clean(gate.expr, 300),
+                clean(gate.expr, 300) + (" (optional)" if gate.optional else ""),
                 _value(gate.value),
                 _VERDICTS.get(gate.verdict, "could not be judged"),
                 clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else "",

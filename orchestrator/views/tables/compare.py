@@ -81,13 +81,14 @@ def p_value(compared: Compared) -> str:
 
 
 def side_line(side: Side) -> str:
-    """The runs of a side with their commit and GPU, in one line."""
+    """The runs of a side with their commit, their GPU and how they ended, if not all passed, in one line."""
     first = side.first
     gpu = first.host.get("gpu")
     parts = [
         first.run_id if len(side.runs) == 1 else f"{len(side.runs)} runs, the first {first.run_id}",
         (first.source.git_commit or "")[:10] + ("+" if first.source.dirty else ""),
         str(gpu.get("name") or "") if isinstance(gpu, dict) else "",
+        side.endings,
     ]
     return "  ".join(clean(part, 80) for part in parts if part)
 

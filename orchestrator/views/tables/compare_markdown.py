@@ -58,7 +58,7 @@ def _side(side: Side) -> str:
     commit = side.first.source.git_commit
     shown = f" at {cell(commit[:10])}{' with changes' if side.first.source.dirty else ''}" if commit else ""
     several = f" and {len(side.runs) - 1} more" if len(side.runs) > 1 else ""
-    return f"`{side.first.run_id}`{several}{shown}"
+    return f"`{side.first.run_id}`{several}{shown}" + (f" ({cell(side.endings)})" if side.endings else "")
 
 
 def _row(row: Compared) -> str:

@@ -22,8 +22,10 @@ _LINE = 400
 
 
 def stopped(record: RunRecord) -> list[StepRecord]:
-    """The steps that ended badly; those that were unavailable only if it was they that the run failed for."""
+    """The steps that ended badly; those that were unavailable only if it was they that the run did not pass for."""
     ran = [s for s in record.steps if s.status in ("failed", "timed_out", "cancelled") and _says_something(s)]
+    if record.status == "incomplete":
+        return [s for s in record.steps if s in ran or s.left_open]
     if ran or record.status == "passed":
         return ran
     return [s for s in record.steps if s.status == "unavailable"][-1:]

@@ -18,12 +18,13 @@ _MORE = {
     "info": ("·", "dim"),
     "not_applicable": ("-", "dim"),
     "error": ("✗", "red"),
+    "incomplete": ("◐", "magenta"),
     "lost": ("✗", "red"),
     "over_budget": ("✗", "red"),
     "preempted": ("!", "yellow"),
 }
 #: For terminals whose encoding has no such characters.
-_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "·": ".", "…": "~", "µ": "u", "×": "x", "—": "-"})
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "○": "o", "◐": "%", "·": ".", "…": "~", "µ": "u", "×": "x", "—": "-"})
 
 
 def mark(status: str, words: str | None = None) -> Text:

@@ -119,7 +119,8 @@ def _limit(step: wire.StepSpec) -> str:
 
 
 def _gate(gate: wire.GateSpec) -> str:
-    return f"{gate.expr}  when {gate.when}" if gate.when else gate.expr
+    when = f"  when {gate.when}" if gate.when else ""
+    return gate.expr + when + ("  (optional)" if gate.optional else "")
 
 
 def _needs(needs: wire.Needs) -> str:

@@ -70,7 +70,7 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
         yield _heading("Left on the host")
         yield indented(_omitted(record))
     for step in ended:
-        yield _heading(TITLES[step.status], clean(step.id, 40))
+        yield _heading(TITLES.get(step.status, TITLES["unavailable"]), clean(step.id, 40))
         yield from failure(step, folder, _short(folder))
     yield from _footer(folder, documents)
 
@@ -208,7 +208,7 @@ def _gates(record: RunRecord, told: list[StepRecord]) -> Table:
     for step in record.steps:
         for gate in step.gates:
             said = Text(clean(gate.expr, 300))
-            said.append(_gate_value(gate), "dim")
+            said.append(_gate_value(gate) + ("  optional" if gate.optional else ""), "dim")
             if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
                 said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
             table.add_row(_verdict(gate), said)
@@ -218,7 +218,7 @@ def _gates(record: RunRecord, told: list[StepRecord]) -> Table:
 def _verdict(gate: GateRecord) -> Text:
     if gate.verdict == "unavailable":  # the sign of a step that could not run, in the colour of a gate that failed
         found = mark("unavailable")
-        found.stylize("red")
+        found.stylize("yellow" if gate.optional else "red")
         return found
     return mark(gate.verdict)
 

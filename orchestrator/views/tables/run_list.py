@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.base.sanitize import clean
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.cells import print_trimmed
+from orchestrator.views.tables.figures import mark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The order is a promise to scripts: new columns go to the end.
 PLAIN = ("RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU")
-COLOURS = {"passed": "green", "failed": "red", "error": "red", "lost": "red"}
+COLOURS = {"passed": "green", "failed": "red", "incomplete": "magenta", "error": "red", "lost": "red"}
 _WIDE = 110
 
 
@@ -60,7 +61,7 @@ def print_runs(
         more = (clean(row.git_commit or "", 9), f"{row.usd:.2f}" if row.usd else "") if wide else ()
         table.add_row(
             Text(clean(row.run_id, 63)),
-            Text(clean(row.status.replace("_", " "), 20), COLOURS.get(row.status, "yellow")),
+            mark(row.status),
             duration(row.duration_s),
             age(row.created, now),
             *(Text(cell) for cell in more),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "passed": "green", "finished": "green", "started": "cyan", "failed": "red", "error": "red", "refused": "yellow",
-    "missed": "yellow", "overlap": "yellow", "interrupted": "red", "over_budget": "red",
+    "missed": "yellow", "overlap": "yellow", "interrupted": "red", "over_budget": "red", "incomplete": "magenta",
 }  # fmt: skip
 
 

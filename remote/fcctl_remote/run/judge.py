@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from fcctl_remote import wire
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.text import one_line
+from fcctl_remote.gates import effect
 from fcctl_remote.run import documents, hints
 
 #: What the outcome keeps of an environment document.
@@ -62,7 +63,8 @@ def judge(run: RunLayout, case: Case) -> Judgement:
 
 def _decide(spec: wire.StepSpec, gathered: documents.Gathered, judgement: Judgement) -> None:
     failed = [gate for gate in judgement.gates if gate.verdict == "fail"]
-    undecided = [gate for gate in judgement.gates if gate.verdict == "unavailable"]
+    required = [gate for gate, asked in zip(judgement.gates, spec.gates) if not asked.optional]  # noqa: B905
+    undecided = [gate for gate in required if gate.verdict == "unavailable"]
     if gathered.faults:
         judgement.status, judgement.message = "failed", one_line("; ".join(gathered.faults), 2000)
         judgement.hint = gathered.hint
@@ -74,7 +76,7 @@ def _decide(spec: wire.StepSpec, gathered: documents.Gathered, judgement: Judgem
         judgement.status, judgement.message = "unavailable", one_line("; ".join(gathered.unavailable), 2000)
         judgement.hint = gathered.hint
     elif undecided:
-        judgement.status = "unavailable" if spec.optional or spec.unavailable_ok else "failed"
+        judgement.status = "unavailable"
         judgement.message = "gate without a value: " + "; ".join(_gate_text(gate) for gate in undecided)
         judgement.hint = undecided[0].hint
 
@@ -93,6 +95,12 @@ def _gates(run: RunLayout, case: Case, gathered: documents.Gathered) -> List[wir
         verdict = gates.evaluate(spec, context)
         if verdict.verdict == "fail" and verdict.hint is None:
             verdict.hint = hints.for_gate(spec.expr)
+        elif verdict.verdict == "unavailable":
+            # A machine that cannot measure a step that may be unavailable owes no gate of it.
+            unmeasured = case.spec.unavailable_ok and bool(gathered.unavailable)
+            verdict.optional = spec.optional or case.spec.optional or unmeasured
+            if spec.hint is None and not verdict.optional and case.result.status != "failed":
+                verdict.hint = "%s; %s" % (verdict.hint, gathered.hint or effect.FIX)
         results.append(verdict)
     return results
 

@@ -11,6 +11,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
+from fcctl_remote.gates import effect
 from fcctl_remote.run import environment, lost, progress
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.attached import GRACE_S, Leash
@@ -159,10 +160,10 @@ class Supervisor:
         if self.reserve.spent:
             self._give_up("the host's disk is full: results of step '%s' may be cut off" % spec.id)
             return False
-        if spec.optional or result.status in ("passed", "warned"):
+        if effect.goes_on(spec, result):
             return True
-        if spec.unavailable_ok and result.status == "unavailable":
-            return True
+        if result.status == "unavailable" and effect.incomplete([result]) is not None:
+            return False  # nothing failed: _finish names the gate
         self.ending = "failed"
         first = (result.message or result.status).split("\n", 1)[0]
         self.message = "step '%s': %s" % (spec.id, first)
@@ -171,7 +172,10 @@ class Supervisor:
     def _finish(self) -> int:
         state = self.progress.state
         self._note_gpu()
-        outcome = runs.unstarted_outcome(self.plan, self.ending or "passed", self.message or "")
+        if self.ending is None:
+            self.message = effect.incomplete([*(step.result for step in self.plan.adopted), *state.steps])
+            self.ending = "passed" if self.message is None else "incomplete"
+        outcome = runs.unstarted_outcome(self.plan, self.ending, self.message or "")
         outcome.message = self.message
         outcome.started = state.started or outcome.started
         outcome.host = state.host

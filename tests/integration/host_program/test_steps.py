@@ -259,12 +259,87 @@ def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> Non
     assert [e.data["kind"] for e in events if e.type == "document"] == ["correctness"]
 
 
+SPEEDUP = wire.GateSpec("benchmark.speedup > 2")
+
+
 def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
-    gate = wire.GateSpec("benchmark.speedup > 2")
-    run_id = agent.submit(step("a", "true", gates=[gate], optional=True), step("b", "true", gates=[gate]))
-    outcome = agent.outcome(run_id)
-    assert [s.status for s in outcome.steps] == ["unavailable", "failed"]
-    assert [s.gates[0].verdict for s in outcome.steps] == ["unavailable", "unavailable"]
+    steps = step("a", "true", gates=[SPEEDUP], optional=True), step("b", "true", gates=[SPEEDUP]), step("c", "true")
+    outcome = agent.outcome(agent.submit(*steps))
+    assert [s.status for s in outcome.steps] == ["unavailable", "unavailable", "skipped"]
+    assert [(g.verdict, g.optional) for s in outcome.steps for g in s.gates] == [
+        ("unavailable", True),
+        ("unavailable", False),
+    ]
+    assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
+    assert outcome.message is not None
+    assert outcome.message.startswith("step 'b': gate without a value: benchmark.speedup > 2: ")
+    assert "there is no 'benchmark' here" in outcome.message
+    assert "mark the gate 'optional: true'" in outcome.message
+
+
+def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_run_does_not_pass(agent: Agent) -> None:
+    hinted = wire.GateSpec("benchmark.speedup > 2", hint="print the speedup")
+    outcome = agent.outcome(agent.submit(step("a", "true", gates=[hinted], unavailable_ok=True), step("b", "true")))
+    assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
+    assert outcome.status == "incomplete"
+    assert outcome.message is not None
+    assert outcome.message.endswith("; print the speedup")
+
+
+def test_a_step_that_the_machine_cannot_measure_may_be_unavailable_with_its_gates(agent: Agent) -> None:
+    report = "echo 'ERR_NVGPUCTRPERM' > prof.csv"
+    collect = [wire.CollectSpec("ncu", "prof.csv")]
+    gates = [wire.GateSpec("len(profile.kernels) > 0")]
+    first = step("may", report, collect=collect, gates=gates, unavailable_ok=True)
+    outcome = agent.outcome(agent.submit(first, step("must", report, collect=collect, gates=gates)))
+    assert [(s.status, s.gates[0].verdict, s.gates[0].optional) for s in outcome.steps] == [
+        ("unavailable", "unavailable", True),
+        ("unavailable", "unavailable", False),
+    ]
+    assert outcome.status == "incomplete"
+    assert outcome.message is not None
+    assert outcome.message.startswith("step 'must'")
+
+
+def test_an_optional_gate_may_be_undecided_and_may_not_fail(agent: Agent) -> None:
+    missing = wire.GateSpec("benchmark.speedup > 2", optional=True)
+    outcome = agent.outcome(agent.submit(step("a", "true", gates=[missing]), step("b", "true")))
+    assert [s.status for s in outcome.steps] == ["passed", "passed"]
+    assert (outcome.status, outcome.exit_code, outcome.message) == ("passed", 0, None)
+    assert [(g.verdict, g.optional) for g in outcome.steps[0].gates] == [("unavailable", True)]
+    false = wire.GateSpec("step.duration_s < 0", optional=True)
+    assert agent.outcome(agent.submit(step("a", "true", gates=[false]))).status == "failed"
+
+
+def test_a_gate_that_does_not_apply_leaves_nothing_open(agent: Agent) -> None:
+    gate = wire.GateSpec("benchmark.speedup > 2", when='env.CARD == "L4"')
+    assert agent.outcome(agent.submit(step("a", "true", gates=[gate], env={"CARD": "none"}))).status == "passed"
+
+
+def test_what_is_worse_wins_over_a_gate_without_a_value(agent: Agent) -> None:
+    left_open = step("open", "true", gates=[SPEEDUP], unavailable_ok=True)
+    false = wire.GateSpec("step.duration_s < 0")
+    for worse in (
+        [left_open, step("fails", "exit 3")],
+        [left_open, step("slow", "sleep 60", timeout_s=0.5)],
+        [left_open, step("gated", "true", gates=[false])],
+        [step("both", "true", gates=[SPEEDUP, false])],
+    ):
+        outcome = agent.outcome(agent.submit(*worse))
+        assert (outcome.status, outcome.exit_code) == ("failed", 100)
+    run_id = agent.submit(left_open, step("waits", WAIT))
+    wait_for(lambda: agent.call("status", {"run_ids": [run_id]})["runs"][0]["step"] == "waits")
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 0.2})
+    agent.follow(run_id)
+    assert agent.outcome(run_id).status == "cancelled"
+
+
+def test_what_ran_before_the_machine_was_woken_leaves_the_run_open_too(agent: Agent) -> None:
+    gates = [wire.GateResult("build.registers < 9", "unavailable", hint="why")]
+    before = wire.FinishedStep(wire.StepResult("compile", "unavailable", gates=gates))
+    outcome = agent.outcome(agent.submit(step("a", "true"), adopted=[before]))
+    assert outcome.status == "incomplete"
+    assert outcome.message == "step 'compile': gate without a value: build.registers < 9: why"
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,16 @@ def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: F
     assert len(row["next"]) == 3
 
 
+def test_a_run_that_is_incomplete_is_recorded_as_that(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
+    (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB + "    gates: [benchmark.speedup > 2]\n")
+    add(fcctl)
+    due_now(records)
+    assert fcctl("schedule", "tick")["firings"][-1]["outcome"] == "started"
+    wait_for(lambda: "finished" in outcomes(records), 60)
+    assert (records.read("often")[-1].status, records.read("often")[-1].exit_code) == ("incomplete", 104)
+    assert fcctl("schedule", "ls")["schedules"][0]["last"]["status"] == "incomplete"
+
+
 def test_a_firing_at_work_is_not_joined_by_another(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:
     add(fcctl, "--set", f"WHEN={tmp_path / 'never'}")
     due_now(records)

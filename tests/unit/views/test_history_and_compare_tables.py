@@ -11,7 +11,7 @@ from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.tables.compare import percent, print_comparison
-from orchestrator.views.tables.compare_markdown import cell
+from orchestrator.views.tables.compare_markdown import cell, markdown
 from orchestrator.views.tables.history import print_history
 from orchestrator.views.tables.sparkline import sparkline
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -68,3 +68,13 @@ def test_cells_of_markdown_mean_nothing() -> None:
     assert cell("a|b") == "a\\|b"
     assert cell("@me <b>") == "&#64;me &lt;b>"
     assert cell("line\nline\x1b[2J") == "line line"
+
+
+def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
+    old = store.rows()[0].run_id
+    new = measured(store, [simple(10.0, seed=99)], at=5000, status="incomplete", exit_code=104)
+    found, out = compare_runs(store, old, new), console(120)
+    print_comparison(found, out)
+    for text in (printed(out), markdown(found)):
+        assert text.count("incomplete") == 1
+    assert (found.old.endings, found.new.endings) == ("", "incomplete")

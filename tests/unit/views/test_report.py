@@ -16,7 +16,7 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.extras import to_install
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
-from orchestrator.results.records import CostRecord
+from orchestrator.results.records import CostRecord, GateRecord
 from orchestrator.views.report import as_json, drawing, markdown, page, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
@@ -118,6 +118,16 @@ def test_a_target_that_was_not_met_says_so(tmp_path: Path) -> None:
     assert "1 of 2 targets met" in text
     assert "not met; profile it: fcctl run ncu" in text
     assert "ended as failed" in text
+
+
+def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
+    message = "step 'bench': gate without a value: max(x) < 1: no 'x'; print it"
+    optional = GateRecord(expr="max(x) < 1", verdict="unavailable", optional=True)
+    steps = [sample_run.record().steps[0].model_copy(update={"gates": [optional]})]
+    made = build([sample(tmp_path, status="incomplete", exit_code=104, message=message, steps=steps)])
+    assert [(t.expr, t.verdict) for t in made.targets] == [("max(x) < 1 (optional)", "could not be judged")]
+    assert "ended as incomplete: step 'bench': gate without a value" in markdown.render(made)
+    assert '<span class="word bad">incomplete</span>' in page.render(made, charts(made))
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:

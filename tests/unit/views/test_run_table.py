@@ -8,7 +8,10 @@ import pytest
 from rich.console import Console
 
 from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
+from orchestrator.results.store.rows import row_of
+from orchestrator.views.dashboard.site import _kind
 from orchestrator.views.tables.run import print_run_summary
+from orchestrator.views.tables.run_list import print_runs
 from tests.support import sample_run
 
 
@@ -235,3 +238,47 @@ def test_documents_outside_or_gone_are_named_not_read(tmp_path: Path, path: str)
     text = printed(record.model_copy(update={"steps": [step]}), run)
     assert "not shown: preflight" in text
     assert "stolen" not in text
+
+
+def incomplete() -> RunRecord:
+    """A run of a step with a gate that was left open, and of one whose undecided gate is optional."""
+    build, _, _, test, _ = sample_run.record().steps
+    gate = GateRecord(expr="benchmark.speedup > 2", verdict="unavailable", hint="no 'speedup'; print it")
+    left_open = test.model_copy(update={"status": "unavailable", "gates": [gate], "documents": []})
+    excused = build.model_copy(update={"gates": [gate.model_copy(update={"optional": True})], "documents": []})
+    message = "step 'test': gate without a value: benchmark.speedup > 2: no 'speedup'; print it"
+    return sample_run.record(status="incomplete", exit_code=104, message=message, steps=[excused, left_open])
+
+
+def test_a_gate_that_was_left_open_is_told_and_one_that_is_optional_is_not(tmp_path: Path) -> None:
+    text = printed(incomplete(), tmp_path, width=120)
+    assert "phase0 on local  ◐ incomplete in 26 s" in text
+    assert "step 'test': gate without a value: benchmark.speedup > 2: no 'speedup'; print it" in text
+    assert "○ unavailable  benchmark.speedup > 2  optional" in text
+    assert "Unavailable  test\n  gate: benchmark.speedup > 2  has no value here\n  hint: no 'speedup'; print it" in text
+    assert "Unavailable  preflight" not in text
+    assert "% incomplete" in printed(incomplete(), tmp_path, encoding="ascii")
+
+
+def test_a_host_that_says_incomplete_of_any_steps_is_shown(tmp_path: Path) -> None:
+    steps = [step.model_copy(update={"status": "passed"}) for step in incomplete().steps]
+    assert "◐ incomplete" in printed(incomplete().model_copy(update={"steps": steps}), tmp_path)
+    assert "◐ incomplete" in printed(incomplete().model_copy(update={"steps": []}), tmp_path)
+
+
+def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system="standard", legacy_windows=False)
+    rows = [row_of(incomplete()), row_of(sample_run.record(status="passed", exit_code=0))]
+    print_runs(rows, console, now=0.0)
+    assert "\x1b[35m◐ incomplete" in out.getvalue()
+    assert "\x1b[32m✓ passed" in out.getvalue()
+
+
+def test_it_is_no_good_word_on_a_page() -> None:
+    assert [_kind(word) for word in ("passed", "incomplete", "failed", "unavailable")] == [
+        "good",
+        "bad",
+        "bad",
+        "plain",
+    ]

@@ -1,0 +1,34 @@
+"""What verdicts do to a run: whether it goes on after a step, and whether it may pass."""
+
+from typing import Iterable, Optional
+
+from fcctl_remote.wire import GateResult, StepResult, StepSpec
+
+#: The fix of an undecided gate that has no hint of its own.
+FIX = "have a step measure it, or, if the run may pass without it, mark the gate 'optional: true'"
+
+
+def goes_on(spec: StepSpec, result: StepResult) -> bool:
+    """Whether the next step runs after this one."""
+    if spec.optional or result.status in ("passed", "warned"):
+        return True
+    return spec.unavailable_ok and result.status == "unavailable"
+
+
+def is_missing(gate: GateResult) -> bool:
+    """Whether the gate had to be decided, and could not be."""
+    return gate.verdict == "unavailable" and not gate.optional
+
+
+def incomplete(steps: Iterable[StepResult]) -> Optional[str]:
+    """Why a run of these steps, in which nothing failed, is ``incomplete`` and not ``passed``; None if it passed.
+
+    One line: the step, its gate, why that had no value, and the fix.
+    """
+    missing = [(step, gate) for step in steps for gate in step.gates if is_missing(gate)]
+    if not missing:
+        return None
+    step, gate = missing[0]
+    more = " (and %d more)" % (len(missing) - 1) if len(missing) > 1 else ""
+    said = "step '%s': gate without a value: %s%s: %s" % (step.id, gate.expr[:300], more, gate.hint or FIX)
+    return " ".join(said.split())
