@@ -88,7 +88,7 @@ class StepRun:
                     self._report(attempt)
         result.finished = time.time()
         result.duration_s = round(time.monotonic() - started, 6)
-        if result.attempts and self.supervisor.ending is None:
+        if (result.attempts or result.status == "unavailable") and self.supervisor.ending is None:
             self._judge()
             self._tell_how_to_go_on()
         self._report(result.attempts)
@@ -263,7 +263,8 @@ class StepRun:
     def _judge(self) -> None:
         """Documents and gates. Skipped at no cost where there are none."""
         spec, result = self.spec, self.result
-        if result.status in ("unavailable", "cancelled"):
+        leaves_gates_open = result.status == "unavailable" and spec.unavailable_ok and bool(spec.gates)
+        if result.status == "cancelled" or (result.status == "unavailable" and not leaves_gates_open):
             return
         if not (spec.gates or spec.collect or _any_json(self.place.out)):
             return

@@ -54,6 +54,8 @@ def judge(run: RunLayout, case: Case) -> Judgement:
     judgement = Judgement(case.result.status, case.result.message, case.result.hint)
     if case.spec.gates and (succeeded or (case.result.status == "failed" and gathered.found)):
         judgement.gates = _gates(run, case, gathered)
+    elif case.result.status == "unavailable":
+        judgement.gates = _undecided(run, case)
     judgement.documents = [ref for ref, _ in gathered.found]
     judgement.host = _host_facts(gathered)
     if succeeded:
@@ -96,11 +98,25 @@ def _gates(run: RunLayout, case: Case, gathered: documents.Gathered) -> List[wir
         if verdict.verdict == "fail" and verdict.hint is None:
             verdict.hint = hints.for_gate(spec.expr)
         elif verdict.verdict == "unavailable":
-            # A machine that cannot measure a step that may be unavailable owes no gate of it.
-            unmeasured = case.spec.unavailable_ok and bool(gathered.unavailable)
-            verdict.optional = spec.optional or case.spec.optional or unmeasured
+            verdict.optional = spec.optional or case.spec.optional
             if spec.hint is None and not verdict.optional and case.result.status != "failed":
                 verdict.hint = "%s; %s" % (verdict.hint, gathered.hint or effect.FIX)
+        results.append(verdict)
+    return results
+
+
+def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
+    """The gates of a step that the machine could not run, and that the run goes on without: those that apply are open."""
+    from fcctl_remote.gates import evaluate as gates
+
+    context = _context(run, case, documents.Gathered())
+    results = []
+    for spec in case.spec.gates:
+        verdict = gates.evaluate(spec, context)
+        if verdict.verdict != "not_applicable":
+            why = one_line((case.result.message or "the step did not run").split("\n", 1)[0], 300)
+            verdict.verdict, verdict.value, verdict.optional = "unavailable", None, spec.optional
+            verdict.hint = "; ".join([why, case.result.hint or effect.FIX])
         results.append(verdict)
     return results
 

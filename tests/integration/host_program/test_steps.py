@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -286,19 +287,52 @@ def test_a_step_that_may_be_unavailable_goes_on_past_its_undecided_gate_and_the_
     assert outcome.message.endswith("; print the speedup")
 
 
-def test_a_step_that_the_machine_cannot_measure_may_be_unavailable_with_its_gates(agent: Agent) -> None:
+def test_a_step_that_the_machine_cannot_measure_leaves_its_gates_open(agent: Agent) -> None:
     report = "echo 'ERR_NVGPUCTRPERM' > prof.csv"
     collect = [wire.CollectSpec("ncu", "prof.csv")]
     gates = [wire.GateSpec("len(profile.kernels) > 0")]
     first = step("may", report, collect=collect, gates=gates, unavailable_ok=True)
     outcome = agent.outcome(agent.submit(first, step("must", report, collect=collect, gates=gates)))
     assert [(s.status, s.gates[0].verdict, s.gates[0].optional) for s in outcome.steps] == [
-        ("unavailable", "unavailable", True),
+        ("unavailable", "unavailable", False),
         ("unavailable", "unavailable", False),
     ]
     assert outcome.status == "incomplete"
     assert outcome.message is not None
-    assert outcome.message.startswith("step 'must'")
+    assert outcome.message.startswith("step 'may'")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"needs": wire.Needs(tools=["no-such-profiler"])},
+        {"run": "exit 69", "exit_codes": {"69": "unavailable"}},
+    ],
+    ids=["needs", "exit code"],
+)
+def test_a_step_that_the_machine_cannot_run_leaves_its_gates_open(agent: Agent, how: dict[str, Any]) -> None:
+    gates = [
+        wire.GateSpec("len(profile.kernels) > 0"),
+        wire.GateSpec("1 < 2"),
+        wire.GateSpec("1 < 2", when='env.CARD == "L4"'),
+    ]
+    spec = step("profile", how.pop("run", "true"), gates=gates, unavailable_ok=True, env={"CARD": "none"}, **how)
+    outcome = agent.outcome(agent.submit(spec, step("later", "true")))
+    assert [s.status for s in outcome.steps] == ["unavailable", "passed"]
+    assert [g.verdict for g in outcome.steps[0].gates] == ["unavailable", "unavailable", "not_applicable"]
+    assert (outcome.status, outcome.exit_code) == ("incomplete", 104)
+    assert outcome.message is not None
+    assert outcome.message.startswith("step 'profile': gate without a value: len(profile.kernels) > 0 (and 1 more): ")
+    assert ("no-such-profiler" if "needs" in how else "exit code 69") in outcome.message
+    for gate in gates:
+        gate.optional = True
+    assert agent.outcome(agent.submit(spec, step("later", "true"))).status == "passed"
+
+
+def test_of_a_step_that_a_run_cannot_go_on_without_the_step_itself_is_why(agent: Agent) -> None:
+    needs = wire.Needs(tools=["no-such-profiler"])
+    outcome = agent.outcome(agent.submit(step("must", "true", gates=[wire.GateSpec("1 < 2")], needs=needs)))
+    assert (outcome.status, outcome.steps[0].gates) == ("failed", [])
 
 
 def test_an_optional_gate_may_be_undecided_and_may_not_fail(agent: Agent) -> None:
