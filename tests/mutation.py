@@ -159,6 +159,12 @@ def _run(copy: Path, tests: Sequence[str]) -> str:
     return "killed" if done.returncode else "survived"
 
 
+def survivors(file: Path) -> list[Mutant]:
+    """Of the verdicts in a file that ``--out`` wrote. The code must still be the one that was mutated."""
+    verdicts = [json.loads(line) for line in file.read_text().splitlines()]
+    return [Mutant(**verdict["mutant"]) for verdict in verdicts if verdict["outcome"] == "survived"]
+
+
 def tests_of(path: str) -> list[str]:
     choice = choose(distances([path]), durations.of_modules(), BUDGET_S)
     far = distances([path])
@@ -171,8 +177,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="each verdict as a line of JSON")
+    parser.add_argument("--again", type=Path, help="only those that survived, of such a file")
     asked = parser.parse_args()
-    chosen = sample(asked.sample, asked.seed)
+    chosen = survivors(asked.again) if asked.again else sample(asked.sample, asked.seed)
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="fcctl-mutants-") as folder, ThreadPoolExecutor(asked.workers) as pool:
         copies: Queue[Path] = Queue()
