@@ -106,7 +106,7 @@ def _gates(run: RunLayout, case: Case, gathered: documents.Gathered) -> List[wir
 
 
 def _undecided(run: RunLayout, case: Case) -> List[wire.GateResult]:
-    """The gates of a step that the machine could not run, and that the run goes on without: those that apply are open."""
+    """The gates of a step that the machine could not run and the run goes on without: those that apply are open."""
     from fcctl_remote.gates import evaluate as gates
 
     context = _context(run, case, documents.Gathered())
