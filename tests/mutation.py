@@ -41,8 +41,6 @@ SUBJECTS = {
 MEANINGLESS = ("core/RemoveDecorator",)
 #: Seconds of tests for one mutant, as far as they are known, and when a mutant counts as one that hangs.
 BUDGET_S, LIMIT_S = 60.0, 240.0
-#: Copied: what tests read. Not the environment, nor results.
-LEFT_OUT = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__", "build", "dist", "runs")
 
 
 @dataclass(frozen=True)
@@ -159,6 +157,17 @@ def _run(copy: Path, tests: Sequence[str]) -> str:
     return "killed" if done.returncode else "survived"
 
 
+def copied(folder: Path) -> Path:
+    """The repository as Git sees it, with what is new, in ``folder``."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
 def survivors(file: Path) -> list[Mutant]:
     """Of the verdicts in a file that ``--out`` wrote. The code must still be the one that was mutated."""
     verdicts = [json.loads(line) for line in file.read_text().splitlines()]
@@ -184,8 +193,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fcctl-mutants-") as folder, ThreadPoolExecutor(asked.workers) as pool:
         copies: Queue[Path] = Queue()
         for number in range(asked.workers):
-            shutil.copytree(ROOT, Path(folder) / str(number), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
-            copies.put(Path(folder) / str(number))
+            copies.put(copied(Path(folder) / str(number)))
 
         def one(mutant: Mutant) -> Verdict:
             copy = copies.get()
