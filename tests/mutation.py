@@ -13,6 +13,7 @@ import ast
 import difflib
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -63,8 +64,9 @@ class Verdict:
     mutant: Mutant
     #: ``killed``, ``survived``, or ``hung``, which is killed too.
     outcome: str
+    #: The test that noticed it.
+    by: str
     seconds: float
-    tests: int
     diff: str
 
 
@@ -140,21 +142,31 @@ def trial(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
     began = time.monotonic()
     place.write_text(after, encoding="utf-8")
     try:
-        outcome = _run(copy, tests)
+        outcome, by = _run(copy, tests)
     finally:
         place.write_text(before, encoding="utf-8")
     diff = list(difflib.unified_diff(before.split("\n"), after.split("\n"), lineterm="", n=0))[3:]
-    return Verdict(mutant, outcome, round(time.monotonic() - began, 1), len(tests), "\n".join(diff))
+    return Verdict(mutant, outcome, by, round(time.monotonic() - began, 1), "\n".join(diff))
 
 
-def _run(copy: Path, tests: Sequence[str]) -> str:
+def _run(copy: Path, tests: Sequence[str]) -> tuple[str, str]:
     argv = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not full", "-p", "no:cacheprovider", *tests]
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile("w+") as output:
         try:
             done = subprocess.run(argv, cwd=copy, stdout=output, stderr=output, check=False, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            return "hung"
-    return "killed" if done.returncode else "survived"
+            return "hung", ""
+        output.seek(0)
+        failed = re.search(r"^(?:FAILED|ERROR) ([^\s@]+?)(?: - |$)", output.read(), re.MULTILINE)
+    return ("killed", failed[1] if failed else "") if done.returncode else ("survived", "")
+
+
+def not_of_themselves(verdicts: Sequence[Verdict], copy: Path) -> list[str]:
+    """The tests that noticed mutants and fail without any, too: their verdicts are worth nothing."""
+    tests = sorted({verdict.by for verdict in verdicts if "::" in verdict.by})
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, check=False) if tests else None
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE) if done else []
 
 
 def copied(folder: Path) -> Path:
@@ -210,8 +222,11 @@ def main() -> int:
             if asked.out:
                 with asked.out.open("a") as file:
                     file.write(json.dumps(asdict(verdict)) + "\n")
+        wrong = not_of_themselves(verdicts, copies.get())
     _report(verdicts)
-    return 0
+    for test in wrong:
+        print(f"error: {test} fails without a mutant, too")
+    return bool(wrong)
 
 
 def _report(verdicts: Sequence[Verdict]) -> None:
