@@ -31,9 +31,9 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
 def stream(opened: Dashboard, path: str, last: str = "") -> Iterator[Event]:
     """(id, name, data) of each event."""
     with socket.create_connection(("127.0.0.1", opened.port), timeout=60) as connection:
-        resumed = f"Last-Event-ID: {last}\r\n" if last else ""
-        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{opened.port}\r\nCookie: {opened.cookie}\r\n{resumed}\r\n"
-        connection.sendall(head.encode())
+        head = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{opened.port}", f"Cookie: {opened.cookie}"]
+        head += ["Connection: close", *([f"Last-Event-ID: {last}"] if last else []), "\r\n"]
+        connection.sendall("\r\n".join(head).encode())
         number, name = "", ""
         for raw in connection.makefile("rb"):
             line = raw.decode().strip()
