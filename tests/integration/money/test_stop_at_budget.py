@@ -61,7 +61,10 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
-    """Three runs that meet their ends, side by side: nearly all of their time is waiting for it."""
+    """Three runs that meet their ends, side by side: nearly all of their time is waiting for it.
+
+    In virtual time, and in every ``make test``, the same is in tests/unit/runs/test_guard_flow.py and the simulation.
+    """
     commands = {
         "followed": (["--budget", "30"], ""),
         "configured": ([], "\n[budget]\nper_run_usd = 21\n"),
@@ -107,6 +110,7 @@ def test_refused_unless_it_may_be_ended(workspace: Workspace) -> None:
     assert workspace.active() == []
 
 
+@pytest.mark.full
 def test_followed_it_warns_and_ends(ended: dict[str, Ended]) -> None:
     run = ended["followed"]
     assert run.code == 5, run.stderr
@@ -115,12 +119,14 @@ def test_followed_it_warns_and_ends(ended: dict[str, Ended]) -> None:
     assert "spent" in record["message"]
 
 
+@pytest.mark.full
 def test_a_cap_of_the_configuration_does_the_same(ended: dict[str, Ended]) -> None:
     run = ended["configured"]
     assert run.code == 5, run.stderr
     check_ended_in_time(run.workspace, 21)
 
 
+@pytest.mark.full
 def test_with_nobody_there_the_host_ends_it(ended: dict[str, Ended]) -> None:
     run = ended["detached"]
     assert run.code == 0, run.stderr
