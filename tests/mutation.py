@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import Queue
 
 from tests import durations
-from tests.changed import ROOT, choose, distances
+from tests.changed import ALWAYS, ROOT, choose, distances
 
 #: Subject -> the files, as patterns from the repository's root.
 SUBJECTS = {
@@ -41,7 +41,7 @@ SUBJECTS = {
 #: Annotations are text here, and a decorator without which nothing can be imported proves nothing.
 MEANINGLESS = ("core/RemoveDecorator",)
 #: Seconds of tests for one mutant, as far as they are known, and when a mutant counts as one that hangs.
-BUDGET_S, LIMIT_S = 60.0, 240.0
+BUDGET_S, LIMIT_S = 45.0, 240.0
 
 
 @dataclass(frozen=True)
@@ -180,16 +180,17 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def survivors(file: Path) -> list[Mutant]:
-    """Of the verdicts in a file that ``--out`` wrote. The code must still be the one that was mutated."""
+def read(file: Path) -> list[Verdict]:
+    """What ``--out`` wrote. The code must still be the one that was mutated."""
     verdicts = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Mutant(**verdict["mutant"]) for verdict in verdicts if verdict["outcome"] == "survived"]
+    return [Verdict(**{**verdict, "mutant": Mutant(**verdict["mutant"])}) for verdict in verdicts]
 
 
 def tests_of(path: str) -> list[str]:
-    choice = choose(distances([path]), durations.of_modules(), BUDGET_S)
+    """The nearest first; without those that only read the tree, and that miss Git in the copy."""
     far = distances([path])
-    return sorted(choice.chosen, key=lambda test: far.get(test, 99))
+    choice = choose(far, durations.of_modules(), BUDGET_S)
+    return sorted(set(choice.chosen) - set(ALWAYS), key=lambda test: (far[test], test))
 
 
 def main() -> int:
@@ -197,11 +198,18 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="each verdict as a line of JSON")
+    parser.add_argument(
+        "--out", type=Path, help="each verdict as a line of JSON; what is in it already is not tried again"
+    )
     parser.add_argument("--again", type=Path, help="only those that survived, of such a file")
     asked = parser.parse_args()
-    chosen = survivors(asked.again) if asked.again else sample(asked.sample, asked.seed)
-    verdicts: list[Verdict] = []
+    chosen = (
+        [v.mutant for v in read(asked.again) if v.outcome == "survived"]
+        if asked.again
+        else sample(asked.sample, asked.seed)
+    )
+    verdicts = read(asked.out) if asked.out and asked.out.exists() else []
+    chosen = [mutant for mutant in chosen if mutant not in {verdict.mutant for verdict in verdicts}]
     with tempfile.TemporaryDirectory(prefix="fcctl-mutants-") as folder, ThreadPoolExecutor(asked.workers) as pool:
         copies: Queue[Path] = Queue()
         for number in range(asked.workers):
