@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote import archive_main
+from fcctl_remote.agent import calls, submit
+from fcctl_remote.base import bundles
+from fcctl_remote.base import files as host_files
+from fcctl_remote.run import events
+from fcctl_remote.run import state as runs
+from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal, lock
 from orchestrator.money.usage_file import SightingFile
 from orchestrator.providers.gcp import keys
@@ -21,6 +28,7 @@ from orchestrator.results.store.store import FileStore
 from orchestrator.runs import collect
 from orchestrator.schedules.firings import FiringRecords
 from tests.power_cut import base_subjects as base
+from tests.power_cut import host_subjects as host
 from tests.power_cut import record_subjects as records
 from tests.power_cut import store_subjects as store
 from tests.power_cut.play import Subject
@@ -85,4 +93,43 @@ CONTROLLER = (
     removed("deleted before it is renamed on disk", FileStore.delete, "sync_folder(runs)", store.StoreDelete),
     Mutant("index: always settled", RunIndex._remember, "changed if settled else -1", "changed", (store.Index,)),
 )
-MUTANTS = CONTROLLER
+HOST = (
+    removed("host write_atomic: no sync", host_files.write_atomic, "os.fsync(fd)", host.HostAtomic),
+    removed(
+        "host write_atomic: no folder sync",
+        host_files.write_atomic,
+        "sync_folder(os.path.dirname(path))",
+        host.HostAtomic,
+    ),
+    removed("host make_folders: no sync", host_files.make_folders, "sync_folder(parent)", host.Submission),
+    removed("events: no sync", events.EventLog._sync, "os.fsync(fd)", host.Events),
+    removed(
+        "events: no folder sync", events.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
+    ),
+    removed("outcome before its results", runs.write_outcome, "files.sync_tree(folder)", host.Outcome),
+    removed("plan: no folder sync", submit._claim, "files.sync_folder(run.folder)", host.Submission),
+    removed("submitted again after a restart", submit.submit, "lost.settle_unstarted(run)", host.Submission),
+    Mutant(
+        "snapshot of an earlier boot",
+        calls._is_whole,
+        'snapshot.get("boot_id") == hostfacts.boot_id()',
+        "True",
+        (host.Submission,),
+    ),
+    removed(
+        "forgotten before it is renamed on disk", calls.Calls.forget, "files.sync_folder(self.layout.runs)", host.Forget
+    ),
+    removed("bundle: no sync", bundles._append, "os.fsync(fd)", host.Bundles),
+    removed("bundle: no folder sync", bundles.Bundles.take, "files.sync_folder(self._folder)", host.Bundles),
+    Mutant("bundle: not looked at again", bundles._intact, "try:", "return True\n    try:", (host.Bundles,)),
+    Mutant("unpacked: folders not synced", archive_main.unpack, "[top, *", "[*", (host.Unpacked,)),
+    removed("study: no sync", Journal.sync, "os.fsync(self._fd)", host.Study),
+    Mutant("study: a torn line stays", Journal._repaired, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
+    removed(
+        "study: no folder sync",
+        Journal.__init__,
+        "files.sync_folder(os.path.dirname(os.path.abspath(path)))",
+        host.Study,
+    ),
+)
+MUTANTS = (*CONTROLLER, *HOST)

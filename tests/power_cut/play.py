@@ -35,7 +35,7 @@ class Subject(ABC):
     """Something that writes files, beginning with an empty folder."""
 
     #: Crash states after each operation, at most.
-    states = 24
+    states = 100
 
     def prepare(self, root: Path) -> None:  # noqa: B027
         """What is on the disk for long."""

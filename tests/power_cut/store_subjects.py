@@ -108,7 +108,7 @@ class StoreBegin(Subject):
 class StoreComplete(Subject):
     """A run is collected and completed. What the journal calls collected is not asked of its host again."""
 
-    states = 32
+    states = 40
 
     def prepare(self, root: Path) -> None:
         run = begin(store_of(root), RUN)
