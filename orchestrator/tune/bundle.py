@@ -231,7 +231,7 @@ def _write(folder: Path, identity: str, content: bytes) -> Bundle:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{sha256}.zip"
     for target, data in ((path, content), (folder / f"{identity}.txt", sha256.encode())):
-        replace_file(target, data, durable=True)
+        replace_file(target, data)
     _drop_old(folder)
     return Bundle(path, sha256, len(content))
 

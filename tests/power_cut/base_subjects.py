@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.machines.cache import FileMachineBook
 from orchestrator.machines.cloud import Endpoint
+from orchestrator.machines.connect import host_program
 from orchestrator.providers.gcp import keys
-from orchestrator.workspace import config_file
+from orchestrator.workspace import config_file, init
 from tests.power_cut.play import Done, Subject
 
 #: More than one block, and no multiple of a sector.
@@ -153,6 +155,45 @@ class Config(Subject):
         assert "two" in (root / "fcctl.toml").read_text()
 
 
+class Init(Subject):
+    """``fcctl init --force``: what it wrote is there, and what was there before it."""
+
+    mine = b'[project]\nname = "mine"\n'
+
+    def __init__(self) -> None:
+        self._written: dict[str, bytes] = {}
+
+    def prepare(self, root: Path) -> None:
+        (root / "fcctl.toml").write_bytes(self.mine)
+
+    def act(self, root: Path, done: Done) -> None:
+        written = init.init(root, force=True).written
+        self._written = {str(path.relative_to(root)): path.read_bytes() for path in written}
+        done("written")
+
+    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        assert self.mine in [path.read_bytes() for path in root.glob("fcctl.toml*")]
+        assert not done or {name: (root / name).read_bytes() for name in self._written} == self._written
+        init.init(root, force=True)
+        assert {name: (root / name).read_bytes() for name in self._written} == self._written
+
+
+class HostProgram(Subject):
+    """The archive of the host program in the cache: its name is its hash, and so is what it holds."""
+
+    def _build(self, root: Path) -> host_program.RunnerArchive:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host_program, "_sources", lambda: [("__main__.py", b"pass\n"), ("fcctl_remote/a.py", LONG)])
+            return host_program.build_runner(root / "cache")
+
+    def act(self, root: Path, done: Done) -> None:
+        self._build(root)
+
+    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        archive = self._build(root)
+        assert hashlib.sha256(archive.path.read_bytes()).hexdigest() == archive.sha256
+
+
 class Key(Subject):
     """fcctl's own key: once it was handed out, machines know it."""
 
@@ -193,4 +234,4 @@ class MachineCache(Subject):
         assert book.known("my-project", "vm") == self._endpoint("10.0.0.3")
 
 
-BASE = (WriteAtomic, ReplaceFile, Journal, TornJournal, Lock, Config, Key, MachineCache)
+BASE = (WriteAtomic, ReplaceFile, Journal, TornJournal, Lock, Config, Init, HostProgram, Key, MachineCache)

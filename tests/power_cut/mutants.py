@@ -20,6 +20,7 @@ from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
 from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal, lock
+from orchestrator.machines.connect import host_program
 from orchestrator.money.usage_file import SightingFile
 from orchestrator.providers.gcp import keys
 from orchestrator.results.store.active import FileActiveRun
@@ -27,6 +28,7 @@ from orchestrator.results.store.index import Index as RunIndex
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs import collect
 from orchestrator.schedules.firings import FiringRecords
+from orchestrator.workspace import init
 from tests.power_cut import base_subjects as base
 from tests.power_cut import host_subjects as host
 from tests.power_cut import record_subjects as records
@@ -84,6 +86,14 @@ CONTROLLER = (
     ),
     removed("journal: no folder sync", journal.FileJournal._open, "sync_folder(self._path.parent)", base.Journal),
     Mutant("lock: always the same file", lock._is_still, "try:", "return True\n    try:", (base.Lock,)),
+    Mutant("host program: not durable", host_program._write, ", durable=True", "", (base.HostProgram,)),
+    Mutant(
+        "init: written in place",
+        init._write,
+        "write_atomic(path.parent, path.name, text.encode())",
+        "path.write_text(text)",
+        (base.Init,),
+    ),
     removed("key: no folder sync", keys._make, "sync_folder(path.parent)", base.Key),
     removed("complete: no sync of the tree", FileActiveRun._gather, "sync_tree(partial)", store.StoreComplete),
     removed(

@@ -79,9 +79,9 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            for name in CHANGES:
+            for name in filter(functools.partial(hasattr, os), CHANGES):
                 patch.setattr(os, name, self._watched(getattr(os, name)))
-            for name in SYNCS:
+            for name in filter(functools.partial(hasattr, os), SYNCS):
                 patch.setattr(os, name, self._synced(getattr(os, name)))
             opened = self._watched(io.open)
             patch.setattr(io, "open", opened)
