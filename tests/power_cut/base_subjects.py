@@ -183,7 +183,7 @@ class HostProgram(Subject):
 
     def _build(self, root: Path) -> host_program.RunnerArchive:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(host_program, "_sources", lambda: [("__main__.py", b"pass\n"), ("fcctl_remote/a.py", LONG)])
+            patch.setattr(host_program, "_sources", lambda: [("__main__.py", b"pass\n"), ("wire.py", LONG)])
             return host_program.build_runner(root / "cache")
 
     def act(self, root: Path, done: Done) -> None:

@@ -9,6 +9,10 @@ stricter than either:
 - A name (made, renamed, linked or deleted) is durable when its folder was synced. Until then it may be lost. In one
   folder names change in order. A rename between folders happens whole or not at all.
 - Syncing a file does not make its name durable, nor syncing a folder its own name in the folder above.
+
+The operations are recorded inside the test's own process. Real processes can be recorded without privileges by a
+library in LD_PRELOAD, or by strace where ptrace is allowed; neither is here: such a recorder would be as long as this
+package, and what it would add are the writes of bash, rsync and a job's own steps.
 """
 
 from __future__ import annotations
@@ -100,7 +104,9 @@ class Disk:
                 wrote |= self._scan(child.path, f"{below}{child.name}/", seen, reachable)
                 continue
             inode, content = self._inodes[names[child.name]], _content(child.path, facts.st_mode)
-            if inode.versions[-1] != content:
+            if stat.S_ISLNK(facts.st_mode):
+                inode.versions = [content]  # a link is its name
+            elif inode.versions[-1] != content:
                 inode.versions.append(content)
                 wrote = True
         return wrote

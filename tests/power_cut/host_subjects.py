@@ -133,6 +133,7 @@ class Submission(Subject):
         ]
         self._digest = tree.tree_digest(self._entries)
         self._started: list[str] = []
+        self._boots = 0
 
     def prepare(self, root: Path) -> None:
         layout = made(root)
@@ -142,7 +143,7 @@ class Submission(Subject):
             path.write_bytes(content)
 
     def act(self, root: Path, done: Done) -> None:
-        with self._boot("before"):
+        with self._boot():
             self._submit(root, done)
 
     def _submit(self, root: Path, done: Done) -> wire.Submitted:
@@ -154,7 +155,9 @@ class Submission(Subject):
         assert isinstance(answer, wire.Submitted)
         return answer
 
-    def _boot(self, boot_id: str) -> AbstractContextManager[None]:
+    def _boot(self) -> AbstractContextManager[None]:
+        self._boots += 1
+        boot_id = str(self._boots)
         return _patched(
             (hostfacts, "boot_id", lambda: boot_id),
             (lost, "boot_id", lambda: boot_id),
@@ -166,9 +169,12 @@ class Submission(Subject):
         return True
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        self.recover(root, done)
+
+    def recover(self, root: Path, done: tuple[str, ...]) -> None:
         run = layout_of(root).run(RUN)
         self._started.clear()
-        with self._boot("after"):
+        with self._boot():
             if done:
                 found, _ = Calls(layout_of(root), [], "").status({"run_ids": [RUN]}, b"")
                 assert [summary.status for summary in found["runs"]] == ["lost"]

@@ -6,13 +6,15 @@ import builtins
 import functools
 import io
 import os
+import random
 import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,9 @@ class Subject(ABC):
     def act(self, root: Path, done: Done) -> None:
         """Write; ``done`` names a promise as soon as it is given."""
 
+    def recover(self, root: Path, done: tuple[str, ...]) -> None:  # noqa: B027
+        """What whoever comes next does first; if the power fails meanwhile, ``judge`` holds as well."""
+
     @abstractmethod
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         """Fails if a promise in ``done`` is not kept in ``root``, or if its owner cannot go on there."""
@@ -64,9 +69,8 @@ class Result:
 
 
 class Recorder:
-    def __init__(self, root: Path, states: int) -> None:
-        self._disk, self._states, self._busy = Disk(root), states, False
-        self._done: tuple[str, ...] = ()
+    def __init__(self, root: Path, states: int, done: tuple[str, ...] = ()) -> None:
+        self._disk, self._states, self._busy, self._done = Disk(root), states, False, done
         self.operations = 0
         self.cuts: dict[int, Cut] = {}
         self._cut("nothing")
@@ -150,10 +154,9 @@ def play(subject: Subject, most_violations: int = 1) -> Result:
     with folder() as root:
         recorder = record(subject, root)
         result = Result(recorder.operations)
-        for cut in recorder.cuts.values():
-            shutil.rmtree(root)
-            root.mkdir()
-            materialise(cut.tree, root)
+        cuts = list(recorder.cuts.values())
+        for cut in chain(cuts, _again(subject, root, cuts)):
+            _restore(cut, root)
             result.states += 1
             try:
                 subject.judge(root, cut.done)
@@ -164,3 +167,23 @@ def play(subject: Subject, most_violations: int = 1) -> Result:
                 if len(result.violations) >= most_violations:
                     break
     return result
+
+
+def _again(subject: Subject, root: Path, cuts: list[Cut]) -> Iterator[Cut]:
+    """The power fails in the recovery, too."""
+    if type(subject).recover is Subject.recover:
+        return
+    chance = random.Random(0)
+    for cut in chance.sample(cuts, min(len(cuts), 12)):
+        _restore(cut, root)
+        recorder = Recorder(root, 12, cut.done)
+        with suppress(Exception), recorder.recording():  # what fails without a second cut was told by now
+            subject.recover(root, cut.done)
+        found = list(recorder.cuts.values())
+        yield from chance.sample(found, min(len(found), 16))
+
+
+def _restore(cut: Cut, root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+    materialise(cut.tree, root)

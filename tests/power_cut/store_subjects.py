@@ -130,7 +130,7 @@ class StoreComplete(Subject):
         done("complete")
         store.rows()
 
-    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+    def recover(self, root: Path, done: tuple[str, ...]) -> None:
         store = store_of(root)
         run = recover(store, least=1 + len(done))
         assert (run is None) == store.is_complete(RUN)
@@ -146,6 +146,10 @@ class StoreComplete(Subject):
             if "complete" not in kinds:
                 run.journal.append("complete")
             run.complete(make_record(RUN))
+
+    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        self.recover(root, done)
+        store = store_of(root)
         assert_whole(store)
         assert (store.folder(RUN) / REPORT).read_bytes() == LONG
         begin(store, OTHER).release()
