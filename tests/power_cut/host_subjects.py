@@ -20,7 +20,7 @@ from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.run import events, lost
+from fcctl_remote.run import events, lost, progress
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.queue import HostLock
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
@@ -124,8 +124,35 @@ class Outcome(Subject):
             assert (runs.summary(run) or _none()).status in ("lost", "queued")
 
 
+class Heartbeat(Subject):
+    """What is known of a run while it runs: a power cut may cost it, and the run is never begun anew."""
+
+    def prepare(self, root: Path) -> None:
+        Outcome().prepare(root)
+        run = layout_of(root).run(RUN)
+        events.EventLog(run.events, files.Reserve(run.reserve)).append("run_started", {}, durable=True)
+
+    def act(self, root: Path, done: Done) -> None:
+        run = layout_of(root).run(RUN)
+        reserve = files.Reserve(run.reserve)
+        reserve.take()
+        state = progress.State(wire.RunSummary(RUN, "job", "running", 1.0, step_count=1), "boot", 1)
+        for step in ("build", LONG.decode()):
+            state.summary.step = step
+            progress.Progress(run, state, reserve).save()
+
+    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        run = layout_of(root).run(RUN)
+        assert (runs.summary(run) or _none()).status in ("running", "queued")
+        assert lost.settle(run)
+        assert (runs.summary(run) or _none()).status == "lost"
+        assert not Path(run.reserve).exists()
+
+
 class Submission(Subject):
     """The source's snapshot and the plan: whoever submits again after the restart never starts on half a source."""
+
+    states = 60
 
     def __init__(self) -> None:
         self._entries = [
@@ -359,5 +386,5 @@ def _patched(*changes: tuple[object, str, Callable[..., object]]) -> Iterator[No
 
 
 HOST = (
-    HostAtomic, Events, Outcome, Submission, Forget, ShutdownTimer, Queue, Bundles, Unpacked, Study,
+    HostAtomic, Events, Outcome, Heartbeat, Submission, Forget, ShutdownTimer, Queue, Bundles, Unpacked, Study,
 )  # fmt: skip

@@ -99,7 +99,8 @@ CONTROLLER = (
     removed(
         "complete: no sync of the rename", FileActiveRun._publish, "sync_folder(final.parent)", store.StoreComplete
     ),
-    removed("collected before it is on disk", collect.collect, "intake.flush()", store.StoreComplete),
+    removed("collected before it is on disk", collect.collect, "intake.flush()", store.StoreCollect),
+    removed("paid: no folder sync", FileStore.paid, "sync_folder(note.parent)", store.PendingRelease),
     removed("deleted before it is renamed on disk", FileStore.delete, "sync_folder(runs)", store.StoreDelete),
     Mutant("index: always settled", RunIndex._remember, "changed if settled else -1", "changed", (store.Index,)),
 )

@@ -105,10 +105,11 @@ class StoreBegin(Subject):
         assert store.active() == [RUN, OTHER]
 
 
-class StoreComplete(Subject):
-    """A run is collected and completed. What the journal calls collected is not asked of its host again."""
+class StoreCollect(Subject):
+    """A run is collected. What the journal calls collected is not asked of its host again."""
 
-    states = 40
+    #: Lines of the journal that are durable at the beginning, and the most crash states after each operation.
+    before, states = 1, 30
 
     def prepare(self, root: Path) -> None:
         run = begin(store_of(root), RUN)
@@ -124,15 +125,11 @@ class StoreComplete(Subject):
         collect_all(run.intake())
         run.journal.append("collected")
         done("collected")
-        run.add(lambda _folder: {REPORT: LONG})
-        run.journal.append("complete")
-        run.complete(make_record(RUN))
-        done("complete")
-        store.rows()
+        run.release()
 
     def recover(self, root: Path, done: tuple[str, ...]) -> None:
         store = store_of(root)
-        run = recover(store, least=1 + len(done))
+        run = recover(store, least=self.before + len(done))
         assert (run is None) == store.is_complete(RUN)
         assert run is None or "complete" not in done
         if run is not None:
@@ -142,10 +139,7 @@ class StoreComplete(Subject):
             if "collected" not in kinds:
                 collect_all(run.intake())
                 run.journal.append("collected")
-            run.add(lambda _folder: {REPORT: LONG})
-            if "complete" not in kinds:
-                run.journal.append("complete")
-            run.complete(make_record(RUN))
+            _complete(run, said="complete" in kinds)
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         self.recover(root, done)
@@ -155,6 +149,31 @@ class StoreComplete(Subject):
         begin(store, OTHER).release()
         assert store.active() == [OTHER]
         assert os.listdir(root / "results/active") == [OTHER]
+
+
+def _complete(run: FileActiveRun, *, said: bool) -> None:
+    run.add(lambda _folder: {REPORT: LONG})
+    if not said:
+        run.journal.append("complete")
+    run.complete(make_record(RUN))
+
+
+class StoreComplete(StoreCollect):
+    """A collected run is completed, and listed."""
+
+    before = 3
+
+    def prepare(self, root: Path) -> None:
+        super().prepare(root)
+        super().act(root, lambda _: None)
+
+    def act(self, root: Path, done: Done) -> None:
+        store = store_of(root)
+        run = store.claim(RUN)
+        assert run is not None
+        _complete(run, said=False)
+        done("complete")
+        store.rows()
 
 
 class StoreDelete(Subject):
@@ -220,6 +239,7 @@ class PendingRelease(Subject):
         store.owe(OTHER, {"name": "other"})
         done("both")
         store.paid(RUN)
+        done("paid")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         store, notes = store_of(root), {RUN: {"name": "vm"}, OTHER: {"name": "other"}}
@@ -227,6 +247,7 @@ class PendingRelease(Subject):
         assert all(notes[run_id] == note for run_id, note in found.items())
         assert "both" not in done or OTHER in found
         assert done != ("owed",) or RUN in found
+        assert "paid" not in done or RUN not in found
         store.owe(RUN, {"name": "again"})
         assert store.owed()[RUN] == {"name": "again"}
         store.paid(RUN)
@@ -287,4 +308,4 @@ class Index(Subject):
         assert found == {OTHER, RUN} if _is_readable(store, RUN) else found == {OTHER}
 
 
-STORE = (StoreBegin, StoreComplete, StoreDelete, StoreImport, PendingRelease, Tags, Index)
+STORE = (StoreBegin, StoreCollect, StoreComplete, StoreDelete, StoreImport, PendingRelease, Tags, Index)

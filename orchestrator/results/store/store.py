@@ -153,7 +153,10 @@ class FileStore:
 
     def paid(self, run_id: str) -> None:
         """The machine is off."""
-        (self.root / OWED / f"{self._places(run_id).run_id}.json").unlink(missing_ok=True)
+        note = self.root / OWED / f"{self._places(run_id).run_id}.json"
+        with disk_errors("write down that a machine is off", note.parent), suppress(FileNotFoundError):
+            note.unlink()
+            sync_folder(note.parent)
 
     # ------------------------------------------------------------------------------------------ complete runs
     def is_complete(self, run_id: str) -> bool:
