@@ -89,6 +89,14 @@ def write_atomic(folder: Path, name: str, data: bytes) -> None:
     sync_folder(folder)
 
 
+def make_folders(folder: Path, mode: int = 0o777) -> None:
+    """Make ``folder``, of ``mode``, and what is missing above it; their names are on disk when this returns."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir(mode, exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's list of names."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

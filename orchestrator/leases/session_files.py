@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as ids
-from orchestrator.base.files import disk_errors, sync_folder, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
 from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock
 
@@ -70,7 +70,7 @@ class SessionFiles:
     @contextmanager
     def starting(self) -> Iterator[bool]:
         with disk_errors("lock the sessions", self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             lock = OwnerLock.take(self._folder / "starting.lock", self._clock.now())
         try:
             yield lock is not None
@@ -81,14 +81,15 @@ class SessionFiles:
     def begin(self, session_id: str, plan: dict[str, Any]) -> FileHeldSession:
         folder = self._folder / session_id
         with disk_errors("begin a session", self._folder):
-            folder.mkdir(parents=True)
+            make_folders(self._folder)
+            folder.mkdir()
             lock = OwnerLock.take(folder / LOCK, self._clock.now())
             if lock is None:
                 raise FileExistsError(17, "somebody else has it", str(folder / LOCK))
             write_atomic(folder, PLAN, json.dumps(plan).encode())
             sync_folder(self._folder)
             if (shared := self._shared) is not None:
-                shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folders(shared, 0o700)
                 write_atomic(shared, session_id, str(self._folder.parent.resolve()).encode())
         return FileHeldSession(folder, lock, self._clock, self._shared)
 
@@ -144,8 +145,9 @@ class SessionFiles:
     def visited(self, session_id: str, run_id: str) -> None:
         folder = self._folder / session_id / VISITORS
         with disk_errors("write down a run of another workspace", folder):
-            folder.mkdir(exist_ok=True)
+            make_folders(folder)
             (folder / run_id).touch()
+            sync_folder(folder)
 
     def visitors(self, session_id: str) -> list[str]:
         folder = self._folder / session_id / VISITORS

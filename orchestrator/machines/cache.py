@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.files import replace_file
+from orchestrator.base.files import make_folders, replace_file
 from orchestrator.machines.provision.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it
@@ -138,7 +138,7 @@ def _are_names(project: str, name: str) -> bool:
 
 def _write(path: Path, data: bytes) -> None:
     """A reader, or a crash, finds the old content or the new; of two writers, one wins."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folders(path.parent, 0o700)
     replace_file(path, data, durable=True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.base.files import disk_errors, write_all
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all
 
 if TYPE_CHECKING:  # every run has these files at hand, few read them
     from orchestrator.money.billable import Holding
@@ -45,7 +45,7 @@ class SightingFile:
     def _append(self, word: BaseModel) -> None:
         line = f"\n{json.dumps(word.model_dump(mode='json'))}\n"  # the first line end closes a torn line
         with disk_errors("write the ledger", self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(self._folder / NAME, flags, 0o644)
             try:
@@ -53,6 +53,7 @@ class SightingFile:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+            sync_folder(self._folder)
 
     def _read(self, kind: type[Word]) -> list[Word]:
         try:

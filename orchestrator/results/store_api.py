@@ -46,6 +46,9 @@ class Intake(Protocol):
 
     def discard(self, path: str) -> None: ...
 
+    def flush(self) -> None:
+        """All that was written is on disk when this returns."""
+
     def read(self, path: str, limit: int) -> bytes | None:
         """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
 

@@ -47,6 +47,7 @@ def collect(
         link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
         bad = [entry for entry in bad if not intake.verified(entry)]
         if not bad:
+            intake.flush()  # the journal is about to say so, and the host may forget the run from then on
             return Collection(len(wanted), sum(f.size for f in wanted), [*listing.omitted, *refused])
         for entry in bad:
             intake.discard(entry.path)

@@ -229,10 +229,13 @@ def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, 
     return Firing(outcome=outcome, due=due.timestamp(), at=now.timestamp(), key=schedule.key, reason=reason)
 
 
-def spent_in_month(schedule: Schedule, record: Sequence[Firing], now: datetime) -> float:
+def spent_in_month(
+    schedule: Schedule, record: Sequence[Firing], now: datetime, per_run_usd: float | None = None
+) -> float:
     """Dollars of the firings that were due in ``now``'s calendar month, in the schedule's zone.
 
-    A firing whose end is unknown counts with its whole budget: it may still be spending.
+    A firing whose end or cost is unknown counts with its whole budget (the schedule's, else ``per_run_usd``): it may
+    still be spending, and one that ended with an error may have had a machine before that.
     """
     local = zone(schedule.timezone)
     month = (now.astimezone(local).year, now.astimezone(local).month)
@@ -242,9 +245,9 @@ def spent_in_month(schedule: Schedule, record: Sequence[Firing], now: datetime) 
         if (due.year, due.month) != month:
             continue
         if firing.outcome == "started":
-            total[firing.due] = schedule.budget_usd or 0.0
-        elif firing.outcome == "finished":
-            total[firing.due] = firing.usd or 0.0
+            total[firing.due] = schedule.budget_usd or per_run_usd or 0.0
+        elif firing.outcome == "finished" and firing.usd is not None:
+            total[firing.due] = firing.usd
     return sum(total.values())
 
 
@@ -253,7 +256,7 @@ def refusal_by_month(schedule: Schedule, record: Sequence[Firing], now: datetime
     cap = schedule.per_month_usd
     if cap is None:
         return None
-    spent = spent_in_month(schedule, record, now)
+    spent = spent_in_month(schedule, record, now, per_run_usd)
     if spent + per_run_usd <= cap + 1e-9:
         return None
     return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${per_run_usd:.2f}"

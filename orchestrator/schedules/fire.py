@@ -83,15 +83,15 @@ def fire(name: str, schedule: Schedule, due: float, book: FiringRecords, clock: 
 
 
 def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float) -> Firing:
-    error = answer.get("error")
+    error, cost = answer.get("error"), answer.get("cost")
+    usd = cost.get("usd") if isinstance(cost, Mapping) else None
     if isinstance(error, Mapping):
         reason = ": ".join(str(error[key]) for key in ("message", "cause") if error.get(key))
         code = error.get("exit_code")
         return Firing(
-            outcome="finished", due=due, at=now, key=schedule.key, status="error", reason=reason, usd=0.0,
+            outcome="finished", due=due, at=now, key=schedule.key, status="error", reason=reason, usd=usd,
             exit_code=code if isinstance(code, int) else 1,
         )  # fmt: skip
-    cost = answer.get("cost")
     return Firing(
         outcome="finished",
         due=due,
@@ -100,7 +100,7 @@ def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float
         run_id=answer.get("run_id"),
         status=answer.get("status"),
         exit_code=answer.get("exit_code"),
-        usd=cost.get("usd") if isinstance(cost, Mapping) else None,
+        usd=usd,
     )
 
 

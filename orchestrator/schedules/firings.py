@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.base.files import disk_errors, sync_folder, write_all
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all
 from orchestrator.base.lock import OwnerLock
 from orchestrator.schedules.due import Firing
 
@@ -42,7 +42,7 @@ class FiringRecords:
     def append(self, name: str, firings: tuple[Firing, ...]) -> None:
         """On disk when this returns."""
         with disk_errors("write a schedule's record", self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             path = self._path(name)
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
@@ -74,7 +74,7 @@ class FiringRecords:
     def _held(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
         path, limit = self._folder / f"{name}.lock", time.monotonic() + patience_s
         with disk_errors("lock the schedules", self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             while (lock := OwnerLock.take(path, 0.0)) is None and time.monotonic() < limit:
                 time.sleep(0.01)
         try:
@@ -85,7 +85,7 @@ class FiringRecords:
 
     def log_path(self, name: str) -> Path:
         """Where a firing's own output goes, for whoever wonders."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self._folder)
         return self._folder / f"{name}.log"
 
     def _path(self, name: str) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.base.errors import ConfigError, FcctlError
-from orchestrator.base.files import disk_errors, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.base.run_id import slug
 
 Kind = Literal["systemd", "launchd", "crontab"]
@@ -86,7 +86,7 @@ def install(kind: Kind, entry: Entry) -> list[str]:
         return ["one line in this user's crontab (crontab -l)"]
     folder = _folder(kind)
     with disk_errors("install the schedule", folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         for name, text in render(kind, entry).items():
             write_atomic(folder, name, text.encode())
     paths = [str(folder / name) for name in render(kind, entry)]

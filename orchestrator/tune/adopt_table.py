@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.base.files import disk_errors, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.tune import adoption
 from orchestrator.tune.adoption import Adoption
 from orchestrator.tune.search_file import Adopt
@@ -116,5 +116,5 @@ class AdoptTable:
             )
         path = (self.root / self.adopt.file).resolve()  # a link stays a link
         with disk_errors(f"write {self.adopt.file}", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             write_atomic(path.parent, path.name, text.encode())

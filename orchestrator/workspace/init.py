@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.base.errors import ConflictError, NotFoundError
+from orchestrator.base.files import make_folders, write_atomic
 from orchestrator.base.run_id import slug
 from orchestrator.workspace import starter
 
@@ -82,7 +83,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
 
 
 def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     if path.exists() or path.is_symlink():
         if not replace:
             done.kept.append(path)
@@ -90,8 +91,7 @@ def _write(done: Written, path: Path, text: str, *, replace: bool) -> None:
         backup = _free_backup(path)
         path.rename(backup)
         done.backups.append(backup)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    write_atomic(path.parent, path.name, text.encode())
     done.written.append(path)
 
 

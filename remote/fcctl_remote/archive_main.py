@@ -22,11 +22,11 @@ def unpack(archive: str, folder: str) -> None:
     try:
         with zipfile.ZipFile(archive) as bundle:
             bundle.extractall(partial)
-            names = bundle.namelist()
-        for name in names:
-            fd = os.open(os.path.join(partial, name), os.O_RDONLY)
-            os.fsync(fd)  # a machine may be switched off right after its first start
-            os.close(fd)
+        for top, _folders, names in os.walk(partial):
+            for path in [top, *(os.path.join(top, name) for name in names)]:
+                fd = os.open(path, os.O_RDONLY)
+                os.fsync(fd)  # a machine may be switched off right after its first start
+                os.close(fd)
         os.rename(partial, folder)
     finally:
         if os.path.isdir(partial):

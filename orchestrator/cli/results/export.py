@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING
@@ -98,13 +99,17 @@ def _write_file(shown: Iterable[Shown], form: str, output: str) -> None:
     from pathlib import Path
 
     from orchestrator.base.errors import FcctlError
+    from orchestrator.base.files import sync_folder
 
     path = Path(output)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("wb") as stream:
             _write(shown, form, stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # who has an archive may delete the runs
         unfinished.replace(path)
+        sync_folder(path.parent)
     except OSError as exc:
         raise FcctlError(
             f"could not write {output}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"

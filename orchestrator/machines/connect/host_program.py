@@ -94,5 +94,5 @@ def _write(folder: Path, marker: Path, content: bytes) -> RunnerArchive:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{digest}.pyz"
     for target in (path, marker):
-        replace_file(target, content)
+        replace_file(target, content, durable=True)
     return RunnerArchive(path, digest)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConfigError
+from orchestrator.base.files import make_folders, sync_folder
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
@@ -34,7 +35,7 @@ def own_key(folder: Path | None = None) -> Path:
     path = folder / FILE_NAME
     try:
         if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folders(folder, 0o700)
             _make(path)
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)  # OpenSSH takes no key that others can read
@@ -64,6 +65,7 @@ def _make(path: Path) -> None:
             os.link(name, path)  # unlike a rename, never replaces the key that another process made meanwhile
     finally:
         os.unlink(name)  # noqa: PTH108
+    sync_folder(path.parent)
 
 
 def chosen_key(identity_file: str) -> Path:

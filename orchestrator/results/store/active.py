@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError
-from orchestrator.base.files import disk_errors, sync_folder, sync_tree, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_atomic
 from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock
 from orchestrator.results.records import RunRecord
@@ -146,7 +146,7 @@ class FileActiveRun:
 
     def _gather(self, record: RunRecord) -> None:
         active, partial = self._places.active, self._places.partial
-        partial.mkdir(parents=True, exist_ok=True)
+        make_folders(partial)
         for name in (PLAN, JOURNAL):
             write_atomic(partial, name, (active / name).read_bytes())
         write_atomic(partial, RECORD, record.model_dump_json(indent=1).encode() + b"\n")

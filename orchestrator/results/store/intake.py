@@ -15,7 +15,7 @@ from fcctl_remote import wire
 from orchestrator.base import open_beneath as beneath
 from orchestrator.base import safe_paths as paths
 from orchestrator.base.errors import HostFault
-from orchestrator.base.files import disk_errors, sync_folder, write_all
+from orchestrator.base.files import disk_errors, make_folders, sync_tree, write_all
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
 
@@ -42,9 +42,7 @@ class FolderIntake:
         self._folders: dict[str, str] = {}
         self._used = 0
         with disk_errors("make the folder for the results", root.parent):
-            if not root.is_dir():
-                root.mkdir(parents=True)
-                sync_folder(root.parent)
+            make_folders(root)
             self._scan()
 
     def accepts(self, path: str, size: int = 0) -> str | None:
@@ -124,6 +122,11 @@ class FolderIntake:
         with self._reading("discard a file"), beneath.folder(self.root, folders) as parent:
             os.unlink(name, dir_fd=parent)
             self._used -= size
+
+    def flush(self) -> None:
+        """What was written is on disk when this returns."""
+        with disk_errors("store the results", self.root, again="collect the run again: fcctl pull-results"):
+            sync_tree(self.root)
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""

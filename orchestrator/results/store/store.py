@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
-from orchestrator.base.files import disk_errors, sync_folder, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
 from orchestrator.base.journal import FileJournal, JournalEntry
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
@@ -82,8 +82,9 @@ class FileStore:
         fresh = self.root / "active" / f"{NEW}{run_id}"
         with disk_errors("write the run's plan", self.root, again="start the run again"):
             self._sweep()
-            fresh.mkdir(parents=True, exist_ok=True)
-            (self.root / "runs").mkdir(exist_ok=True)
+            make_folders(self.root / "runs")
+            make_folders(fresh.parent)
+            fresh.mkdir(exist_ok=True)
             lock = OwnerLock.take(fresh / LOCK, self._clock.now())
             if lock is None:
                 raise ConflictError(f"run {run_id} is being made by another fcctl", hint="start it again")
@@ -137,7 +138,7 @@ class FileStore:
         """Write down that a machine which ``run_id`` turned on is not known to be off."""
         folder = self.root / OWED
         with disk_errors("write down what is left on", folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             write_atomic(folder, f"{self._places(run_id).run_id}.json", json.dumps(debt).encode())
 
     def owed(self) -> dict[str, dict[str, Any]]:
@@ -152,7 +153,10 @@ class FileStore:
 
     def paid(self, run_id: str) -> None:
         """The machine is off."""
-        (self.root / OWED / f"{self._places(run_id).run_id}.json").unlink(missing_ok=True)
+        note = self.root / OWED / f"{self._places(run_id).run_id}.json"
+        with disk_errors("write down that a machine is off", note.parent), suppress(FileNotFoundError):
+            note.unlink()
+            sync_folder(note.parent)
 
     # ------------------------------------------------------------------------------------------ complete runs
     def is_complete(self, run_id: str) -> bool:
@@ -258,6 +262,7 @@ class FileStore:
                 doomed = runs / f"{PRUNED}{run_id}"
                 with suppress(FileNotFoundError):
                     os.rename(self._places(run_id).final, doomed)  # noqa: PTH104
+            sync_folder(runs)
             self._index.remove(list(run_ids_gone))
             for folder in runs.iterdir():
                 if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):

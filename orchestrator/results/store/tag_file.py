@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.base.files import disk_errors, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.results import tags
 from orchestrator.results.tags import Tag
 
@@ -45,7 +45,7 @@ class TagFile:
             FcctlError: it cannot be written.
         """
         with disk_errors("write the tags", self._root):
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_folders(self._root)
             fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # of the folder: the file is replaced, and a lock on it with it

@@ -86,13 +86,14 @@ class Calls:
         entries = tree.parse_manifest(blob)
         with files.locked(self.layout.tree_lock(workspace)):
             present = files.read_json(run.source_facts)
-            if present is not None and os.path.isdir(run.source):
+            if isinstance(present, dict) and os.path.isdir(run.source) and _is_whole(run, present):
                 return _same_snapshot(present, digest), b""
-            os.makedirs(run.folder, exist_ok=True)
+            files.make_folders(run.folder)
             tree.remove_tree(run.source)
             source = tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
             made = source.snapshot(entries, digest, run.source)
-            files.write_atomic(run.source_facts, files.to_json(wire.encode(made)), durable=False)
+            facts = {**wire.encode(made), "boot_id": hostfacts.boot_id()}
+            files.write_atomic(run.source_facts, files.to_json(facts), durable=False)
         return made, b""
 
     def bundle(self, params: Params, blob: bytes) -> Answer:
@@ -176,6 +177,7 @@ class Calls:
         doomed = os.path.join(self.layout.runs, ".forget-" + run.run_id)
         tree.remove_tree(doomed)
         os.rename(run.folder, doomed)
+        files.sync_folder(self.layout.runs)  # else a power cut may leave half a run under its name
         tree.remove_tree(doomed)
         return {}, b""
 
@@ -229,6 +231,11 @@ def _count(params: Params, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Refusal("bad_request", "%s must be a whole number, not below 0" % name)
     return value
+
+
+def _is_whole(run: RunLayout, snapshot: Dict[str, Any]) -> bool:
+    """A snapshot is not flushed: one that the machine's restart found unused may have lost contents."""
+    return snapshot.get("boot_id") == hostfacts.boot_id() or os.path.exists(run.plan)
 
 
 def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:

@@ -26,10 +26,12 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: List[str]) -> wire.Submit
     _check_bundles(layout, plan)
     if hostfacts.which("bash") is None:
         raise Refusal("no_bash", "bash is not installed on the host", "install it there: sudo apt-get install -y bash")
-    os.makedirs(run.folder, exist_ok=True)
+    files.make_folders(run.folder)
     with files.locked(run.submit_lock):
         new = _claim(layout, run, plan)
         started = False
+        if not new:
+            lost.settle_unstarted(run)  # of an earlier boot: what its snapshot holds is not known
         if new or not (runs.has_begun(run) or runs.is_finished(run) or runs.supervisor_pid(run) is not None):
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
             started = _start(layout, run, plan, runner)
@@ -89,8 +91,9 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         os.rename(run.plan + ".new", run.plan)  # no hard links here; the submit lock alone keeps others out
-        return True
-    os.unlink(run.plan + ".new")
+    else:
+        os.unlink(run.plan + ".new")
+    files.sync_folder(run.folder)
     return True
 
 

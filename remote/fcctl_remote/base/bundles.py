@@ -46,7 +46,7 @@ class Bundles:
             OSError: no room.
         """
         archive, partial = self._archive(sha256), self._archive(sha256) + ".partial"
-        os.makedirs(self._folder, exist_ok=True)
+        files.make_folders(self._folder)
         with files.locked(self._lock):
             if os.path.isfile(archive):
                 return wire.BundleState(True, size)
@@ -73,7 +73,7 @@ class Bundles:
         """
         archive = self._archive(sha256)
         folder = archive[: -len(".zip")] + ".d"
-        os.makedirs(self._folder, exist_ok=True)
+        files.make_folders(self._folder)
         held = os.open(archive + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with files.locked(self._lock):

@@ -59,6 +59,21 @@ def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644
         sync_folder(os.path.dirname(path))
 
 
+def make_folders(folder: str, mode: int = 0o777) -> None:
+    """Make ``folder``, of ``mode``, and what is missing above it; their names last through a power cut."""
+    folder = os.path.abspath(folder)
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    make_folders(parent)
+    try:
+        os.mkdir(folder, mode)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    sync_folder(parent)
+
+
 def sync_folder(folder: str) -> None:
     """Make a rename in ``folder`` last through a power cut, where the file system allows asking for it."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -69,6 +84,18 @@ def sync_folder(folder: str) -> None:
             raise
     finally:
         os.close(fd)
+
+
+def sync_tree(folder: str) -> None:
+    """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed."""
+    for top, _folders, names in os.walk(folder, topdown=False):
+        for path in [*(os.path.join(top, name) for name in names), top]:
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
 
 def to_json(value: Any) -> bytes:

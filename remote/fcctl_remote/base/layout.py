@@ -5,6 +5,8 @@ import re
 import sys
 from typing import List, Optional
 
+from fcctl_remote.base import files
+
 RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{6}")
 STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 WORKSPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -43,9 +45,9 @@ class Layout:
 
     def ensure(self) -> None:
         """Create the folders, readable by this user only: sources and results are nobody else's."""
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        files.make_folders(self.root, 0o700)
         for folder in (self.runner, self.indexes, self.tickets, self.runs):
-            os.makedirs(folder, exist_ok=True)
+            files.make_folders(folder)
 
     def tree(self, workspace: str) -> str:
         return os.path.join(self.trees, _checked(WORKSPACE, workspace, "workspace"))

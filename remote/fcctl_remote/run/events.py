@@ -69,6 +69,7 @@ class EventLog:
             os.fsync(fd)
         finally:
             os.close(fd)
+        files.sync_folder(os.path.dirname(self.path))
 
 
 def read(path: str, offset: int, most_bytes: int) -> Tuple[List[wire.Event], int]:

@@ -87,12 +87,14 @@ def _of_outcome(stored: Any) -> wire.RunSummary:
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.Reserve) -> None:
-    """The run's last word.
+    """The run's last word. What its steps left is on disk before it.
 
     Raises:
         DiskFull: not even the reserve made room.
     """
     data = files.to_json(wire.encode(outcome)) + b"\n"
+    for folder in (run.steps, run.artifacts):
+        files.sync_tree(folder)
     try:
         files.write_atomic(run.outcome, data)
     except OSError as error:

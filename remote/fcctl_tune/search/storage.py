@@ -28,13 +28,14 @@ class Journal(BaseJournalBackend):
         """Raises: StudyLocked; TuneError, when the file is no such journal or cannot be written."""
         self.path = path
         try:
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            files.make_folders(os.path.dirname(os.path.abspath(path)))
             self._lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
         try:
             self._take()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            files.sync_folder(os.path.dirname(os.path.abspath(path)))
         except OSError as error:
             os.close(self._lock)
             raise TuneError(f"{path} cannot be opened: {error.strerror}") from None

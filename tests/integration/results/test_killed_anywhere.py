@@ -1,4 +1,4 @@
-"""A process killed with SIGKILL before any single file operation of a run's beginning or completion."""
+"""A process killed with SIGKILL before any single file operation of a run's completion; power cuts: tests/power_cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.base.errors import RunNotFound
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, make_id, make_record
 
@@ -80,12 +79,6 @@ def prepared_completion(root: Path) -> Callable[[], object]:
     return lambda: run.complete(make_record(RUN_ID))
 
 
-def prepared_beginning(root: Path) -> Callable[[], object]:
-    store = quiet_store(root)
-    (root / "active").mkdir(parents=True)
-    return lambda: begin(store, RUN_ID).journal.append("sync")
-
-
 def assert_whole(root: Path) -> None:
     store = quiet_store(root)
     folder = store.folder(RUN_ID)
@@ -139,25 +132,3 @@ def test_reindex_alone_lists_what_was_renamed_but_not_indexed(tmp_path: Path) ->
         assert (count, list(skipped)) == (int(complete), [])
         renamed += complete
     assert renamed > 0
-
-
-def test_begin_can_be_killed_before_any_call(tmp_path: Path) -> None:
-    total = in_child(lambda: prepared_beginning(tmp_path / "whole"), None)
-    assert total is not None
-    assert total > 10
-    for point in range(total):
-        root = tmp_path / f"killed-{point}"
-        assert in_child(partial(prepared_beginning, root), point) is None
-        store = quiet_store(root)
-        if store.active():
-            assert store.plan_of(RUN_ID) == {"plan": {"run_id": RUN_ID, "job": "phase1"}}
-            run = store.claim(RUN_ID)
-            assert run is not None
-            assert [e.kind for e in run.journal.entries()] in ([], ["sync"])
-            run.journal.append("sync")
-            run.release()
-        else:
-            with pytest.raises(RunNotFound):
-                store.claim(RUN_ID)
-            begin(store, RUN_ID).release()  # its name is not taken by the ruin
-        assert store.active() == [RUN_ID]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.schedules import fire
 from orchestrator.schedules.due import (
     Firing,
     Past,
@@ -101,6 +103,27 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
     assert spent_in_month(plan, record, START + timedelta(hours=1)) == 1.5 + 4
     assert refusal_by_month(plan, record, START, 4) is None
     assert "$5.50 of this month's $10.00" in (refusal_by_month(plan, record, START, 5) or "")
+
+
+@pytest.mark.parametrize("budget_usd", [4.0, None])
+@pytest.mark.parametrize(
+    ("answer", "usd"),
+    [
+        ({"error": {"message": "the host is unreachable", "exit_code": 6}}, 4.0),
+        ({"error": {"message": "the link broke", "exit_code": 6}, "cost": {"usd": 1.25}}, 1.25),
+        ({"run_id": "r", "status": "passed"}, 4.0),
+        ({"run_id": "r", "status": "passed", "cost": {"usd": 0.0}}, 0.0),
+    ],
+)
+def test_a_firing_that_ended_with_an_error_counts_what_it_may_have_cost(
+    answer: dict[str, object], usd: float, budget_usd: float | None
+) -> None:
+    plan = schedule(budget_usd=budget_usd, per_month_usd=7)
+    due = START.timestamp()
+    started = Firing(outcome="started", due=due, at=due, key=plan.key)
+    record = [started, fire._ended(plan, due, answer, due + 60)]
+    assert spent_in_month(plan, record, START, per_run_usd=4.0) == usd
+    assert (refusal_by_month(plan, record, START, 4.0) is None) == (usd < 3)
 
 
 @settings(max_examples=150, deadline=None)

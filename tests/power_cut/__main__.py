@@ -1,0 +1,28 @@
+"""``python -m tests.power_cut``: the table of subjects, their operations and crash states; and what was not kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.power_cut.play import play
+from tests.power_cut.subjects import SUBJECTS
+
+
+def main() -> int:
+    began, operations, states, faults = time.process_time(), 0, 0, []
+    print(f"{'subject':<18}{'operations':>11}{'crash states':>14}{'seconds':>9}")
+    for subject in SUBJECTS:
+        at = time.process_time()
+        result = play(subject(), 3)
+        print(f"{subject.__name__:<18}{result.operations:>11}{result.states:>14}{time.process_time() - at:>9.2f}")
+        operations, states = operations + result.operations, states + result.states
+        faults += [f"{subject.__name__}: {fault}" for fault in result.violations]
+    print(f"{'all':<18}{operations:>11}{states:>14}{time.process_time() - began:>9.2f}")
+    for fault in faults:
+        print(f"\n{fault}")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Planted faults: what a missing sync, or one in the wrong place, loses in a power cut must be noticed."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from fcctl_remote import archive_main
+from fcctl_remote.agent import calls, submit
+from fcctl_remote.base import bundles
+from fcctl_remote.base import files as host_files
+from fcctl_remote.run import events
+from fcctl_remote.run import state as runs
+from fcctl_tune.search.storage import Journal
+from orchestrator.base import files, journal, lock
+from orchestrator.machines.connect import host_program
+from orchestrator.money.usage_file import SightingFile
+from orchestrator.providers.gcp import keys
+from orchestrator.results.store.active import FileActiveRun
+from orchestrator.results.store.index import Index as RunIndex
+from orchestrator.results.store.store import FileStore
+from orchestrator.runs import collect
+from orchestrator.schedules.firings import FiringRecords
+from orchestrator.workspace import init
+from tests.power_cut import base_subjects as base
+from tests.power_cut import host_subjects as host
+from tests.power_cut import record_subjects as records
+from tests.power_cut import store_subjects as store
+from tests.power_cut.play import Subject
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    function: Any
+    #: A line or more of its source, and what takes their place.
+    line: str
+    instead: str
+    #: One of these must notice.
+    subjects: tuple[type[Subject], ...]
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """In the function itself: whoever imported it has it."""
+        function: FunctionType = self.function
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.line) == 1, f"{function.__qualname__} has not one {self.line!r}"
+        made: dict[str, Callable[..., object]] = {}
+        exec(source.replace(self.line, self.instead), vars(sys.modules[function.__module__]), made)
+        patch.setattr(function, "__code__", made[function.__name__].__code__)
+
+
+def removed(name: str, function: Any, line: str, *subjects: type[Subject]) -> Mutant:
+    return Mutant(name, function, line, "pass", subjects)
+
+
+CONTROLLER = (
+    removed("write_atomic: no sync", files.write_atomic, "os.fsync(fd)", base.WriteAtomic),
+    removed("write_atomic: no folder sync", files.write_atomic, "sync_folder(folder)", base.WriteAtomic),
+    removed("replace_file: no sync", files.replace_file, "os.fsync(stream.fileno())", base.ReplaceFile),
+    removed("replace_file: no folder sync", files.replace_file, "sync_folder(path.parent)", base.ReplaceFile),
+    removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
+    removed("firings: no sync", FiringRecords.append, "os.fsync(fd)", records.Firings),
+    removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
+    removed("usage: no sync", SightingFile._append, "os.fsync(fd)", records.Usage),
+    removed("usage: no folder sync", SightingFile._append, "sync_folder(self._folder)", records.Usage),
+    Mutant(
+        "usage: a torn line swallows the next",
+        SightingFile._append,
+        'f"\\n{json.dumps',
+        'f"{json.dumps',
+        (records.Usage,),
+    ),
+    Mutant(
+        "journal: synced before it is written",
+        journal.FileJournal.append,
+        "write_all(fd, line)\n            os.fsync(fd)",
+        "os.fsync(fd)\n            write_all(fd, line)",
+        (base.Journal,),
+    ),
+    removed("journal: no folder sync", journal.FileJournal._open, "sync_folder(self._path.parent)", base.Journal),
+    Mutant("lock: always the same file", lock._is_still, "try:", "return True\n    try:", (base.Lock,)),
+    Mutant("host program: not durable", host_program._write, ", durable=True", "", (base.HostProgram,)),
+    Mutant(
+        "init: written in place",
+        init._write,
+        "write_atomic(path.parent, path.name, text.encode())",
+        "path.write_text(text)",
+        (base.Init,),
+    ),
+    removed("key: no folder sync", keys._make, "sync_folder(path.parent)", base.Key),
+    removed("complete: no sync of the tree", FileActiveRun._gather, "sync_tree(partial)", store.StoreComplete),
+    removed(
+        "complete: no sync of the rename", FileActiveRun._publish, "sync_folder(final.parent)", store.StoreComplete
+    ),
+    removed("collected before it is on disk", collect.collect, "intake.flush()", store.StoreCollect),
+    removed("paid: no folder sync", FileStore.paid, "sync_folder(note.parent)", store.PendingRelease),
+    removed("deleted before it is renamed on disk", FileStore.delete, "sync_folder(runs)", store.StoreDelete),
+    Mutant("index: always settled", RunIndex._remember, "changed if settled else -1", "changed", (store.Index,)),
+)
+HOST = (
+    removed("host write_atomic: no sync", host_files.write_atomic, "os.fsync(fd)", host.HostAtomic),
+    removed(
+        "host write_atomic: no folder sync",
+        host_files.write_atomic,
+        "sync_folder(os.path.dirname(path))",
+        host.HostAtomic,
+    ),
+    removed("host make_folders: no sync", host_files.make_folders, "sync_folder(parent)", host.Submission),
+    removed("events: no sync", events.EventLog._sync, "os.fsync(fd)", host.Events),
+    removed(
+        "events: no folder sync", events.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
+    ),
+    removed("outcome before its results", runs.write_outcome, "files.sync_tree(folder)", host.Outcome),
+    removed("plan: no folder sync", submit._claim, "files.sync_folder(run.folder)", host.Submission),
+    removed("submitted again after a restart", submit.submit, "lost.settle_unstarted(run)", host.Submission),
+    Mutant(
+        "snapshot of an earlier boot",
+        calls._is_whole,
+        'snapshot.get("boot_id") == hostfacts.boot_id()',
+        "True",
+        (host.Submission,),
+    ),
+    removed(
+        "forgotten before it is renamed on disk", calls.Calls.forget, "files.sync_folder(self.layout.runs)", host.Forget
+    ),
+    removed("bundle: no sync", bundles._append, "os.fsync(fd)", host.Bundles),
+    removed("bundle: no folder sync", bundles.Bundles.take, "files.sync_folder(self._folder)", host.Bundles),
+    Mutant("bundle: not looked at again", bundles._intact, "try:", "return True\n    try:", (host.Bundles,)),
+    Mutant("unpacked: folders not synced", archive_main.unpack, "[top, *", "[*", (host.Unpacked,)),
+    removed("study: no sync", Journal.sync, "os.fsync(self._fd)", host.Study),
+    Mutant("study: a torn line stays", Journal._repaired, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
+    removed(
+        "study: no folder sync",
+        Journal.__init__,
+        "files.sync_folder(os.path.dirname(os.path.abspath(path)))",
+        host.Study,
+    ),
+)
+MUTANTS = (*CONTROLLER, *HOST)

@@ -1,0 +1,27 @@
+"""The power fails after every operation of every subject; what the disk may hold then is read by the real code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.power_cut.mutants import MUTANTS, Mutant
+from tests.power_cut.play import Subject, play, record
+from tests.power_cut.subjects import SUBJECTS
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.__name__)
+def test_nothing_promised_is_lost(subject: type[Subject]) -> None:
+    assert play(subject()).violations == []
+
+
+def test_there_are_thousands_of_states(tmp_path: Path) -> None:
+    recorders = [record(subject(), tmp_path / subject.__name__) for subject in SUBJECTS]
+    assert sum(len(recorder.cuts) for recorder in recorders) >= 2000
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    assert any(play(subject()).violations for subject in mutant.subjects)
