@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,12 @@ def failure(step: StepRecord, folder: Path, shown_folder: str) -> Iterator[Rende
     lines: list[Text] = []
     if said and not (gates and said[0].startswith("gate")):
         lines.append(_text(said[0]))
-    lines += [line for gate in gates for line in _gate(gate)]
-    if step.hint and step.hint not in {gate.hint for gate in gates}:
-        lines.append(_text(f"hint: {clean(step.hint, 600)}", "cyan"))
+    for hint, alike in groupby(gates, lambda gate: gate.hint):  # each hint once
+        lines += [_gate(gate) for gate in alike]
+        if hint:
+            lines.append(_hint(hint))
+    if step.hint and not any(step.hint in (gate.hint or "") for gate in gates):
+        lines.append(_hint(step.hint))
     yield from (Padding(line, (0, 0, 0, 2), expand=False) for line in lines)
     log = log_end(folder, step.log)
     if log is not None:
@@ -76,12 +80,14 @@ def gate_value(gate: GateRecord) -> str:
     return f"  is {clean(value, 80)}"
 
 
-def _gate(gate: GateRecord) -> Iterator[Text]:
+def _gate(gate: GateRecord) -> Text:
     said = _text(f"gate: {clean(gate.expr, 300)}", "red")
     said.append(gate_value(gate) or ("  has no value here" if gate.verdict == "unavailable" else ""), "bold")
-    yield said
-    if gate.hint:
-        yield _text(f"hint: {clean(gate.hint, 600)}", "cyan")
+    return said
+
+
+def _hint(hint: str) -> Text:
+    return _text(f"hint: {clean(hint, 600)}", "cyan")
 
 
 def _says_something(step: StepRecord) -> bool:
