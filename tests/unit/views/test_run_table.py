@@ -288,8 +288,8 @@ def test_each_hint_of_a_step_that_could_not_run_is_said_once(tmp_path: Path) -> 
     hint = "this machine has no ncu; install it: sudo apt install ncu"
     gates = [GateRecord(expr=expr, verdict="unavailable", hint=hint) for expr in ("tensor > 50", "dram > 50")]
     step = sample_run.record().steps[0]
-    step = step.model_copy(update={"status": "unavailable", "gates": gates, "documents": [],
-                                   "message": "this machine has no ncu", "hint": "install it: sudo apt install ncu"})  # fmt: skip
+    told = {"message": "this machine has no ncu", "hint": "install it: sudo apt install ncu"}
+    step = step.model_copy(update={"status": "unavailable", "gates": gates, "documents": [], **told})
     text = printed(sample_run.record(status="incomplete", exit_code=104, steps=[step]), tmp_path, width=120)
     section = text[text.index(f"Unavailable  {step.id}") :]
     assert section.count("sudo apt install ncu") == 1
