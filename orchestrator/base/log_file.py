@@ -9,6 +9,8 @@ import re
 import time
 from pathlib import Path
 
+from orchestrator.base.files import make_folders
+
 MAX_BYTES = 2 * 1024 * 1024
 KEPT = 3
 FILE_NAME = "fcctl.log"
@@ -35,7 +37,7 @@ def start() -> Path | None:
     """Send the records of this process to the log file; its path, or None where it cannot be written."""
     path = log_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(path.parent, 0o700)  # the sessions' folder is made beside it
         handler = _RotatingFile(path)
     except OSError:
         logging.getLogger().addHandler(logging.NullHandler())  # without any, Python prints records on standard error
