@@ -9,8 +9,6 @@ import re
 import time
 from pathlib import Path
 
-from orchestrator.base.files import make_folders
-
 MAX_BYTES = 2 * 1024 * 1024
 KEPT = 3
 FILE_NAME = "fcctl.log"
@@ -37,7 +35,10 @@ def start() -> Path | None:
     """Send the records of this process to the log file; its path, or None where it cannot be written."""
     path = log_file()
     try:
-        make_folders(path.parent, 0o700)  # the sessions' folder is made beside it
+        if not path.parent.is_dir():
+            from orchestrator.base.files import make_folders  # brings tempfile: once on a computer is often enough
+
+            make_folders(path.parent, 0o700)  # the sessions' folder is made beside it
         handler = _RotatingFile(path)
     except OSError:
         logging.getLogger().addHandler(logging.NullHandler())  # without any, Python prints records on standard error
