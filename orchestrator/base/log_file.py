@@ -35,7 +35,10 @@ def start() -> Path | None:
     """Send the records of this process to the log file; its path, or None where it cannot be written."""
     path = log_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.parent.is_dir():
+            from orchestrator.base.files import make_folders  # brings tempfile: once on a computer is often enough
+
+            make_folders(path.parent, 0o700)  # the sessions' folder is made beside it
         handler = _RotatingFile(path)
     except OSError:
         logging.getLogger().addHandler(logging.NullHandler())  # without any, Python prints records on standard error

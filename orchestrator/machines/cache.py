@@ -106,7 +106,7 @@ class FileMachineBook:
 
         path = self._file(project, name).with_suffix(".lock")
         with disk_errors("lock a machine", path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folders(path.parent, 0o700)
             lock = OwnerLock.take(path, time.time())
         try:
             yield lock is not None

@@ -7,6 +7,7 @@ import time
 
 from tests.power_cut.play import play
 from tests.power_cut.subjects import SUBJECTS
+from tests.power_cut.whole_runs import EPISODES, play_power_cut
 
 
 def main() -> int:
@@ -19,6 +20,9 @@ def main() -> int:
         operations, states = operations + result.operations, states + result.states
         faults += [f"{subject.__name__}: {fault}" for fault in result.violations]
     print(f"{'all':<18}{operations:>11}{states:>14}{time.process_time() - began:>9.2f}")
+    at = time.process_time()
+    faults += filter(None, map(play_power_cut, range(EPISODES)))
+    print(f"{'whole runs':<18}{'':>11}{EPISODES:>14}{time.process_time() - at:>9.2f}")
     for fault in faults:
         print(f"\n{fault}")
     return bool(faults)

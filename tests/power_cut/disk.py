@@ -164,7 +164,9 @@ class Disk:
         for turn, (left, data) in enumerate(kept):
             tree: Tree = {}
             self._grow(0, "", left, {n: options[n][at] for n, at in data.items()}, tree)
-            yield tree | self._alone if turn % 2 == 0 else tree
+            if turn % 2 == 0:
+                tree |= {name: node for name, node in self._alone.items() if name.rpartition("/")[0] in (*tree, "")}
+            yield tree
 
     def _names_left(self) -> list[frozenset[int]]:
         """Which pending changes may be durable: all of them first, none of them last."""

@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
 from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal, lock
+from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.connect import host_program
 from orchestrator.money.usage_file import SightingFile
 from orchestrator.providers.gcp import keys
@@ -43,17 +43,17 @@ class Mutant:
     #: A line or more of its source, and what takes their place.
     line: str
     instead: str
-    #: One of these must notice.
+    #: One of these must notice; none: see :data:`IN_WHOLE_RUNS`.
     subjects: tuple[type[Subject], ...]
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         """In the function itself: whoever imported it has it."""
-        function: FunctionType = self.function
+        function = inspect.unwrap(self.function)
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.line) == 1, f"{function.__qualname__} has not one {self.line!r}"
         made: dict[str, Callable[..., object]] = {}
         exec(source.replace(self.line, self.instead), vars(sys.modules[function.__module__]), made)
-        patch.setattr(function, "__code__", made[function.__name__].__code__)
+        patch.setattr(function, "__code__", inspect.unwrap(made[function.__name__]).__code__)
 
 
 def removed(name: str, function: Any, line: str, *subjects: type[Subject]) -> Mutant:
@@ -144,3 +144,22 @@ HOST = (
     ),
 )
 MUTANTS = (*CONTROLLER, *HOST)
+
+#: Beside each the first of the seeds that find it.
+IN_WHOLE_RUNS = (
+    (removed("journal: no sync", journal.FileJournal.append, "os.fsync(fd)"), 3),
+    (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
+    (removed("usage: no sync", SightingFile._append, "os.fsync(fd)"), 107),
+    (removed("collected before it is on disk", collect.collect, "intake.flush()"), 108),
+    (removed("session: no folder sync", SessionFiles.begin, "sync_folder(self._folder)"), 162),
+    (
+        Mutant(
+            "a folder made by the way",
+            RunIndex._exclusive,
+            "make_folders(self._path.parent)",
+            "self._path.parent.mkdir(parents=True, exist_ok=True)",
+            (),
+        ),
+        102,
+    ),
+)

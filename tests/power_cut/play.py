@@ -69,6 +69,8 @@ class Result:
 
 
 class Recorder:
+    """Watches ``root``. ``states``: how many crash states it keeps after each operation."""
+
     def __init__(self, root: Path, states: int, done: tuple[str, ...] = ()) -> None:
         self._disk, self._states, self._busy, self._done = Disk(root), states, False, done
         self.operations = 0
@@ -125,7 +127,23 @@ class Recorder:
             finally:
                 self._busy = False
 
+    def left(self, seed: str) -> Tree:
+        """One of the states that a power cut may leave now."""
+        self._observed("a buffered write")
+        return random.Random(seed).choice(list(self._disk.crash_states(60, seed)))
+
+    def restore(self, tree: Tree, root: Path) -> None:
+        """Begin anew with ``tree``, all of it durable."""
+        self._busy = True
+        try:
+            restore(tree, root)
+            self._disk = Disk(root)
+        finally:
+            self._busy = False
+
     def _cut(self, after: str) -> None:
+        if not self._states:
+            return
         for tree in self._disk.crash_states(self._states, str(self.operations)):
             looks = tuple((name, node.mode, node.data) for name, node in tree.items())
             self.cuts.setdefault(hash((self._done, looks)), Cut(tree, self._done, after))
@@ -156,7 +174,7 @@ def play(subject: Subject, most_violations: int = 1) -> Result:
         result = Result(recorder.operations)
         cuts = list(recorder.cuts.values())
         for cut in chain(cuts, _again(subject, root, cuts)):
-            _restore(cut, root)
+            restore(cut.tree, root)
             result.states += 1
             try:
                 subject.judge(root, cut.done)
@@ -175,7 +193,7 @@ def _again(subject: Subject, root: Path, cuts: list[Cut]) -> Iterator[Cut]:
         return
     chance = random.Random(0)
     for cut in chance.sample(cuts, min(len(cuts), 12)):
-        _restore(cut, root)
+        restore(cut.tree, root)
         recorder = Recorder(root, 12, cut.done)
         with suppress(Exception), recorder.recording():  # what fails without a second cut was told by now
             subject.recover(root, cut.done)
@@ -183,7 +201,7 @@ def _again(subject: Subject, root: Path, cuts: list[Cut]) -> Iterator[Cut]:
         yield from chance.sample(found, min(len(found), 16))
 
 
-def _restore(cut: Cut, root: Path) -> None:
+def restore(tree: Tree, root: Path) -> None:
     shutil.rmtree(root)
     root.mkdir()
-    materialise(cut.tree, root)
+    materialise(tree, root)

@@ -37,6 +37,7 @@ Kind = Literal[
     "beside",  # another fcctl of this computer begins, and both go on
     "abroad",  # the same of another computer
     "bill",  # a machine elsewhere was on for nobody, and the project's cap is spent
+    "power",  # the laptop loses its power (tests/power_cut), and with it what was not synced
 ]
 
 EPOCH = 1_800_000_000.0
@@ -160,6 +161,9 @@ class World:
         until = self.now + fault.amount
         match fault.kind:
             case "kill":
+                self.kill(actor)
+            case "power":
+                self.on["power"]()
                 self.kill(actor)
             case "interrupt":
                 raise KeyboardInterrupt

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import FcctlError
+from orchestrator.base.files import make_folders
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store import schema
@@ -216,7 +217,7 @@ class Index:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """One builder at a time; SQLite's own locks do not cover the file's replacement."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self._path.parent)  # runs and records will rely on it
         lock = self._path.with_name(self._path.name + ".lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
