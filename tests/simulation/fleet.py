@@ -46,8 +46,10 @@ from orchestrator.tune.fleet.plan import Place, plan
 from orchestrator.tune.fleet.resume import go_on_with, plans_of
 from orchestrator.tune.job import Asked, job_of
 from orchestrator.tune.search_file import Sheet, parse
-from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
-from tests.simulation.episode import RATE, ZONES, _memory
+from tests.simulation.accounts import RATE
+from tests.simulation.cloud import Instance, SimulatedCloud
+from tests.simulation.cloud_port import Book, CloudsPort
+from tests.simulation.episode import ZONES, memory
 from tests.simulation.fleet_host import Hosts, Machine, Part
 from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
 from tests.simulation.threads import Threads
@@ -511,7 +513,7 @@ def play(story: Story, trace: list[str] | None = None) -> str | None:
     Args:
         trace: gets each thing that happened.
     """
-    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=_memory()))
+    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=memory()))
     fleet = Fleet(story, root)
     try:
         fleet.play()

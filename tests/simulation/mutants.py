@@ -22,7 +22,7 @@ from orchestrator.runs.job import prepare, saved_plan
 from orchestrator.runs.machine import hold
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.sessions import session
-from tests.simulation import cloud, episode
+from tests.simulation import cloud_port, commands
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def submitted_again(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
     """What a dead controller left is left for good."""
-    patch.setattr(episode, "settle", lambda services: [])
+    patch.setattr(commands, "settle", lambda services: [])
 
 
 def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
 
 def no_lock(patch: pytest.MonkeyPatch) -> None:
     """Two fcctls of one computer turn a machine on side by side."""
-    patch.setattr(cloud.Book, "turning_on", lambda *_: nullcontext(True))
+    patch.setattr(cloud_port.Book, "turning_on", lambda *_: nullcontext(True))
 
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
     Mutant("a longer session", longer_session, "$", seed=60),
     Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
-    Mutant("the guard asleep", guard_asleep, "the project's cap is spent", seed=10),
+    Mutant("the guard asleep", guard_asleep, "the day's cap is spent", seed=10),
     Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
     Mutant("no lock", no_lock, "a second vm is being created"),
     Mutant("no second look", no_second_look, "vm is RUNNING after"),

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.episode import Episode, play, shrink
+from tests.simulation.episode import Episode, play
 from tests.simulation.judge import outcome
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.schedule import Schedule, draw
+from tests.simulation.shrink import shrink
 from tests.simulation.world import Fault
 
 #: In CI; `make simulate` plays ten times as many, or as many as you like.

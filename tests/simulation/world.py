@@ -33,6 +33,8 @@ Kind = Literal[
     "slow_stop",  # from now on a stop takes `amount` seconds
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
+    "unreadable",  # what runs left on the machine's disk cannot be read for `amount` seconds
+    "laptop_full",  # the laptop's disk is full for `amount` seconds
     "other",  # another fcctl does its whole work in between
     "beside",  # another fcctl of this computer begins, and both go on
     "abroad",  # the same of another computer
@@ -82,9 +84,12 @@ class World:
     cloud_down_until: float = 0.0
     no_stock_until: float = 0.0
     disk_full_until: float = 0.0
+    unreadable_until: float = 0.0
+    laptop_full_until: float = 0.0
     stop_seconds: float = 20.0
-    #: Since when the project's cap is spent.
+    #: Since when a cap is spent, and over what it is one.
     cap_spent_at: float | None = None
+    cap_spent_over: Literal["day", "month", "project"] = "project"
     trace: list[str] = field(default_factory=list)
     #: What happens to machines; the cloud and the host hang themselves in.
     on: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -104,6 +109,11 @@ class World:
             self.now = max(self.now, when)
             action()
         self.now = max(self.now, until)
+
+    def end_of_trouble(self) -> None:
+        """From now on everything works; what cannot be read for good stays so."""
+        self.faults.clear()
+        self.link_down_until = self.cloud_down_until = self.no_stock_until = self.laptop_full_until = 0.0
 
     def next_timer(self) -> float | None:
         """When something happens by itself next, epoch seconds."""
@@ -170,8 +180,8 @@ class World:
                 self.stop_seconds = fault.amount
             case "skew":
                 self.skew += fault.amount
-            case "cut" | "cloud_down" | "stockout" | "full":
-                name = {"cut": "link_down", "cloud_down": "cloud_down", "stockout": "no_stock", "full": "disk_full"}
-                setattr(self, f"{name[fault.kind]}_until", until)
+            case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
+                name = {"cut": "link_down", "stockout": "no_stock", "full": "disk_full"}
+                setattr(self, f"{name.get(fault.kind, fault.kind)}_until", until)
             case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill":
                 self.on[fault.kind]()

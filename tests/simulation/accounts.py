@@ -1,0 +1,56 @@
+"""What the simulated cloud billed in a day, a month, or ever. It is the cloud's own account, not the ledger's."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+from orchestrator.base.text.timezones import zone
+from tests.simulation.cloud import SimulatedCloud
+
+#: Dollars an hour of every machine.
+RATE = 0.72
+Over = Literal["day", "month", "project"]
+Window = tuple[float, float]
+
+
+def window_of(over: Over, when: float) -> Window:
+    """The day or month that ``when`` is in, as this computer's clock has it: (from, until), epoch seconds."""
+    if over == "project":
+        return 0.0, float("inf")
+    local = datetime.fromtimestamp(when, zone(None)).replace(hour=0, minute=0, second=0, microsecond=0)
+    first = local if over == "day" else local.replace(day=1)
+    after = (first + timedelta(days=1 if over == "day" else 32)).replace(hour=0)
+    return first.timestamp(), (after if over == "day" else after.replace(day=1)).timestamp()
+
+
+def same_window(over: Over, one: float, other: float) -> bool:
+    return window_of(over, one) == window_of(over, other)
+
+
+def spent_within(cloud: SimulatedCloud, window: Window) -> float:
+    """Dollars for the time that machines were on between two moments. A start bills a minute at least, which counts
+    where it began."""
+    since, until = window
+    seconds = 0.0
+    for begun, ended in cloud.billed():
+        off = max(ended if ended is not None else cloud.world.now, begun)
+        if off - begun < 60.0:
+            seconds += 60.0 if since <= begun < until else 0.0
+        else:
+            seconds += max(0.0, min(off, until) - max(begun, since))
+    return seconds / 3600 * RATE
+
+
+def windows(cloud: SimulatedCloud, over: Over) -> set[Window]:
+    """Those in which a machine was on."""
+    found = set()
+    for begun, ended in cloud.billed():
+        moment, last = begun, ended if ended is not None else cloud.world.now
+        while True:
+            window = window_of(over, moment)
+            found.add(window)
+            if window[1] > last:
+                break
+            moment = window[1]
+    return found
