@@ -29,6 +29,8 @@ class Instance:
     boots: int = 0
     #: (from RUNNING, to TERMINATED), epoch seconds.
     billed: list[tuple[float, float | None]] = field(default_factory=list)
+    #: Which process asked for each of these starts.
+    started_by: list[str] = field(default_factory=list)
     #: Whose fcctl made it.
     made_on: str = ""
     on_power: Callable[[bool], None] = lambda on: None
@@ -106,7 +108,7 @@ class SimulatedCloud:
     def change(self, instance: Instance, **values: object) -> None:
         instance.view = replace(instance.view, **values)  # type: ignore[arg-type]
 
-    def power_on(self, instance: Instance, who: str) -> None:
+    def power_on(self, instance: Instance, who: str, by: str = "") -> None:
         """Into RUNNING; the fence counts from here."""
         if instance.view.max_run_s is None or instance.view.termination_action != "STOP":
             raise Violation(f"{instance.view.name} was started ({who}) without a time limit of the cloud's")
@@ -114,6 +116,7 @@ class SimulatedCloud:
         deadline = now + instance.view.max_run_s
         self.change(instance, status="RUNNING", started=now, deadline=deadline, external_ip="127.0.0.1")
         instance.billed.append((now, None))
+        instance.started_by.append(by)
         self.starts.append(who)
         late = self.world.rng.uniform(0, LATENESS_S)
         boot = len(instance.billed)
@@ -188,6 +191,11 @@ class SimulatedCloud:
     def spent(self, usd_per_hour: float) -> float:
         everything = [*self.instances.values(), *self.deleted]
         return sum(i.cost(usd_per_hour, self.world.now) for i in everything)
+
+    def billed_to(self) -> list[tuple[tuple[float, float | None], str]]:
+        """The same, with the process that asked for each start."""
+        everything = [*self.instances.values(), *self.deleted]
+        return [pair for i in everything for pair in zip(i.billed, i.started_by, strict=True)]
 
     def billed(self) -> list[tuple[float, float | None]]:
         """Every time that a machine was on."""

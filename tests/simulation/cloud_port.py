@@ -78,7 +78,8 @@ class CloudPort:
         )  # fmt: skip
         instance = truth.instances[zone, spec.name] = Instance(view, made_on=self._actor.computer)
         world.on["made"]()
-        return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"), view.id)
+        on = partial(truth.power_on, instance, "fcctl", self._actor.name)
+        return truth.operation("insert", zone, spec.name, 12.0, on, view.id)
 
     def start(self, machine: Machine, request_id: str) -> Operation:
         def make() -> Operation:
@@ -90,7 +91,7 @@ class CloudPort:
                     "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
                 )
             truth.change(instance, status="STAGING")
-            on = partial(truth.power_on, instance, "fcctl")
+            on = partial(truth.power_on, instance, "fcctl", self._actor.name)
             return truth.operation("start", machine.zone, machine.name, 8.0, on, instance.view.id)
 
         return self._request("start", request_id, make)

@@ -19,6 +19,7 @@ from orchestrator.hosts import recover
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.record_power import Witness
 from orchestrator.money.watched_cloud import WatchedClouds
@@ -31,6 +32,7 @@ from tests.simulation.accounts import RATE, same_window
 from tests.simulation.cloud import SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
 from tests.simulation.company import Company
+from tests.simulation.firings import Fired
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.laptop import (
     CountedSessions,
@@ -42,7 +44,7 @@ from tests.simulation.laptop import (
     VirtualClock,
     no_threads,
 )
-from tests.simulation.schedule import ELSEWHERE, PROJECT_USD, Schedule
+from tests.simulation.schedule import ELSEWHERE, PROJECT_USD, FiringPlan, Schedule
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
 from tests.support.budgets import listed
 
@@ -83,6 +85,7 @@ class Episode:
     guests: dict[str, Guest] = field(default_factory=dict)
     workspaces: list[Workspace] = field(default_factory=list)
     company: Company = field(init=False)
+    fired: Fired = field(init=False)
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
     runs: list[str] = field(default_factory=list)
@@ -103,9 +106,8 @@ class Episode:
         self.world.on["abroad"] = self._abroad
         self.world.on["bill"] = self._bill
         self.company = Company(self.world)
-        self.budget = listed(
-            per_day_usd=schedule.day_cap, per_month_usd=schedule.month_cap, project_usd=schedule.project_cap
-        )
+        self.budget = self.with_caps()
+        self.fired = Fired(schedule.firings or FiringPlan())
         target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=schedule.release,
             usd_per_hour=RATE, disk_usd_per_gib_month=0.0 if schedule.free_disks else None, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
@@ -118,6 +120,11 @@ class Episode:
         if schedule.exists:
             self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
         self._furnish()
+
+    def with_caps(self, **more: float | None) -> Budget:
+        own = self.schedule
+        caps = {"per_day_usd": own.day_cap, "per_month_usd": own.month_cap, "project_usd": own.project_cap}
+        return listed(**caps, **more)
 
     def _furnish(self) -> None:
         for instance in self.cloud.instances.values():
@@ -153,7 +160,7 @@ class Episode:
         """One command of one process, from its start to its end, however it ends; how that was."""
         workspace = workspace or self.here
         services, ending = self.process(
-            name, workspace, lambda services: commands.carry_out(self, what, services, workspace)
+            name, workspace, lambda services, actor: commands.carry_out(self, what, services, workspace, actor)
         )
         self.note(f"{name}: {what} {ending}")
         if name != OTHER:
@@ -161,12 +168,14 @@ class Episode:
         invariants.check(self, services)
         return ending
 
-    def process(self, name: str, workspace: Workspace, act: Callable[[Services], object]) -> tuple[Services, str]:
+    def process(
+        self, name: str, workspace: Workspace, act: Callable[[Services, Actor], object]
+    ) -> tuple[Services, str]:
         """What a process does from its start to its end, and how it ended."""
         actor = Actor(name, computer=workspace.computer)
         services = self.services(actor, workspace)
         try:
-            act(services)
+            act(services, actor)
         except Killed:
             ending = "killed"
         except (Detached, KeyboardInterrupt):
@@ -255,7 +264,7 @@ class Episode:
                 for number in range(2):
                     self.world.advance(3 * 3600)
                     for workspace in self.workspaces:
-                        self.command("ps", f"last-{number}", workspace)
+                        self.command("tick" if self.schedule.firings else "ps", f"last-{number}", workspace)
             invariants.check_at_the_end(self)
 
 

@@ -9,6 +9,7 @@ from orchestrator.runs.cost.spending import lines as ledger_lines
 from orchestrator.runs.services import Services
 from tests.simulation.accounts import RATE, spent_within, window_of, windows
 from tests.simulation.cloud import Instance
+from tests.simulation.firings import check_firings
 from tests.simulation.host import Guest
 from tests.simulation.schedule import ELSEWHERE
 from tests.simulation.world import Actor, Violation
@@ -133,6 +134,8 @@ def check_at_the_end(episode: Episode) -> None:
     services = services_of(episode, episode.here)
     check(episode, services)
     _check_ledger(episode, services)
+    if episode.schedule.firings is not None:
+        check_firings(episode)
     for workspace in episode.workspaces if "never" not in episode.schedule.commands else ():
         _check_all_done(services_of(episode, workspace))
 

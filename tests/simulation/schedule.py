@@ -24,8 +24,21 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-Command = Literal["run", "detach", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never"]
+Command = Literal[
+    "run", "detach", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never", "tick", "serve"
+]
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
+
+
+@dataclass(frozen=True)
+class FiringPlan:
+    """A job at set times, within a budget."""
+
+    every_minutes: int = 60
+    budget_usd: float = 0.5
+    per_month_usd: float = 0.6
+    #: What a firing cost that ended in an error counts too, and a run that is killed does not take its firing with it.
+    strictly: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ class Schedule:
     day_cap: float | None = None
     month_cap: float | None = None
     project_cap: float | None = None
+    firings: FiringPlan | None = None
     #: Whether disks cost nothing, so that runs alone spend the caps.
     free_disks: bool = False
     #: When the first command is typed, seconds after :data:`EPOCH`.
@@ -69,6 +83,7 @@ class Schedule:
         money = f" stop_at={self.stop_at}" if self.stop_at is not None else ""
         for name in ("day_cap", "month_cap", "project_cap"):
             money += f" {name}={getattr(self, name)}" if getattr(self, name) is not None else ""
+        money += f" {self.firings}" if self.firings is not None else ""
         money += " free_disks" if self.free_disks else ""
         money += f" begins={self.begins:.0f}" if self.begins else ""
         return (
@@ -97,7 +112,7 @@ def draw(seed: int) -> Schedule:
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_caps(_with_lost_results(_with_company(_with_money(made))))
+    return _with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made)))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -170,4 +185,24 @@ def _with_caps(schedule: Schedule) -> Schedule:
         free_disks=rng.random() < 0.7,
         begins=round(rng.uniform(11.0, 16.0) * 3600) + rng.choice((0, 16 * 86400)),
         **caps,  # type: ignore[arg-type]
+    )
+
+
+def _with_firings(schedule: Schedule) -> Schedule:
+    """In every tenth schedule nobody types a run: the firings of a schedule do. No clock jumps, for the times that are
+    due are told by it."""
+    rng = random.Random(f"firings {schedule.seed}")
+    if rng.random() >= 0.1:
+        return schedule
+    budget = round(rng.uniform(0.44, 0.6), 2)
+    choices: tuple[Command, ...] = ("tick", "tick", "serve", "serve", "ps", "attach", "cancel")
+    commands = ["tick", "serve", *(rng.choice(choices) for _ in range(rng.randint(2, 5)))]
+    return Schedule(
+        schedule.seed,
+        tuple(f for f in schedule.faults if f.kind not in ("other", "beside", "abroad", "skew", "bill")),
+        tuple(commands),  # type: ignore[arg-type]
+        rng.choice(("stop", "delete")),
+        schedule.exists,
+        firings=FiringPlan(rng.choice((30, 60)), budget, round(budget + rng.uniform(0.0, 0.5), 2)),
+        begins=rng.choice((0.0, 16 * 86400 + 13 * 3600.0)),
     )
