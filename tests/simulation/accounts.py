@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.text.timezones import zone
 from tests.simulation.cloud import SimulatedCloud
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.episode import Episode, Workspace
 
 #: Dollars an hour of every machine.
 RATE = 0.72
@@ -54,3 +58,29 @@ def windows(cloud: SimulatedCloud, over: Over) -> set[Window]:
                 break
             moment = window[1]
     return found
+
+
+# --------------------------------------------------------------------------------------------------------------- caps
+def check_caps(episode: Episode) -> None:
+    """No day, month or project costs more than its cap, by the cloud's own account."""
+    for over, cap in episode.schedule.caps.items():
+        for window in windows(episode.cloud, over):
+            spent = spent_within(episode.cloud, window)
+            if spent > cap + beyond_control(episode) + 1e-6:
+                raise Violation(f"the {over}'s cap is ${cap}, and ${spent:.4f} were spent within it")
+
+
+def check_start_fits(episode: Episode, worst_usd: float, workspace: Workspace) -> None:
+    """What is about to be started could not break a cap, as far as the cloud's own account goes."""
+    for over, cap in episode.schedule.caps.items() if workspace is episode.here else ():
+        spent = spent_within(episode.cloud, window_of(over, episode.world.now))
+        if spent + worst_usd > cap + beyond_control(episode) + 1e-6:
+            raise Violation(f"the {over}'s cap is ${cap}, ${spent:.4f} are spent, and ${worst_usd:.4f} more is started")
+
+
+def beyond_control(episode: Episode) -> float:
+    """Dollars that fcctl has no say in: a system that is slow to go down is on for so long past its limit; a person's
+    own starts have the limit that fcctl set, and nobody counts them."""
+    cloud = episode.cloud
+    going_down = episode.world.stop_seconds * len(cloud.starts) * RATE / 3600
+    return going_down + sum(limit + 90 for limit in cloud.console_limits) * RATE / 3600

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.recover import settle
 from orchestrator.leases.find import underway
-from orchestrator.money.caps import Budget
 from orchestrator.runs.cancel import cancel
-from orchestrator.runs.job.job import Job, Step
-from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.reopen import attach, new_link, saved_plan
+from orchestrator.runs.reopen import attach, saved_plan
 from orchestrator.runs.resume_run import go_on
-from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.runs.wake import fetch, waking_usd
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone
-from tests.simulation import invariants
-from tests.simulation.world import Actor, Violation
+from tests.simulation import firings
+from tests.simulation.accounts import check_start_fits
+from tests.simulation.starts import start_run
+from tests.simulation.world import Actor
 
 if TYPE_CHECKING:
     from tests.simulation.episode import Episode, Workspace
@@ -32,7 +30,7 @@ SESSION_USD = 0.8
 SERVED, SERVED_EVERY_S = 8, 600.0
 
 
-def carry_out(episode: Episode, what: str, services: Services, workspace: Workspace, actor: Actor) -> None:
+def carry_out(episode: Episode, what: str, workspace: Workspace, services: Services, actor: Actor) -> None:
     """One command, as its verb does it."""
     if what in ("run", "detach"):
         start_run(episode, services, workspace, detach=what == "detach")
@@ -41,8 +39,6 @@ def carry_out(episode: Episode, what: str, services: Services, workspace: Worksp
         _start_session(episode, services)
         return
     if what in ("tick", "serve"):
-        from tests.simulation import firings
-
         for _ in range(SERVED if what == "serve" else 1):
             firings.tick(episode, services, workspace, actor)
             services.clock.sleep(SERVED_EVERY_S)
@@ -66,40 +62,10 @@ def carry_out(episode: Episode, what: str, services: Services, workspace: Worksp
             episode.note(f"{what} {run_id}: {e.message}")
 
 
-def start_run(
-    episode: Episode, services: Services, workspace: Workspace, *, detach: bool = False, budget: Budget | None = None
-) -> Finished | None:
-    """``fcctl run``; what it came to, None if it is left alone on purpose."""
-    prepared = _prepared(episode, services, workspace, budget or episode.budget)
-    saved, stop_at = prepared.saved, episode.schedule.stop_at
-    if saved.session is None or saved.session_abroad:  # else it is the session's money
-        episode.allowed += saved.worst_case_usd
-        if stop_at is not None and saved.worst_case_usd > stop_at:
-            raise Violation(f"a run that stops at ${stop_at} is let cost more")
-        invariants.check_start_fits(episode, saved.worst_case_usd, workspace)
-    episode.runs.append(saved.plan.run_id)
-    link = new_link(services, workspace.target)
-    if services.book.known("sim-project", "vm") is not None:
-        link.open_soon()
-    return run(services, link, saved, prepared.source, detach=detach)
-
-
-def _prepared(episode: Episode, services: Services, workspace: Workspace, budget: Budget) -> Prepared:
-    steps = [
-        Step(id="build", run="x", timeout="3m", activity="build"),
-        Step(id="test", run="x", timeout="4m"),
-        Step(id="bench", run="x", timeout="8m", activity="bench"),
-    ]
-    stop_at = episode.schedule.stop_at
-    episode.world.advance(0.01)  # an attempt is known by the moment it was planned
-    wanted = Wanted(Job(job="bench", steps=steps), workspace.target, {}, None, stop_at, stop_at is not None)
-    return prepare(services, workspace.root, workspace.root.name, budget, wanted)
-
-
 def _start_session(episode: Episode, services: Services) -> None:
     episode.world.advance(0.01)
     saved = plan_session(services, episode.budget, episode.here.target, SESSION_USD, None, 10.0, "sim")
-    invariants.check_start_fits(episode, saved.worst_case_usd, episode.here)
+    check_start_fits(episode, saved.worst_case_usd, episode.here)
     episode.allowed += saved.worst_case_usd
     sessions.start(services, saved)
 

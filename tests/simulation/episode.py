@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ class Episode:
         self.fired = Fired(schedule.firings or FiringPlan())
         target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=schedule.release,
-            usd_per_hour=RATE, disk_usd_per_gib_month=0.0 if schedule.free_disks else None, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
+            usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
+            disk_usd_per_gib_month=0.0 if schedule.free_disks else None,
         )  # fmt: skip
         key, root = self.root / "key", self.root / BILLED
         key.write_text("a key\n")
@@ -159,9 +161,8 @@ class Episode:
     def command(self, what: str, name: str, workspace: Workspace | None = None) -> str:
         """One command of one process, from its start to its end, however it ends; how that was."""
         workspace = workspace or self.here
-        services, ending = self.process(
-            name, workspace, lambda services, actor: commands.carry_out(self, what, services, workspace, actor)
-        )
+        carry_out = partial(commands.carry_out, self, what, workspace)
+        services, ending = self.process(name, workspace, carry_out)
         self.note(f"{name}: {what} {ending}")
         if name != OTHER:
             self.company.finish()

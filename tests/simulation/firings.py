@@ -15,9 +15,9 @@ from orchestrator.runs.services import Services
 from orchestrator.schedules import fire as firing_of
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.firings import FiringRecords
-from tests.simulation import commands
 from tests.simulation.accounts import RATE, same_window
 from tests.simulation.schedule import FiringPlan
+from tests.simulation.starts import start_run
 from tests.simulation.world import Actor, Killed, Violation, World
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
         budget = episode.with_caps(per_run_usd=budget_usd)
 
         def run(services: Services, _: Actor) -> None:
-            finished = commands.start_run(episode, services, workspace, budget=budget)
+            finished = start_run(episode, services, workspace, budget=budget)
             answer.append(finished.record.model_dump(mode="json") if finished is not None else {})
 
         _, ending = episode.process(name, workspace, run)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.hosts.audit import audit
 from orchestrator.runs.cost.spending import lines as ledger_lines
 from orchestrator.runs.services import Services
-from tests.simulation.accounts import RATE, spent_within, window_of, windows
+from tests.simulation.accounts import RATE, beyond_control, check_caps
 from tests.simulation.cloud import Instance
 from tests.simulation.firings import check_firings
 from tests.simulation.host import Guest
@@ -25,39 +25,13 @@ SETTLED_S = 30.0
 def check(episode: Episode, services: Services) -> None:
     """After every command: money, results."""
     spent = episode.cloud.spent(RATE)
-    limit = episode.allowed + _beyond_control(episode)
+    limit = episode.allowed + beyond_control(episode)
     if spent > limit + 1e-6:
         raise Violation(f"${spent:.4f} spent, ${limit:.4f} allowed")
-    _check_caps(episode)
+    check_caps(episode)
     for guest in episode.guests.values():
         for run_id, found in guest.runs.items():
             _check_results(episode, services, guest, run_id, found.ended)
-
-
-# --------------------------------------------------------------------------------------------------------------- caps
-def _check_caps(episode: Episode) -> None:
-    """No day, month or project costs more than its cap, by the cloud's own account."""
-    for over, cap in episode.schedule.caps.items():
-        for window in windows(episode.cloud, over):
-            spent = spent_within(episode.cloud, window)
-            if spent > cap + _beyond_control(episode) + 1e-6:
-                raise Violation(f"the {over}'s cap is ${cap}, and ${spent:.4f} were spent within it")
-
-
-def check_start_fits(episode: Episode, worst_usd: float, workspace: Workspace) -> None:
-    """What is about to be started could not break a cap, as far as the cloud's own account goes."""
-    for over, cap in episode.schedule.caps.items() if workspace is episode.here else ():
-        spent = spent_within(episode.cloud, window_of(over, episode.world.now))
-        if spent + worst_usd > cap + _beyond_control(episode) + 1e-6:
-            raise Violation(f"the {over}'s cap is ${cap}, ${spent:.4f} are spent, and ${worst_usd:.4f} more is started")
-
-
-def _beyond_control(episode: Episode) -> float:
-    """Dollars that fcctl has no say in: a system that is slow to go down is on for so long past its limit; a person's
-    own starts have the limit that fcctl set, and nobody counts them."""
-    cloud = episode.cloud
-    going_down = episode.world.stop_seconds * len(cloud.starts) * RATE / 3600
-    return going_down + sum(limit + 90 for limit in cloud.console_limits) * RATE / 3600
 
 
 # ------------------------------------------------------------------------------------------------------------ results
