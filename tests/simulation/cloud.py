@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.machines.cloud import (
+    SNAPSHOT_LABEL,
     Disk,
+    Leftover,
     Machine,
     Operation,
     Power,
@@ -17,6 +20,22 @@ from tests.simulation.world import Violation, World
 
 BOOT_S = 25.0
 LATENESS_S = 30.0
+#: What a snapshot stores.
+SNAPSHOT_GB = 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a machine's disk, with the runs that were on it."""
+
+    name: str
+    zone: str
+    #: The disk it was made of; the machine's id.
+    source: str
+    source_id: str
+    created: float
+    labels: Mapping[str, str]
+    runs: Mapping[str, Any]
 
 
 @dataclass
@@ -33,6 +52,10 @@ class Instance:
     started_by: list[str] = field(default_factory=list)
     #: Whose fcctl made it.
     made_on: str = ""
+    #: The snapshot that its disk is a copy of.
+    made_of: str = ""
+    #: Whether a person deleted it.
+    given_up: bool = False
     on_power: Callable[[bool], None] = lambda on: None
 
     def cost(self, usd_per_hour: float, now: float) -> float:
@@ -50,13 +73,17 @@ class SimulatedCloud:
         self.operations: dict[str, Operation] = {}
         self.requests: dict[str, Operation] = {}
         self.history: list[Operation] = []
-        self.snapshots: set[str] = set()
+        self.snapshots: dict[str, Snapshot] = {}
+        #: What is on the disk of a machine, by run; and who is asked before something is deleted.
+        self.content_of: Callable[[Instance], dict[str, Any]] = lambda instance: {}
+        self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.starts: list[str] = []  # who asked for each start: fcctl, console
         self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
         self.deleted: list[Instance] = []  # what they cost stays
         self.before_delete: Callable[[Instance], None] = lambda instance: None
         self._numbers = iter(range(1, 10**9))
         world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
+        world.on["deleted"] = self._deleted_by_a_person
         world.on["console"] = lambda: self._all_running(self._console)
 
     # --------------------------------------------------------------------------------------------------- what happens
@@ -173,6 +200,40 @@ class SimulatedCloud:
             self.operation("start", instance.view.zone, instance.view.name, 0.0, lambda: None, instance.view.id)
             self.console_limits.append(instance.view.max_run_s)
             self.power_on(instance, "console")
+
+    def _deleted_by_a_person(self) -> None:
+        for place, instance in list(self.instances.items()):
+            if instance.view.power is Power.STOPPED:
+                instance.given_up = True
+                self.deleted.append(self.instances.pop(place))
+
+    def take_snapshot(self, instance: Instance, name: str) -> None:
+        view = instance.view
+        self.snapshots[name] = Snapshot(
+            name, view.zone, view.name, view.id, self.world.now, {**view.labels, SNAPSHOT_LABEL: "yes"},
+            self.content_of(instance),
+        )  # fmt: skip
+
+    def resources(self) -> list[Leftover]:
+        """The disks and snapshots that there are, with what uses them."""
+        disks = [
+            Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", users=(i.view.name,),
+                     created=i.view.created)
+            for i in self.instances.values()
+            for disk in i.view.disks
+        ]  # fmt: skip
+        disks += [
+            Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", created=i.view.created)
+            for i in self.deleted
+            for disk in i.view.disks
+            if not disk.auto_delete and not i.given_up
+        ]
+        snapshots = [
+            Leftover("snapshot", "sim-project", s.zone.rpartition("-")[0], s.name, SNAPSHOT_GB, labels=s.labels,
+                     source=s.source, created=s.created)
+            for s in self.snapshots.values()
+        ]  # fmt: skip
+        return [*disks, *snapshots]
 
     def _all_running(self, action: Callable[[Instance], None]) -> None:
         for instance in list(self.instances.values()):

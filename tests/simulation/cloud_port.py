@@ -65,10 +65,13 @@ class CloudPort:
         truth, world = self._truth, self._world
         if (zone, spec.name) in truth.instances:
             return truth.refused("insert", zone, spec.name, "RESOURCE_ALREADY_EXISTS", Remedy.LOOK_AGAIN)
-        if world.now < world.no_stock_until:
+        if not world.has_stock(zone):
             return truth.refused("insert", zone, spec.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE)
         # Two computers cannot know of each other; they find out once both machines are there.
-        if any(n == spec.name and i.made_on in ("", self._actor.computer) for (_, n), i in truth.instances.items()):
+        own = [i for i in truth.instances.values() if i.made_on in ("", self._actor.computer)]
+        if spec.snapshot is not None:  # what a copy is made of stays, off
+            own = [i for i in own if i.view.power is not Power.STOPPED]
+        if any(i.view.name == spec.name for i in own):
             raise Violation(f"a second {spec.name} is being created, in {zone}")
         view = Machine(
             "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.machine_type,
@@ -76,7 +79,10 @@ class CloudPort:
             max_run_s=spec.max_run_s, termination_action="STOP",
             disks=(Disk(spec.name, "d", True, spec.disk_gb, True),),
         )  # fmt: skip
-        instance = truth.instances[zone, spec.name] = Instance(view, made_on=self._actor.computer)
+        if spec.snapshot is not None and spec.snapshot not in truth.snapshots:
+            return truth.refused("insert", zone, spec.name, "resourceNotFound", Remedy.FATAL)
+        instance = Instance(view, made_on=self._actor.computer, made_of=spec.snapshot or "")
+        truth.instances[zone, spec.name] = instance
         world.on["made"]()
         on = partial(truth.power_on, instance, "fcctl", self._actor.name)
         return truth.operation("insert", zone, spec.name, 12.0, on, view.id)
@@ -86,7 +92,7 @@ class CloudPort:
             instance, truth, world = self._of(machine), self._truth, self._world
             if instance.view.power is not Power.STOPPED:
                 return truth.refused("start", machine.zone, machine.name, "resourceNotReady", Remedy.NOT_READY)
-            if world.now < world.no_stock_until:
+            if not world.has_stock(machine.zone):
                 return truth.refused(
                     "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
                 )
@@ -182,16 +188,26 @@ class CloudPort:
         return ""
 
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
-        return self._request(
-            "snapshot", request_id,
-            lambda: self._truth.operation("snapshot", None, name, 30.0, lambda: self._truth.snapshots.add(name)),
-        )  # fmt: skip
+        def make() -> Operation:
+            take = partial(self._truth.take_snapshot, self._of(machine), name)
+            return self._truth.operation("snapshot", None, name, 30.0, take)
+
+        return self._request("snapshot", request_id, make)
+
+    def delete_snapshot(self, name: str, request_id: str) -> Operation:
+        def make() -> Operation:
+            truth = self._truth
+            if name in truth.snapshots:
+                truth.before_delete_snapshot(truth.snapshots[name])
+            return truth.operation("delete", None, name, 3.0, lambda: truth.snapshots.pop(name, None))
+
+        return self._request("delete_snapshot", request_id, make)
 
     def has_snapshot(self, name: str) -> bool:
         return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
 
     def leftovers(self) -> tuple[list[Leftover], list[str]]:
-        return [], []
+        return self._do("leftovers", self._truth.resources), []  # type: ignore[return-value]
 
     def quotas(self, region: str) -> list[Quota]:
         return []

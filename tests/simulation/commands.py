@@ -19,6 +19,7 @@ from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone
 from tests.simulation import firings
 from tests.simulation.accounts import check_start_fits
+from tests.simulation.prunes import prune_all
 from tests.simulation.starts import start_run
 from tests.simulation.world import Actor
 
@@ -42,6 +43,9 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
         for _ in range(SERVED if what == "serve" else 1):
             firings.tick(episode, services, workspace, actor)
             services.clock.sleep(SERVED_EVERY_S)
+        return
+    if what == "prune":
+        prune_all(episode, workspace, services)
         return
     states = settle(services)
     if what == "session stop":

@@ -28,7 +28,7 @@ from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
 from orchestrator.tune.bundle import TuneBundles
-from tests.simulation import commands, invariants
+from tests.simulation import commands, invariants, prunes
 from tests.simulation.accounts import RATE, same_window
 from tests.simulation.cloud import SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
@@ -99,7 +99,9 @@ class Episode:
             faults.setdefault(fault.at, []).append(fault)
         self.world = World(faults, random.Random(schedule.seed), now=EPOCH + schedule.begins)
         self.cloud = SimulatedCloud(self.world)
-        self.cloud.before_delete = lambda instance: invariants.check_delete(self, instance)
+        self.cloud.before_delete = lambda instance: prunes.check_delete(self, instance)
+        self.cloud.before_delete_snapshot = lambda snapshot: prunes.check_delete_snapshot(self, snapshot)
+        self.cloud.content_of = lambda instance: self.guests[instance.view.id].content()
         self.world.on["made"] = self._furnish
         self.world.on["crash"] = self._crash
         self.world.on["other"] = self._other
@@ -112,6 +114,7 @@ class Episode:
         target = GcpTarget(
             name="l4", project="sim-project", instance="vm", zones=ZONES, release=schedule.release,
             usd_per_hour=RATE, wake_timeout_s=300, stockout_wait_minutes=10, max_run_minutes=120, reconnect_s=300,
+            on_stockout="rebuild" if schedule.rebuild else "wait",
             disk_usd_per_gib_month=0.0 if schedule.free_disks else None,
         )  # fmt: skip
         key, root = self.root / "key", self.root / BILLED
@@ -119,6 +122,7 @@ class Episode:
         root.mkdir()
         self.here = Workspace(root, "here", key, {}, {}, target)
         self.workspaces.append(self.here)
+        self.world.no_stock_in = ZONES[0] if schedule.rebuild else None
         if schedule.exists:
             self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
         self._furnish()
@@ -131,7 +135,10 @@ class Episode:
     def _furnish(self) -> None:
         for instance in self.cloud.instances.values():
             if instance.view.id not in self.guests:
-                self.guests[instance.view.id] = Guest(self.world, self.cloud, instance)
+                guest = self.guests[instance.view.id] = Guest(self.world, self.cloud, instance)
+                if instance.made_of:
+                    copied = self.cloud.snapshots[instance.made_of].runs
+                    guest.runs = {run_id: replace(run, results=list(run.results)) for run_id, run in copied.items()}
 
     def _crash(self) -> None:
         for instance in self.cloud.instances.values():
@@ -154,6 +161,10 @@ class Episode:
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
             recover_runs=recover.settle, recover_sessions=sessions.settle,
         )  # fmt: skip
+
+    def stores(self) -> list[CountedStore]:
+        """Of all workspaces, for whoever judges; its own effects are nobody's."""
+        return [self.services(Actor("judge"), workspace).store for workspace in self.workspaces]  # type: ignore[misc]
 
     def note(self, line: str) -> None:
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f}      {line}")

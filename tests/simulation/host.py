@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,13 @@ class Guest:
         """The host program keeps to ``stop_by`` with nobody there."""
         if self._alive(run, boot):
             self.cancel(run, "the run's budget is spent", "over_budget")
+
+    def goes_on(self, run: Run) -> bool:
+        return self._alive(run, run.boot)
+
+    def content(self) -> dict[str, Run]:
+        """A copy of what is on the disk; whatever goes on there does not go on in the copy."""
+        return {run_id: replace(run, results=list(run.results), boot=-1) for run_id, run in self.runs.items()}
 
     def _alive(self, run: Run, boot: int) -> bool:
         return self.instance.up and self.instance.boots == boot == run.boot and not run.ended

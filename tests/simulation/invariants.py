@@ -30,12 +30,12 @@ def check(episode: Episode, services: Services) -> None:
         raise Violation(f"${spent:.4f} spent, ${limit:.4f} allowed")
     check_caps(episode)
     for guest in episode.guests.values():
-        for run_id, found in guest.runs.items():
-            _check_results(episode, services, guest, run_id, found.ended)
+        for run_id in guest.runs if not guest.instance.given_up else ():
+            _check_results(episode, services, guest, run_id)
 
 
 # ------------------------------------------------------------------------------------------------------------ results
-def _check_results(episode: Episode, services: Services, guest: Guest, run_id: str, ended: bool) -> None:
+def _check_results(episode: Episode, services: Services, guest: Guest, run_id: str) -> None:
     """A step that finished has its result here, or still there and a run here that will ask for it."""
     store = _store_of(episode, services, run_id)
     there = guest.files(guest.runs[run_id])
@@ -50,24 +50,16 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
         here = store.folder(run_id) / path
         if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
             raise Violation(f"{run_id} is complete as {record.status}, and {path} stayed behind")
-    if not ended and guest.instance in episode.cloud.instances.values():
+    goes_on = not guest.runs[run_id].ended and guest.instance in episode.cloud.instances.values()
+    if episode.cloud.snapshots:  # what is on the disk that a copy was made of does not go on
+        goes_on = guest.goes_on(guest.runs[run_id])
+    if goes_on:
         raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")
-
-
-def check_delete(episode: Episode, instance: Instance) -> None:
-    """A disk that is deleted has no results that are nowhere else, unless the user gave them up."""
-    for run_id, run in episode.guests[instance.view.id].runs.items():
-        store = _store_of(episode, services_of(episode, episode.here), run_id)
-        if not run.results or store.is_complete(run_id):
-            continue
-        kinds = {entry.kind for entry in store.journal_of(run_id)}
-        if not kinds & {"collected", "lost"} and len(episode.workspaces) == 1:
-            raise Violation(f"{run_id} is not collected, and {instance.view.name} is deleted with its results")
 
 
 def _store_of(episode: Episode, services: Services, run_id: str) -> Any:
     """Where the run is known; if nowhere, where somebody looks for it."""
-    stores = [services.store, *(services_of(episode, workspace).store for workspace in episode.workspaces)]
+    stores = [services.store, *episode.stores()]
     return next((s for s in stores if s.is_complete(run_id) or run_id in s.active()), services.store)
 
 

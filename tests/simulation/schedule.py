@@ -25,7 +25,19 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 
 
 Command = Literal[
-    "run", "detach", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never", "tick", "serve"
+    "run",
+    "detach",
+    "ps",
+    "attach",
+    "cancel",
+    "wake",
+    "go on",
+    "session",
+    "session stop",
+    "never",
+    "tick",
+    "serve",
+    "prune",
 ]
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
@@ -58,6 +70,8 @@ class Schedule:
     month_cap: float | None = None
     project_cap: float | None = None
     firings: FiringPlan | None = None
+    #: ``on_stockout = "rebuild"``, and only the first zone has no stock when there is none.
+    rebuild: bool = False
     #: Whether disks cost nothing, so that runs alone spend the caps.
     free_disks: bool = False
     #: When the first command is typed, seconds after :data:`EPOCH`.
@@ -84,6 +98,7 @@ class Schedule:
         for name in ("day_cap", "month_cap", "project_cap"):
             money += f" {name}={getattr(self, name)}" if getattr(self, name) is not None else ""
         money += f" {self.firings}" if self.firings is not None else ""
+        money += " rebuild" if self.rebuild else ""
         money += " free_disks" if self.free_disks else ""
         money += f" begins={self.begins:.0f}" if self.begins else ""
         return (
@@ -112,7 +127,7 @@ def draw(seed: int) -> Schedule:
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made)))))
+    return _with_rebuilds(_with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made))))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -205,4 +220,27 @@ def _with_firings(schedule: Schedule) -> Schedule:
         schedule.exists,
         firings=FiringPlan(rng.choice((30, 60)), budget, round(budget + rng.uniform(0.0, 0.5), 2)),
         begins=rng.choice((0.0, 16 * 86400 + 13 * 3600.0)),
+    )
+
+
+def _with_rebuilds(schedule: Schedule) -> Schedule:
+    """In every tenth schedule a machine that exists has no stock in its zone at times, and is made in another one of a
+    snapshot of its disk."""
+    rng = random.Random(f"rebuilds {schedule.seed}")
+    if schedule.firings is not None or schedule.caps or rng.random() >= 0.12:
+        return schedule
+    begins = rng.choice((rng.randint(1, 12), rng.randint(60, 300)))
+    faults = [Fault(begins, "stockout", round(rng.uniform(600, 20_000)))]
+    faults += [f for f in schedule.faults if f.kind not in ("other", "beside", "abroad", "skew", "bill", "stockout")]
+    if rng.random() < 0.5:
+        faults.append(Fault(rng.randint(60, 300), "preempt"))
+    choices: tuple[Command, ...] = ("run", "run", "detach", "ps", "prune", "prune", "go on", "wake", "cancel")
+    commands = ["run", *(rng.choice(choices) for _ in range(rng.randint(2, 5))), rng.choice(("prune", "ps"))]
+    return Schedule(
+        schedule.seed,
+        tuple(sorted(faults)),
+        tuple(commands),
+        schedule.release,
+        exists=True,
+        rebuild=True,  # type: ignore[arg-type]
     )

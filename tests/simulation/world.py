@@ -38,6 +38,7 @@ Kind = Literal[
     "other",  # another fcctl does its whole work in between
     "beside",  # another fcctl of this computer begins, and both go on
     "abroad",  # the same of another computer
+    "deleted",  # a person deletes the machine, which is off
     "bill",  # a machine elsewhere was on for nobody, and the project's cap is spent
 ]
 
@@ -83,6 +84,8 @@ class World:
     link_down_until: float = 0.0
     cloud_down_until: float = 0.0
     no_stock_until: float = 0.0
+    #: The zone that alone has no stock then; None: none has.
+    no_stock_in: str | None = None
     disk_full_until: float = 0.0
     unreadable_until: float = 0.0
     laptop_full_until: float = 0.0
@@ -160,6 +163,9 @@ class World:
             self.advance(60.0)  # the adapter's own patience
             raise CloudError("no answer from the cloud", cause="simulated")
 
+    def has_stock(self, zone: str) -> bool:
+        return self.now >= self.no_stock_until or self.no_stock_in not in (None, zone)
+
     def unreachable(self, why: str) -> HostUnreachable:
         """What a login meets."""
         self.advance(3.0)
@@ -183,5 +189,5 @@ class World:
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
                 name = {"cut": "link_down", "stockout": "no_stock", "full": "disk_full"}
                 setattr(self, f"{name.get(fault.kind, fault.kind)}_until", until)
-            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill":
+            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill" | "deleted":
                 self.on[fault.kind]()
