@@ -86,6 +86,11 @@ class Schedule:
         return {over: cap for over, cap in own.items() if cap is not None and cap != PROJECT_USD}
 
     @property
+    def has_company(self) -> bool:
+        """Whether another fcctl goes on beside the first."""
+        return any(fault.kind in ("beside", "abroad") for fault in self.faults)
+
+    @property
     def spent_elsewhere(self) -> Over | None:
         """The cap that is."""
         if self.day_cap == PROJECT_USD:
@@ -186,7 +191,7 @@ def _with_caps(schedule: Schedule) -> Schedule:
     """Every fourth schedule has caps that a few runs reach, and begins shortly before a day or a month ends. Its
     commands start runs one after another, all of them ask the caps, and no clock jumps."""
     rng = random.Random(f"caps {schedule.seed}")
-    if rng.random() >= 0.25 or schedule.spent_elsewhere is not None:
+    if rng.random() >= 0.25 or schedule.spent_elsewhere is not None or schedule.has_company:
         return schedule
     caps = {f"{over}_cap": round(rng.uniform(0.45, 1.8), 2) for over in rng.sample(("day", "month", "project"), 2)}
     asks_no_cap = {"go on": "run", "wake": "run"}
@@ -207,7 +212,7 @@ def _with_firings(schedule: Schedule) -> Schedule:
     """In every tenth schedule nobody types a run: the firings of a schedule do. No clock jumps, for the times that are
     due are told by it."""
     rng = random.Random(f"firings {schedule.seed}")
-    if rng.random() >= 0.1:
+    if rng.random() >= 0.1 or schedule.has_company:
         return schedule
     budget = round(rng.uniform(0.44, 0.6), 2)
     choices: tuple[Command, ...] = ("tick", "tick", "serve", "serve", "ps", "attach", "cancel")
@@ -227,7 +232,7 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
     """In every tenth schedule a machine that exists has no stock in its zone at times, and is made in another one of a
     snapshot of its disk."""
     rng = random.Random(f"rebuilds {schedule.seed}")
-    if schedule.firings is not None or schedule.caps or rng.random() >= 0.12:
+    if schedule.firings is not None or schedule.caps or schedule.has_company or rng.random() >= 0.12:
         return schedule
     begins = rng.choice((rng.randint(1, 12), rng.randint(60, 300)))
     faults = [Fault(begins, "stockout", round(rng.uniform(600, 20_000)))]
