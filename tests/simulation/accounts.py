@@ -72,7 +72,7 @@ def check_caps(episode: Episode) -> None:
 
 def check_start_fits(episode: Episode, worst_usd: float, workspace: Workspace) -> None:
     """What is about to be started could not break a cap, as far as the cloud's own account goes."""
-    for over, cap in episode.schedule.caps.items() if workspace is episode.here else ():
+    for over, cap in episode.schedule.caps.items() if workspace.root == episode.here.root else ():
         spent = spent_within(episode.cloud, window_of(over, episode.world.now))
         if spent + worst_usd > cap + beyond_control(episode) + 1e-6:
             raise Violation(f"the {over}'s cap is ${cap}, ${spent:.4f} are spent, and ${worst_usd:.4f} more is started")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import FcctlError
+from orchestrator.hosts.hosts import up, up_plan
 from orchestrator.hosts.recover import settle
 from orchestrator.leases.find import underway
 from orchestrator.runs.cancel import cancel
@@ -27,25 +30,26 @@ if TYPE_CHECKING:
     from tests.simulation.episode import Episode, Workspace
 
 SESSION_USD = 0.8
+#: Controllers that start a run at one moment; minutes that ``hosts up`` asks for.
+RUSH, UP_MINUTES = 5, 30.0
 #: How often ``schedule serve`` ticks in an episode, and every how many seconds.
 SERVED, SERVED_EVERY_S = 8, 600.0
 
 
 def carry_out(episode: Episode, what: str, workspace: Workspace, services: Services, actor: Actor) -> None:
     """One command, as its verb does it."""
-    if what in ("run", "detach"):
-        start_run(episode, services, workspace, detach=what == "detach")
-        return
-    if what == "session":
-        _start_session(episode, services)
-        return
-    if what in ("tick", "serve"):
-        for _ in range(SERVED if what == "serve" else 1):
-            firings.tick(episode, services, workspace, actor)
-            services.clock.sleep(SERVED_EVERY_S)
-        return
-    if what == "prune":
-        prune_all(episode, workspace, services)
+    verbs: dict[str, Callable[[], object]] = {
+        "run": lambda: start_run(episode, services, workspace),
+        "detach": lambda: start_run(episode, services, workspace, detach=True),
+        "session": lambda: _start_session(episode, services),
+        "rush": lambda: _rush(episode, workspace, services),
+        "up": lambda: _up(episode, workspace, services),
+        "prune": lambda: prune_all(episode, workspace, services),
+        "tick": lambda: firings.tick(episode, services, workspace, actor),
+        "serve": lambda: _serve(episode, workspace, services, actor),
+    }
+    if what in verbs:
+        verbs[what]()
         return
     states = settle(services)
     if what == "session stop":
@@ -66,6 +70,12 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
             episode.note(f"{what} {run_id}: {e.message}")
 
 
+def _serve(episode: Episode, workspace: Workspace, services: Services, actor: Actor) -> None:
+    for _ in range(SERVED):
+        firings.tick(episode, services, workspace, actor)
+        services.clock.sleep(SERVED_EVERY_S)
+
+
 def _start_session(episode: Episode, services: Services) -> None:
     episode.world.advance(0.01)
     saved = plan_session(services, episode.budget, episode.here.target, SESSION_USD, None, 10.0, "sim")
@@ -74,11 +84,36 @@ def _start_session(episode: Episode, services: Services) -> None:
     sessions.start(services, saved)
 
 
+def _rush(episode: Episode, workspace: Workspace, services: Services) -> None:
+    """Several controllers of one workspace start a run at one moment, each on a machine of its own."""
+    for number in range(2, RUSH + 1):
+        own = workspace.target.model_copy(update={"name": f"l4-{number}", "instance": f"vm-{number}"})
+        episode.targets[own.name] = own
+        beside = replace(workspace, target=own)
+        start = partial(_start_beside, episode, beside)
+        episode.company.join(partial(episode.process, f"rush-{number}", beside, start))
+    start_run(episode, services, workspace)
+
+
+def _start_beside(episode: Episode, workspace: Workspace, services: Services, _: Actor) -> None:
+    start_run(episode, services, workspace)
+
+
+def _up(episode: Episode, workspace: Workspace, services: Services) -> None:
+    plan = up_plan(workspace.target, episode.budget, UP_MINUTES)
+    check_start_fits(episode, plan.worst_usd, workspace)
+    episode.allowed += plan.worst_usd
+    up(services, workspace.target, plan, workspace=workspace.root.name)
+
+
 def _fetch(episode: Episode, services: Services, run_id: str) -> None:
     saved = saved_plan(services, run_id)
-    episode.allowed += waking_usd(saved) if saved is not None else 0.0
+    worst_usd = waking_usd(saved) if saved is not None else 0.0
+    check_start_fits(episode, worst_usd, episode.here)
+    episode.allowed += worst_usd
     fetch(services, run_id)
 
 
 def _agree(episode: Episode, saved: SavedPlan) -> None:
+    check_start_fits(episode, saved.worst_case_usd, episode.here)
     episode.allowed += saved.worst_case_usd

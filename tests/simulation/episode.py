@@ -87,6 +87,7 @@ class Episode:
     workspaces: list[Workspace] = field(default_factory=list)
     company: Company = field(init=False)
     fired: Fired = field(init=False)
+    targets: dict[str, GcpTarget] = field(default_factory=dict)
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
     runs: list[str] = field(default_factory=list)
@@ -122,6 +123,7 @@ class Episode:
         root.mkdir()
         self.here = Workspace(root, "here", key, {}, {}, target)
         self.workspaces.append(self.here)
+        self.targets[target.name] = target
         self.world.no_stock_in = ZONES[0] if schedule.rebuild else None
         if schedule.exists:
             self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1

@@ -71,7 +71,7 @@ def services_of(episode: Episode, workspace: Workspace) -> Services:
 # ---------------------------------------------------------------------------------------------------------- all is off
 def check_off_after(episode: Episode, what: str, ending: str) -> None:
     """A run that was seen to its end, or refused, leaves no machine on behind it."""
-    if episode.schedule.release == "keep" or not ending.startswith(("ended", "refused")) or _live(episode):
+    if what == "up" or episode.schedule.release == "keep" or not ending.startswith(("ended", "refused")) or _live(episode):
         return
     episode.world.advance(SETTLED_S + episode.world.stop_seconds)
     for instance in episode.cloud.running():
@@ -116,7 +116,7 @@ def _check_ledger(episode: Episode, services: Services) -> None:
     kinds = {fault.kind for fault in episode.schedule.faults}
     if kinds & {"skew", "cloud_down", "lost_reply", "other", "beside", "abroad"}:
         return
-    audit(services, {"l4": episode.here.target}, listed(), workspace="sim")
+    audit(services, episode.targets, listed(), workspace="sim")
     lines = [line for line in ledger_lines(services) if line.what is None]
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
     spans = episode.cloud.billed()

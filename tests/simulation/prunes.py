@@ -20,7 +20,7 @@ USD_PER_GB = {"disk": 0.10, "snapshot": 0.05, "address": 0.0}
 
 def prune_all(episode: Episode, workspace: Workspace, services: Services) -> None:
     """The plan and what it deletes; then the audit is held against the cloud's own list."""
-    targets = {"l4": workspace.target}
+    targets = episode.targets
     planned = plan_pruning(services, targets, episode.budget, workspace=workspace.root.name)
     problems = prune(services, targets, planned)
     found = audit(services, targets, episode.budget, workspace=workspace.root.name)

@@ -38,6 +38,8 @@ Command = Literal[
     "tick",
     "serve",
     "prune",
+    "rush",
+    "up",
 ]
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
@@ -132,7 +134,7 @@ def draw(seed: int) -> Schedule:
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_rebuilds(_with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made))))))
+    return _with_rush(_with_rebuilds(_with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made)))))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -249,3 +251,14 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
         exists=True,
         rebuild=True,  # type: ignore[arg-type]
     )
+
+
+def _with_rush(schedule: Schedule) -> Schedule:
+    """Now and then several controllers start runs at one moment, and all of them together fit the caps."""
+    rng = random.Random(f"rush {schedule.seed}")
+    drawn = schedule.firings is not None or schedule.caps or schedule.has_company or schedule.rebuild
+    if drawn or "session" in schedule.commands or rng.random() >= 0.05:
+        return schedule
+    commands = ("rush", *schedule.commands[1:])
+    faults = tuple(fault for fault in schedule.faults if fault.kind != "other")
+    return replace(schedule, commands=commands, faults=faults, project_cap=schedule.project_cap or 3.5)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tests.simulation.episode import Episode, Workspace
 
 
+#: Between the plan, which is held to the caps, and the run's first line on the disk: the plan is shown, seconds.
+READ_S = 0.2
+
+
 def start_run(
     episode: Episode, services: Services, workspace: Workspace, *, detach: bool = False, budget: Budget | None = None
 ) -> Finished | None:
@@ -32,6 +36,7 @@ def start_run(
     link = new_link(services, workspace.target)
     if services.book.known("sim-project", "vm") is not None:
         link.open_soon()
+    episode.world.advance(READ_S)
     return run(services, link, saved, prepared.source, detach=detach)
 
 
