@@ -219,7 +219,9 @@ class Episode:
 
     def _beside(self) -> None:
         """Another fcctl on this laptop goes on beside the first, in its workspace or in another one."""
-        if self.world.rng.random() < 0.5:
+        if self.schedule.rebuild:
+            self._join(self.here, ("prune",))
+        elif self.world.rng.random() < 0.5:
             self._join(self.here, ("ps", "run", "cancel"))
         else:
             self._join(self.here.beside("beside"), ("run",))
@@ -275,10 +277,11 @@ class Episode:
             if "never" in self.schedule.commands:
                 self.world.advance(8 * 3600)
             else:
-                for number in range(2):
+                # A tick at the end tells what became of the firing before it; it may begin one that is to end, too.
+                for number, what in enumerate(("tick", "ps", "ps") if self.schedule.firings else ("ps", "ps")):
                     self.world.advance(3 * 3600)
                     for workspace in self.workspaces:
-                        self.command("tick" if self.schedule.firings else "ps", f"last-{number}", workspace)
+                        self.command(what, f"last-{number}", workspace)
             invariants.check_at_the_end(self)
 
 

@@ -71,7 +71,12 @@ def services_of(episode: Episode, workspace: Workspace) -> Services:
 # ---------------------------------------------------------------------------------------------------------- all is off
 def check_off_after(episode: Episode, what: str, ending: str) -> None:
     """A run that was seen to its end, or refused, leaves no machine on behind it."""
-    if what == "up" or episode.schedule.release == "keep" or not ending.startswith(("ended", "refused")) or _live(episode):
+    if (
+        what == "up"
+        or episode.schedule.release == "keep"
+        or not ending.startswith(("ended", "refused"))
+        or _live(episode)
+    ):
         return
     episode.world.advance(SETTLED_S + episode.world.stop_seconds)
     for instance in episode.cloud.running():

@@ -241,6 +241,10 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
     faults += [f for f in schedule.faults if f.kind not in ("other", "beside", "abroad", "skew", "bill", "stockout")]
     if rng.random() < 0.5:
         faults.append(Fault(rng.randint(60, 300), "preempt"))
+    if rng.random() < 0.4:
+        faults.append(Fault(begins + rng.randint(5, 40), rng.choice(("beside", "kill"))))
+    if rng.random() < 0.4:
+        faults.append(Fault(rng.randint(60, 500), "deleted"))
     choices: tuple[Command, ...] = ("run", "run", "detach", "ps", "prune", "prune", "go on", "wake", "cancel")
     commands = ["run", *(rng.choice(choices) for _ in range(rng.randint(2, 5))), rng.choice(("prune", "ps"))]
     return Schedule(
