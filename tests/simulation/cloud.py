@@ -76,6 +76,8 @@ class SimulatedCloud:
         self.snapshots: dict[str, Snapshot] = {}
         #: What is on the disk of a machine, by run; and who is asked before something is deleted.
         self.content_of: Callable[[Instance], dict[str, Any]] = lambda instance: {}
+        #: How many copies of disks were ever made.
+        self.copies = 0
         self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.starts: list[str] = []  # who asked for each start: fcctl, console
         self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
@@ -209,6 +211,7 @@ class SimulatedCloud:
 
     def take_snapshot(self, instance: Instance, name: str) -> None:
         view = instance.view
+        self.copies += 1
         self.snapshots[name] = Snapshot(
             name, view.zone, view.name, view.id, self.world.now, {**view.labels, SNAPSHOT_LABEL: "yes"},
             self.content_of(instance),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
             fired.failed.add(firing.due)
         return answer[0] if answer else {"error": {"message": ending, "exit_code": 1}}
 
-    firing_of.fire(NAME, fired.schedule, firing.due, records, clock, run_job)
+    with suppress(KeyboardInterrupt):  # it ends this process, as a kill does
+        firing_of.fire(NAME, fired.schedule, firing.due, records, clock, run_job)
 
 
 def name_of(firing: Firing) -> str:
@@ -126,10 +128,12 @@ def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing
     """The month's cap has room for what this firing may cost, beside what the others of the month did cost, or may
     still cost."""
     fired = episode.fired
-    ended = {one.due for one in records.read(NAME) if one.outcome == "finished"}
+    record = records.read(NAME)
+    ended = {one.due for one in record if one.outcome == "finished"}
+    excused = set() if fired.plan.strictly else fired.failed | _left_on(episode, record)
     total = 0.0
-    for due in {one.due for one in records.read(NAME) if one.outcome == "started"} - {firing.due}:
-        if not same_window("month", due, firing.due) or (due in fired.failed and not fired.plan.strictly):
+    for due in {one.due for one in record if one.outcome == "started"} - excused - {firing.due}:
+        if not same_window("month", due, firing.due):
             continue
         spent = spent_by(episode, due)
         total += spent if due in ended else max(spent, fired.plan.budget_usd)
@@ -156,9 +160,17 @@ def check_firings(episode: Episode) -> None:
     open_ = {firing.due for firing in record if firing.outcome == "started"} - ended
     if open_:
         raise Violation(f"the firing of {min(open_):.0f} has no end, hours later")
+    excused = fired.failed | _left_on(episode, record)
     for firing in record:
-        if firing.outcome == "finished" and firing.due not in fired.failed and firing.run_id is not None:
+        if firing.outcome == "finished" and firing.due not in excused and firing.run_id is not None:
             _check_recorded(episode, firing)
+
+
+def _left_on(episode: Episode, record: list[Firing]) -> set[float]:
+    """The firings whose machine could not be stopped when its run was over."""
+    store = episode.stores()[0]
+    runs = {firing.due: firing.run_id for firing in record if firing.run_id is not None}
+    return {due for due, run in runs.items() if any(e.kind == "unreleased" for e in store.journal_of(run or ""))}
 
 
 def _check_recorded(episode: Episode, firing: Firing) -> None:

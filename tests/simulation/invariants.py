@@ -51,7 +51,7 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
         if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
             raise Violation(f"{run_id} is complete as {record.status}, and {path} stayed behind")
     goes_on = not guest.runs[run_id].ended and guest.instance in episode.cloud.instances.values()
-    if episode.cloud.snapshots:  # what is on the disk that a copy was made of does not go on
+    if episode.cloud.copies:  # what is on the disk that a copy was made of does not go on
         goes_on = guest.goes_on(guest.runs[run_id])
     if goes_on:
         raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")

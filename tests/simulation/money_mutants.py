@@ -108,7 +108,7 @@ def pruned_and_still_booked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_billable.Holdings, "miss", lambda *_: None)
 
 
-# ------------------------------------------------------------------------------------------- detached, and not collected
+# ------------------------------------------------------------------------------------------ detached, and not collected
 def limit_not_set(patch: pytest.MonkeyPatch) -> None:
     """The machine of a run that nobody follows has the longest limit that its target allows."""
     wish = hold.Wish

@@ -20,11 +20,11 @@ USD_PER_GB = {"disk": 0.10, "snapshot": 0.05, "address": 0.0}
 
 def prune_all(episode: Episode, workspace: Workspace, services: Services) -> None:
     """The plan and what it deletes; then the audit is held against the cloud's own list."""
-    targets = episode.targets
+    targets, before = episode.targets, _given_up(episode)
     planned = plan_pruning(services, targets, episode.budget, workspace=workspace.root.name)
     problems = prune(services, targets, planned)
     found = audit(services, targets, episode.budget, workspace=workspace.root.name)
-    if problems or found.unanswered or episode.schedule.free_disks:
+    if problems or found.unanswered or _given_up(episode) != before:  # somebody deleted a machine meanwhile
         return
     there = episode.cloud.resources()
     unused = sum(one.gb * USD_PER_GB[one.kind] for one in there if not one.users)
@@ -34,6 +34,10 @@ def prune_all(episode: Episode, workspace: Workspace, services: Services) -> Non
     recorded = {life.last.key for life in Holdings(services.sightings, services.clock).standing()}
     if recorded != {(one.project, one.kind, one.place, one.name) for one in there}:
         raise Violation(f"the ledger has {sorted(recorded)}, the cloud {sorted(one.name for one in there)}")
+
+
+def _given_up(episode: Episode) -> int:
+    return sum(instance.given_up for instance in episode.cloud.deleted)
 
 
 def check_delete_snapshot(episode: Episode, snapshot: Snapshot) -> None:
