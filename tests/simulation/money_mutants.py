@@ -153,7 +153,7 @@ MONEY_MUTANTS = [
     Mutant("what is underway is forgotten", underway_forgotten, "the "),
     Mutant("the worst case halved", worst_case_halved, "$"),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
-    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $"),
+    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=10),
     Mutant("a time that is not recorded", launched_before_recorded, "the firing of "),
     Mutant("the only copy is pruned", only_copy_pruned, "snapshot "),
     Mutant("a snapshot in use is pruned", young_pruned, "snapshot "),

@@ -23,6 +23,8 @@ from orchestrator.runs.machine import hold
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
+from tests.simulation.judge import first_line
+from tests.simulation.schedule import draw
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Mutant:
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
+
+
+def found_by(mutant: Mutant) -> str | None:
+    """How the first violation in 600 schedules begins."""
+    seeds = range(mutant.seed, mutant.seed + 600)
+    return next((failure for seed in seeds if (failure := first_line(draw(seed))) is not None), None)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
