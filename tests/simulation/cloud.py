@@ -221,12 +221,21 @@ class SimulatedCloud:
         """The disks and snapshots that there are, with what uses them."""
         disks = [
             Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", users=(i.view.name,),
-                     created=i.view.created)
+                     source=i.made_of, created=i.view.created)
             for i in self.instances.values()
             for disk in i.view.disks
         ]  # fmt: skip
         disks += [
-            Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", created=i.view.created)
+            Leftover(
+                "disk",
+                i.view.project,
+                i.view.zone,
+                disk.name,
+                disk.gb,
+                "pd-balanced",
+                source=i.made_of,
+                created=i.view.created,
+            )
             for i in self.deleted
             for disk in i.view.disks
             if not disk.auto_delete and not i.given_up

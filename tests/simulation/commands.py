@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.simulation.episode import Episode, Workspace
 
 SESSION_USD = 0.8
-#: Controllers that start a run at one moment; minutes that ``hosts up`` asks for.
-RUSH, UP_MINUTES = 5, 30.0
+#: Controllers that start a run at one moment, or so many seconds apart; minutes that ``hosts up`` asks for.
+RUSH, CROWD_S, UP_MINUTES = 5, 5.0, 30.0
 #: How often ``schedule serve`` ticks in an episode, and every how many seconds.
 SERVED, SERVED_EVERY_S = 8, 600.0
 
@@ -42,7 +42,8 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
         "run": lambda: start_run(episode, services, workspace),
         "detach": lambda: start_run(episode, services, workspace, detach=True),
         "session": lambda: _start_session(episode, services),
-        "rush": lambda: _rush(episode, workspace, services),
+        "rush": lambda: _rush(episode, workspace, services, 0.0),
+        "crowd": lambda: _rush(episode, workspace, services, CROWD_S),
         "up": lambda: _up(episode, workspace, services),
         "prune": lambda: prune_all(episode, workspace, services),
         "tick": lambda: firings.tick(episode, services, workspace, actor),
@@ -84,18 +85,19 @@ def _start_session(episode: Episode, services: Services) -> None:
     sessions.start(services, saved)
 
 
-def _rush(episode: Episode, workspace: Workspace, services: Services) -> None:
-    """Several controllers of one workspace start a run at one moment, each on a machine of its own."""
+def _rush(episode: Episode, workspace: Workspace, services: Services, apart_s: float) -> None:
+    """Several controllers of one workspace start a run ``apart_s`` after each other, each on a machine of its own."""
     for number in range(2, RUSH + 1):
         own = workspace.target.model_copy(update={"name": f"l4-{number}", "instance": f"vm-{number}"})
         episode.targets[own.name] = own
         beside = replace(workspace, target=own)
-        start = partial(_start_beside, episode, beside)
+        start = partial(_start_beside, episode, beside, apart_s * (number - 1))
         episode.company.join(partial(episode.process, f"rush-{number}", beside, start))
     start_run(episode, services, workspace)
 
 
-def _start_beside(episode: Episode, workspace: Workspace, services: Services, _: Actor) -> None:
+def _start_beside(episode: Episode, workspace: Workspace, wait_s: float, services: Services, _: Actor) -> None:
+    services.clock.sleep(wait_s)
     start_run(episode, services, workspace)
 
 

@@ -90,11 +90,7 @@ def launched_before_recorded(patch: pytest.MonkeyPatch) -> None:
 def only_copy_pruned(patch: pytest.MonkeyPatch) -> None:
     """A snapshot goes although no disk has its content any more."""
 
-    class Everything:
-        def __contains__(self, _: object) -> bool:
-            return True
-
-    patch.setattr(prune, "_disks", lambda *_: Everything())
+    patch.setattr(prune, "_has_content", lambda *_: True)
 
 
 def young_pruned(patch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,8 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
     rng = random.Random(f"rebuilds {schedule.seed}")
     if schedule.firings is not None or schedule.caps or schedule.has_company or rng.random() >= 0.12:
         return schedule
+    if rng.random() < 0.2:
+        return _with_only_copy(schedule, rng)
     begins = rng.choice((rng.randint(1, 12), rng.randint(60, 300)))
     faults = [Fault(begins, "stockout", round(rng.uniform(600, 20_000)))]
     faults += [f for f in schedule.faults if f.kind not in ("other", "beside", "abroad", "skew", "bill", "stockout")]
@@ -255,6 +257,15 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
         exists=True,
         rebuild=True,  # type: ignore[arg-type]
     )
+
+
+def _with_only_copy(schedule: Schedule, rng: random.Random) -> Schedule:
+    """A snapshot is made of a machine with results on it, no machine of the snapshot, and then a person deletes the
+    machine."""
+    choices: tuple[Command, ...] = ("run", "prune", "ps")
+    commands = ("detach", "ps", "wake", *(rng.choice(choices) for _ in range(rng.randint(0, 2))), "prune")
+    faults = (Fault(rng.randint(40, 57), "stockout", 20_000.0), Fault(rng.randint(84, 120), "deleted"))
+    return Schedule(schedule.seed, faults, commands, schedule.release, exists=True, rebuild=True)
 
 
 def _with_rush(schedule: Schedule) -> Schedule:

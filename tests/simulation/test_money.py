@@ -44,7 +44,8 @@ KNOWN: list[tuple[Schedule, str, str]] = [
     ),
     (
         Schedule(
-            0, (Fault(80, "kill"),), ("tick", "serve", "serve", "tick"), firings=FiringPlan(30, 0.45, 0.5, strictly=True)
+            0, (Fault(80, "kill"),), ("tick", "serve", "serve", "tick"),
+            firings=FiringPlan(30, 0.45, 0.5, strictly=True),
         ),
         "a firing of $0.45 starts",
         "a firing that ended in an error counts as $0 in its schedule's month",

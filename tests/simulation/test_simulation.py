@@ -51,6 +51,13 @@ ONCE_FOUND = [
     Schedule(43506, (Fault(3, "stockout", 305.0), Fault(48, "other")), ("session", "run", "ps"), exists=False),
     # A machine was kept on, and what it had cost since it was last seen was left of the day's cap for the next start.
     Schedule(840, (), ("run", "run"), release="keep", day_cap=0.7, free_disks=True, begins=1434599),
+    # The disk of a machine was deleted by hand, a new one had its name, and the only copy of the old one was pruned.
+    Schedule(
+        0,
+        (Fault(50, "stockout", 20000.0), Fault(91, "deleted")),
+        ("detach", "ps", "wake", "run", "prune"),
+        rebuild=True,
+    ),
     # What a killed run cost past midnight was all counted on the day before, and the new day's cap was whole.
     Schedule(
         3267,
