@@ -3,7 +3,7 @@ PY := .venv/bin/python
 TORCH_INDEX ?=
 SHELL := /bin/bash
 
-.PHONY: setup demo test simulate lint bench browser clean help
+.PHONY: setup demo test test-all simulate lint bench browser clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +15,10 @@ demo: setup      ## the whole loop on an emulated L4: wake, send, preflight, bui
 	.venv/bin/fcctl run phase0 --on sandbox
 	@echo "The emulated machine is off. Its emulator ends by itself in 15 minutes; at once: .venv/bin/fcctl emulator --stop"
 
-test: setup      ## all tests
+test: setup      ## all tests but the long runs of random ones
+	$(PY) -m pytest -n 3 --dist loadgroup -q -m "not full"
+
+test-all: setup  ## all tests
 	$(PY) -m pytest -n 3 --dist loadgroup -q
 
 simulate: setup  ## N random schedules of faults against the true workflows, from SEED; prints the shortest failure

@@ -70,6 +70,21 @@ def check_caps(episode: Episode) -> None:
                 raise Violation(f"the {over}'s cap is ${cap}, and ${spent:.4f} were spent within it")
 
 
+def spent_by(episode: Episode, name: str) -> float:
+    """Dollars for the time that machines were on because one process had started them."""
+    now = episode.world.now
+    spans = [span for span, who in episode.cloud.billed_to() if who == name]
+    return sum(max(60.0, (end if end is not None else now) - start) for start, end in spans) / 3600 * RATE
+
+
+def check_worst_cases(episode: Episode) -> None:
+    """No run costs more than the worst case that was named before it started, whether anybody followed it or not."""
+    for name, worst_usd in episode.named.items():
+        spent = spent_by(episode, name)
+        if spent > worst_usd + beyond_control(episode) + 1e-6:
+            raise Violation(f"the run of {name} was to cost ${worst_usd:.4f} at worst, and did cost ${spent:.4f}")
+
+
 def check_start_fits(episode: Episode, worst_usd: float, workspace: Workspace) -> None:
     """What is about to be started could not break a cap, as far as the cloud's own account goes."""
     for over, cap in episode.schedule.caps.items() if workspace.root == episode.here.root else ():

@@ -90,6 +90,8 @@ class Episode:
     targets: dict[str, GcpTarget] = field(default_factory=dict)
     #: The most that all commands together were allowed to spend, dollars.
     allowed: float = 0.0
+    #: By process: the worst case that was named before its run started, dollars.
+    named: dict[str, float] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
     _depth: int = 0
 

@@ -16,7 +16,7 @@ from orchestrator.runs.services import Services
 from orchestrator.schedules import fire as firing_of
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.firings import FiringRecords
-from tests.simulation.accounts import RATE, same_window
+from tests.simulation.accounts import RATE, same_window, spent_by
 from tests.simulation.schedule import FiringPlan
 from tests.simulation.starts import start_run
 from tests.simulation.world import Actor, Killed, Violation, World
@@ -84,7 +84,7 @@ def tick(episode: Episode, services: Services, workspace: Workspace, actor: Acto
 
 def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
     """The process that a tick launched; the run in it is another one, and they die together."""
-    fired, name = episode.fired, name_of(firing)
+    fired, name = episode.fired, name_of(firing.due)
     actor = Actor(name)
     records = CountedRecords(workspace.root / "results", episode.world, actor)
     clock = episode.services(actor, workspace).clock
@@ -112,18 +112,11 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
         firing_of.fire(NAME, fired.schedule, firing.due, records, clock, run_job)
 
 
-def name_of(firing: Firing) -> str:
-    return f"firing-{firing.due:.0f}"
+def name_of(due: float) -> str:
+    return f"firing-{due:.0f}"
 
 
 # ------------------------------------------------------------------------------------------------- what must hold
-def spent_by(episode: Episode, due: float) -> float:
-    """Dollars for the time that machines were on because of one firing, by the cloud's own account."""
-    name, now = f"firing-{due:.0f}", episode.world.now
-    spans = [span for span, who in episode.cloud.billed_to() if who == name]
-    return sum(max(60.0, (end if end is not None else now) - start) for start, end in spans) / 3600 * RATE
-
-
 def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing) -> None:
     """The month's cap has room for what this firing may cost, beside what the others of the month did cost, or may
     still cost."""
@@ -135,7 +128,7 @@ def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing
     for due in {one.due for one in record if one.outcome == "started"} - excused - {firing.due}:
         if not same_window("month", due, firing.due):
             continue
-        spent = spent_by(episode, due)
+        spent = spent_by(episode, name_of(due))
         total += spent if due in ended else max(spent, fired.plan.budget_usd)
     late = (FENCE_LATENESS_S + episode.world.stop_seconds) * len(ended) / 3600 * RATE
     cap, budget = fired.plan.per_month_usd, fired.plan.budget_usd
@@ -175,7 +168,7 @@ def _left_on(episode: Episode, record: list[Firing]) -> set[float]:
 
 def _check_recorded(episode: Episode, firing: Firing) -> None:
     """What a firing's end says it cost is what it did cost."""
-    spent, recorded = spent_by(episode, firing.due), firing.usd or 0.0
+    spent, recorded = spent_by(episode, name_of(firing.due)), firing.usd or 0.0
     late = (FENCE_LATENESS_S + 60.0 + episode.world.stop_seconds) / 3600 * RATE
     if recorded < spent - late:
         raise Violation(f"the firing of {firing.due:.0f} is recorded with ${recorded:.4f}, and did cost ${spent:.4f}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.hosts.audit import audit
 from orchestrator.runs.cost.spending import lines as ledger_lines
 from orchestrator.runs.services import Services
-from tests.simulation.accounts import RATE, beyond_control, check_caps
+from tests.simulation.accounts import RATE, beyond_control, check_caps, check_worst_cases
 from tests.simulation.cloud import Instance
 from tests.simulation.firings import check_firings
 from tests.simulation.host import Guest
@@ -29,6 +29,7 @@ def check(episode: Episode, services: Services) -> None:
     if spent > limit + 1e-6:
         raise Violation(f"${spent:.4f} spent, ${limit:.4f} allowed")
     check_caps(episode)
+    check_worst_cases(episode)
     for guest in episode.guests.values():
         for run_id in guest.runs if not guest.instance.given_up else ():
             _check_results(episode, services, guest, run_id)

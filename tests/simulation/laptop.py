@@ -99,7 +99,7 @@ class CountedStore(FileStore):
 
     def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
         super().__init__(root, clock)
-        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+        self._world, self.actor, self.held = world, actor, []  # type: ignore[var-annotated]
 
     def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
         made = super().begin
@@ -118,7 +118,7 @@ class CountedStore(FileStore):
             refuse_if_full(self._world, self.root)
             return write()
 
-        return self._world.effect(self._actor, name, written, via="disk")
+        return self._world.effect(self.actor, name, written, via="disk")
 
     def _counted(self, active: ActiveRun) -> ActiveRun:
         self.held.append(active)

@@ -46,6 +46,12 @@ def underway_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spending, "_underway", lambda _: 0.0)
 
 
+def underway_halved(patch: pytest.MonkeyPatch) -> None:
+    """What runs that are not complete may still cost is counted at half."""
+    whole = spending._underway
+    patch.setattr(spending, "_underway", lambda services: whole(services) / 2)
+
+
 def worst_case_halved(patch: pytest.MonkeyPatch) -> None:
     """The worst case that is named before the start is half of what the machine's limit allows."""
     whole = SavedPlan.worst_case_usd.fget  # type: ignore[attr-defined]
@@ -144,18 +150,19 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 MONEY_MUTANTS = [
-    Mutant("the month is not asked", month_not_asked, "the month's cap is $"),
+    Mutant("the month is not asked", month_not_asked, "the month's cap is $", seed=95),
     Mutant("the guard without the day", guard_without_day, "the day's cap is spent"),
-    Mutant("what is underway is forgotten", underway_forgotten, "the "),
+    Mutant("what is underway is forgotten", underway_forgotten, "the ", seed=195),
+    Mutant("what is underway is counted at half", underway_halved, "the ", seed=430),
     Mutant("the worst case halved", worst_case_halved, "$"),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
     Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=10),
     Mutant("a time that is not recorded", launched_before_recorded, "the firing of "),
-    Mutant("the only copy is pruned", only_copy_pruned, "snapshot "),
-    Mutant("a snapshot in use is pruned", young_pruned, "snapshot "),
-    Mutant("pruned, and still in the ledger", pruned_and_still_booked, "the ledger has ["),
+    Mutant("the only copy is pruned", only_copy_pruned, "snapshot ", seed=310),
+    Mutant("a snapshot in use is pruned", young_pruned, "snapshot ", seed=145),
+    Mutant("pruned, and still in the ledger", pruned_and_still_booked, "the ledger has [", seed=45),
     Mutant("the limit of its target", limit_not_set, "$"),
     Mutant("deleted, and not collected", deleted_uncollected, "2027"),
-    Mutant("unreadable, and called collected", unreadable_is_collected, "2027"),
-    Mutant("no room, and called collected", full_laptop_is_collected, "2027"),
+    Mutant("unreadable, and called collected", unreadable_is_collected, "2027", seed=100),
+    Mutant("no room, and called collected", full_laptop_is_collected, "2027", seed=40),
 ]

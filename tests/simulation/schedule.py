@@ -25,22 +25,9 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 
 
 Command = Literal[
-    "run",
-    "detach",
-    "ps",
-    "attach",
-    "cancel",
-    "wake",
-    "go on",
-    "session",
-    "session stop",
-    "never",
-    "tick",
-    "serve",
-    "prune",
-    "rush",
-    "up",
-]
+    "run", "detach", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never", "tick", "serve",
+    "prune", "rush", "crowd", "up",
+]  # fmt: skip
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
 
@@ -199,6 +186,8 @@ def _with_caps(schedule: Schedule) -> Schedule:
     asks_no_cap = {"go on": "run", "wake": "run"}
     commands = [asks_no_cap.get(command, command) for command in schedule.commands]
     commands[1:1] = [rng.choice(("run", "run", "detach"))] * rng.randint(0, 4)
+    if rng.random() < 0.25 and "session" not in commands:
+        commands[rng.randint(0, 1)] = "crowd"
     side_by_side = ("other", "beside", "abroad", "skew")
     return replace(
         schedule,

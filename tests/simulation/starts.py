@@ -29,6 +29,7 @@ def start_run(
     saved, stop_at = prepared.saved, episode.schedule.stop_at
     if saved.session is None or saved.session_abroad:  # else it is the session's money
         episode.allowed += saved.worst_case_usd
+        episode.named[services.store.actor.name] = saved.worst_case_usd  # type: ignore[attr-defined]
         if stop_at is not None and saved.worst_case_usd > stop_at:
             raise Violation(f"a run that stops at ${stop_at} is let cost more")
         check_start_fits(episode, saved.worst_case_usd, workspace)
