@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
 from orchestrator.hosts.audit import audit, places_of
+from orchestrator.machines.cloud import Leftover
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S
 from orchestrator.machines.targets import Target
@@ -40,8 +41,8 @@ class Pruning:
 
 
 def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> Pruning:
-    """Look at the snapshots of the targets' machines. The disk that one was made of, or a disk of the machine's name,
-    must be there: a snapshot that is the only copy of a disk is kept."""
+    """Look at the snapshots of the targets' machines. The disk that one was made of, or one made of it, must be there:
+    a snapshot that is the only copy of a disk is kept."""
     found = audit(services, targets, budget, workspace=workspace)
     disks = _disks(services, targets)
     now = services.clock.now()
@@ -51,8 +52,8 @@ def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budg
         thing = orphan.thing
         if not made_by_rebuild(thing):
             continue
-        if (thing.project, thing.source) not in disks:
-            kept.append(Kept(orphan, "the only copy: no disk has its name any more"))
+        if not any(_has_content(disk, thing) for disk in disks):
+            kept.append(Kept(orphan, "the only copy: the disk it was made of is gone, and none was made of it"))
         elif thing.created is None or now - thing.created < YOUNG_S:
             kept.append(Kept(orphan, "not an hour old: a machine may just be made of it"))
         else:
@@ -86,10 +87,18 @@ def _delete(cloud: Cloud, name: str) -> None:
         raise CloudError(f"snapshot {name} is still being deleted", hint="fcctl hosts prune shows whether it is gone")
 
 
-def _disks(services: Services, targets: Mapping[str, Target]) -> set[tuple[str, str]]:
-    """(project, name) of all disks there are."""
-    found: set[tuple[str, str]] = set()
+def _disks(services: Services, targets: Mapping[str, Target]) -> list[Leftover]:
+    """All disks there are."""
+    found: list[Leftover] = []
     for place in places_of(services, targets):
         things, _unasked = services.clouds.open(place.targets[0]).leftovers()
-        found |= {(place.project, thing.name) for thing in things if thing.kind == "disk"}
+        found += [thing for thing in things if thing.kind == "disk"]
     return found
+
+
+def _has_content(disk: Leftover, snapshot: Leftover) -> bool:
+    """Whether what the snapshot holds is on the disk: one that was made later under the same name is another disk."""
+    if disk.project != snapshot.project:
+        return False
+    is_older = disk.created is None or snapshot.created is None or disk.created <= snapshot.created
+    return disk.source == snapshot.name or (disk.name == snapshot.source and is_older)

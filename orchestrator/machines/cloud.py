@@ -118,7 +118,7 @@ class Leftover:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Names of the machines that have it.
     users: tuple[str, ...] = ()
-    #: Of a snapshot: the disk it was made of.
+    #: Of a snapshot: the disk it was made of; of a disk: the snapshot, if it was made of one.
     source: str = ""
     created: float | None = None
 

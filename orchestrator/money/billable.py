@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.money.ledger import STANDING, Line, Sure
+from orchestrator.money.ledger import STANDING, Line, Sure, days
 from orchestrator.money.prices import HOURS_PER_MONTH
 
 Kind = Literal["disk", "snapshot", "address"]
@@ -164,7 +164,7 @@ def standing_lines(words: Iterable[Holding], now: float, zone: tzinfo) -> list[L
     seen = [word if word.seen <= now else word.model_copy(update={"seen": now}) for word in words]
     for life in lives(sorted(seen, key=lambda word: word.seen)):
         for part in _joined(_parts(life, now)):
-            for start, end in _days(part.start, part.end, zone):
+            for start, end in days(part.start, part.end, zone):
                 usd = (part.word.usd_per_month or 0.0) / HOURS_PER_MONTH * (end - start) / 3600
                 found.append(
                     Line(start, end - start, usd, part.word.kind, part.word.target or STANDING, what=part.word.text,
@@ -250,15 +250,6 @@ def _weaker(sure: Sure, other: Sure) -> Sure:
 def _part(start: float, end: float, word: Holding, sure: Sure, why: str) -> Iterator[_Part]:
     if end > start:
         yield _Part(start, end, word, sure, why)
-
-
-def _days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
-    """The pieces of a time that lie in one day each."""
-    while start < end:
-        day = datetime.fromtimestamp(start, zone).date()
-        midnight = datetime.combine(day + timedelta(days=1), datetime.min.time(), zone).timestamp()
-        yield start, min(end, midnight)
-        start = max(min(end, midnight), start + 1e-3)  # whatever a zone's clock does, time goes on
 
 
 def _day(epoch: float) -> str:

@@ -8,9 +8,9 @@ of its own: the books show what does not fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
 from pydantic import BaseModel
@@ -259,10 +259,31 @@ def _correction(span: Span, start: float, seconds: float) -> Line:
     )
 
 
+def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
+    """The pieces of a time that lie in one day each, epoch seconds."""
+    while start < end:
+        day = datetime.fromtimestamp(start, zone).date()
+        midnight = datetime.combine(day + timedelta(days=1), datetime.min.time(), zone).timestamp()
+        yield start, min(end, midnight)
+        start = max(min(end, midnight), start + 1e-3)  # whatever a zone's clock does, time goes on
+
+
+def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
+    """The same lines, each in one day: what a machine cost past midnight is the next day's."""
+    for line in lines:
+        pieces = list(days(line.start, line.start + line.seconds, zone))
+        if len(pieces) < 2:
+            yield line
+            continue
+        for begun, ended in pieces:
+            part = (ended - begun) / line.seconds
+            yield replace(line, start=begun, seconds=line.seconds * part, usd=line.usd * part)
+
+
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
     """Sums by group: times in order, everything else by dollars. What nobody pays (the sandbox's) is left out."""
     groups: dict[str, list[Line]] = {}
-    for line in lines:
+    for line in cut_by_day(lines, zone) if by in ("day", "week", "month") else lines:
         if not line.emulated:
             groups.setdefault(_group(line, by, zone), []).append(line)
     found = [
@@ -337,7 +358,7 @@ def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
     """What was spent today, this month and ever; days and months as ``zone`` counts them."""
     today = datetime.fromtimestamp(now, zone)
     day = month = ever = 0.0
-    for line in lines:
+    for line in cut_by_day(lines, zone):
         if line.emulated:
             continue
         # A clock that was set back does not give a day's money again: what is ahead of it counts as of now.

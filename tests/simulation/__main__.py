@@ -9,9 +9,9 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.episode import shrink
 from tests.simulation.judge import attempt, outcome
 from tests.simulation.schedule import draw
+from tests.simulation.shrink import shrink
 
 
 def main() -> int:

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 
 from orchestrator.machines.cloud import (
+    SNAPSHOT_LABEL,
     Disk,
-    Endpoint,
     Leftover,
     Machine,
-    MachineSpec,
     Operation,
     Power,
-    Quota,
     Refusal,
     Remedy,
 )
-from orchestrator.machines.cloud_api import Login
-from orchestrator.machines.targets import GcpTarget, SandboxTarget
-from tests.simulation.world import Actor, Violation, World
+from tests.simulation.world import Violation, World
 
 BOOT_S = 25.0
 LATENESS_S = 30.0
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3pPfbhJ7qjWtT0bBkTLLNwZ0oDDvVDyzYn8WrRmgfh"
+#: What a snapshot stores.
+SNAPSHOT_GB = 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a machine's disk, with the runs that were on it."""
+
+    name: str
+    zone: str
+    #: The disk it was made of; the machine's id.
+    source: str
+    source_id: str
+    created: float
+    labels: Mapping[str, str]
+    runs: Mapping[str, Any]
 
 
 @dataclass
@@ -38,8 +48,14 @@ class Instance:
     boots: int = 0
     #: (from RUNNING, to TERMINATED), epoch seconds.
     billed: list[tuple[float, float | None]] = field(default_factory=list)
+    #: Which process asked for each of these starts.
+    started_by: list[str] = field(default_factory=list)
     #: Whose fcctl made it.
     made_on: str = ""
+    #: The snapshot that its disk is a copy of.
+    made_of: str = ""
+    #: Whether a person deleted it.
+    given_up: bool = False
     on_power: Callable[[bool], None] = lambda on: None
 
     def cost(self, usd_per_hour: float, now: float) -> float:
@@ -57,12 +73,19 @@ class SimulatedCloud:
         self.operations: dict[str, Operation] = {}
         self.requests: dict[str, Operation] = {}
         self.history: list[Operation] = []
-        self.snapshots: set[str] = set()
+        self.snapshots: dict[str, Snapshot] = {}
+        #: What is on the disk of a machine, by run; and who is asked before something is deleted.
+        self.content_of: Callable[[Instance], dict[str, Any]] = lambda instance: {}
+        #: How many copies of disks were ever made.
+        self.copies = 0
+        self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.starts: list[str] = []  # who asked for each start: fcctl, console
         self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
-        self._gone: list[Instance] = []  # deleted; what they cost stays
+        self.deleted: list[Instance] = []  # what they cost stays
+        self.before_delete: Callable[[Instance], None] = lambda instance: None
         self._numbers = iter(range(1, 10**9))
         world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
+        world.on["deleted"] = self._deleted_by_a_person
         world.on["console"] = lambda: self._all_running(self._console)
 
     # --------------------------------------------------------------------------------------------------- what happens
@@ -114,7 +137,7 @@ class SimulatedCloud:
     def change(self, instance: Instance, **values: object) -> None:
         instance.view = replace(instance.view, **values)  # type: ignore[arg-type]
 
-    def power_on(self, instance: Instance, who: str) -> None:
+    def power_on(self, instance: Instance, who: str, by: str = "") -> None:
         """Into RUNNING; the fence counts from here."""
         if instance.view.max_run_s is None or instance.view.termination_action != "STOP":
             raise Violation(f"{instance.view.name} was started ({who}) without a time limit of the cloud's")
@@ -122,6 +145,7 @@ class SimulatedCloud:
         deadline = now + instance.view.max_run_s
         self.change(instance, status="RUNNING", started=now, deadline=deadline, external_ip="127.0.0.1")
         instance.billed.append((now, None))
+        instance.started_by.append(by)
         self.starts.append(who)
         late = self.world.rng.uniform(0, LATENESS_S)
         boot = len(instance.billed)
@@ -179,6 +203,50 @@ class SimulatedCloud:
             self.console_limits.append(instance.view.max_run_s)
             self.power_on(instance, "console")
 
+    def _deleted_by_a_person(self) -> None:
+        for place, instance in list(self.instances.items()):
+            if instance.view.power is Power.STOPPED:
+                instance.given_up = True
+                self.deleted.append(self.instances.pop(place))
+
+    def take_snapshot(self, instance: Instance, name: str) -> None:
+        view = instance.view
+        self.copies += 1
+        self.snapshots[name] = Snapshot(
+            name, view.zone, view.name, view.id, self.world.now, {**view.labels, SNAPSHOT_LABEL: "yes"},
+            self.content_of(instance),
+        )  # fmt: skip
+
+    def resources(self) -> list[Leftover]:
+        """The disks and snapshots that there are, with what uses them."""
+        disks = [
+            Leftover("disk", i.view.project, i.view.zone, disk.name, disk.gb, "pd-balanced", users=(i.view.name,),
+                     source=i.made_of, created=i.view.created)
+            for i in self.instances.values()
+            for disk in i.view.disks
+        ]  # fmt: skip
+        disks += [
+            Leftover(
+                "disk",
+                i.view.project,
+                i.view.zone,
+                disk.name,
+                disk.gb,
+                "pd-balanced",
+                source=i.made_of,
+                created=i.view.created,
+            )
+            for i in self.deleted
+            for disk in i.view.disks
+            if not disk.auto_delete and not i.given_up
+        ]
+        snapshots = [
+            Leftover("snapshot", "sim-project", s.zone.rpartition("-")[0], s.name, SNAPSHOT_GB, labels=s.labels,
+                     source=s.source, created=s.created)
+            for s in self.snapshots.values()
+        ]  # fmt: skip
+        return [*disks, *snapshots]
+
     def _all_running(self, action: Callable[[Instance], None]) -> None:
         for instance in list(self.instances.values()):
             if instance.view.status == "RUNNING":
@@ -194,254 +262,14 @@ class SimulatedCloud:
         return [i for i in self.instances.values() if i.view.billed]
 
     def spent(self, usd_per_hour: float) -> float:
-        everything = [*self.instances.values(), *self._gone]
+        everything = [*self.instances.values(), *self.deleted]
         return sum(i.cost(usd_per_hour, self.world.now) for i in everything)
+
+    def billed_to(self) -> list[tuple[tuple[float, float | None], str]]:
+        """The same, with the process that asked for each start."""
+        everything = [*self.instances.values(), *self.deleted]
+        return [pair for i in everything for pair in zip(i.billed, i.started_by, strict=True)]
 
     def billed(self) -> list[tuple[float, float | None]]:
         """Every time that a machine was on."""
-        return [span for i in [*self.instances.values(), *self._gone] for span in i.billed]
-
-
-class _Gone(Exception):
-    """Somebody deleted the machine that a request is about."""
-
-    def __init__(self, zone: str, name: str) -> None:
-        super().__init__(name)
-        self.zone, self.name = zone, name
-
-
-class CloudPort:
-    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller."""
-
-    def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
-        self._truth = truth
-        self._world = truth.world
-        self._actor = actor
-
-    def _do(self, name: str, action: Callable[[], object]) -> object:
-        return self._world.effect(self._actor, f"cloud.{name}", action, via="cloud")
-
-    def machine(self, zone: str, name: str) -> Machine | None:
-        found = self._do("machine", lambda: self._truth.instances.get((zone, name)))
-        return found.view if isinstance(found, Instance) else None
-
-    def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
-        def find() -> list[Machine]:
-            return [
-                i.view
-                for i in self._truth.instances.values()
-                if all(k in i.view.labels and v in (None, i.view.labels[k]) for k, v in labels.items())
-            ]
-
-        return self._do("machines", find), []  # type: ignore[return-value]
-
-    def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        return self._request("create", request_id, lambda: self._create(zone, spec))
-
-    def _create(self, zone: str, spec: MachineSpec) -> Operation:
-        truth, world = self._truth, self._world
-        if (zone, spec.name) in truth.instances:
-            return truth.refused("insert", zone, spec.name, "RESOURCE_ALREADY_EXISTS", Remedy.LOOK_AGAIN)
-        if world.now < world.no_stock_until:
-            return truth.refused("insert", zone, spec.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE)
-        # Two computers cannot know of each other; they find out once both machines are there.
-        if any(n == spec.name and i.made_on in ("", self._actor.computer) for (_, n), i in truth.instances.items()):
-            raise Violation(f"a second {spec.name} is being created, in {zone}")
-        view = Machine(
-            "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.machine_type,
-            labels=dict(spec.labels), metadata=dict(spec.metadata), spot=spec.spot, created=world.now,
-            max_run_s=spec.max_run_s, termination_action="STOP",
-            disks=(Disk(spec.name, "d", True, spec.disk_gb, True),),
-        )  # fmt: skip
-        instance = truth.instances[zone, spec.name] = Instance(view, made_on=self._actor.computer)
-        world.on["made"]()
-        return truth.operation("insert", zone, spec.name, 12.0, lambda: truth.power_on(instance, "fcctl"), view.id)
-
-    def start(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth, world = self._of(machine), self._truth, self._world
-            if instance.view.power is not Power.STOPPED:
-                return truth.refused("start", machine.zone, machine.name, "resourceNotReady", Remedy.NOT_READY)
-            if world.now < world.no_stock_until:
-                return truth.refused(
-                    "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
-                )
-            truth.change(instance, status="STAGING")
-            on = partial(truth.power_on, instance, "fcctl")
-            return truth.operation("start", machine.zone, machine.name, 8.0, on, instance.view.id)
-
-        return self._request("start", request_id, make)
-
-    def resume(self, machine: Machine, request_id: str) -> Operation:
-        return self._request(
-            "resume", request_id,
-            lambda: self._truth.refused("resume", machine.zone, machine.name, "invalid", Remedy.FATAL),
-        )  # fmt: skip
-
-    def stop(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            if instance.view.power is Power.STOPPED:
-                return truth.operation("stop", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-            truth.go_down(instance)
-            off = partial(truth.off, instance)
-            return truth.operation("stop", machine.zone, machine.name, self._world.stop_seconds, off, instance.view.id)
-
-        return self._request("stop", request_id, make)
-
-    def delete(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            if (machine.zone, machine.name) not in self._truth.instances:
-                return self._truth.refused("delete", machine.zone, machine.name, "notFound", Remedy.FATAL)
-            instance, truth = self._of(machine), self._truth
-            truth.go_down(instance)
-
-            def gone() -> None:
-                truth.off(instance)
-                if truth.instances.pop((machine.zone, machine.name), None) is not None:
-                    truth._gone.append(instance)
-
-            return truth.operation("delete", machine.zone, machine.name, 15.0, gone, instance.view.id)
-
-        return self._request("delete", request_id, make)
-
-    def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            if instance.view.power is not Power.STOPPED:
-                return truth.refused("setScheduling", machine.zone, machine.name, "invalid", Remedy.FATAL)
-            truth.change(instance, max_run_s=seconds, termination_action="STOP")
-            return truth.operation("setScheduling", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-
-        return self._request("set_max_run", request_id, make)
-
-    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
-        return self._merge("set_labels", machine, "labels", labels, request_id)
-
-    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
-        return self._merge("set_metadata", machine, "metadata", items, request_id)
-
-    def _merge(self, name: str, machine: Machine, key: str, items: Mapping[str, str], request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            truth.change(instance, **{key: {**getattr(instance.view, key), **items}})
-            return truth.operation(name, machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-
-        return self._request(name, request_id, make)
-
-    def wait(self, operation: Operation, timeout_s: float) -> Operation:
-        def look() -> Operation:
-            until = self._world.now + min(timeout_s, 110.0)
-            while not self._truth.operations[operation.name].done and self._world.now < until:
-                self._world.advance(1.0)
-            return self._truth.operations[operation.name]
-
-        return self._do("wait", look)  # type: ignore[return-value]
-
-    def operations(self, zone: str, name: str) -> list[Operation]:
-        def find() -> list[Operation]:
-            return [self._truth.operations.get(o.name, o) for o in reversed(self._truth.history) if o.target == name]
-
-        return self._do("operations", find)  # type: ignore[return-value]
-
-    def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
-        kind, key = HOST_KEY.split()
-
-        def published() -> dict[str, str]:
-            there = self._truth.instances.get((machine.zone, machine.name))
-            return {kind: key} if there is not None and there.boots else {}
-
-        return self._do("guest_attributes", published)  # type: ignore[return-value]
-
-    def serial_output(self, machine: Machine) -> str:
-        return ""
-
-    def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
-        return self._request(
-            "snapshot", request_id,
-            lambda: self._truth.operation("snapshot", None, name, 30.0, lambda: self._truth.snapshots.add(name)),
-        )  # fmt: skip
-
-    def has_snapshot(self, name: str) -> bool:
-        return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
-
-    def leftovers(self) -> tuple[list[Leftover], list[str]]:
-        return [], []
-
-    def quotas(self, region: str) -> list[Quota]:
-        return []
-
-    def firewall_allows_iap(self, network: str) -> bool | None:
-        return None
-
-    def _request(self, name: str, request_id: str, make: Callable[[], Operation]) -> Operation:
-        def ask() -> Operation:
-            try:
-                return self._truth.request(request_id, make)
-            except _Gone as gone:
-                return self._truth.refused(name, gone.zone, gone.name, "notFound", Remedy.LOOK_AGAIN)
-
-        return self._do(name, ask)  # type: ignore[return-value]
-
-    def _of(self, machine: Machine) -> Instance:
-        found = self._truth.instances.get((machine.zone, machine.name))
-        if found is None:
-            raise _Gone(machine.zone, machine.name)
-        return found
-
-
-class CloudsPort:
-    """:class:`orchestrator.machines.cloud_api.Clouds`."""
-
-    def __init__(self, truth: SimulatedCloud, actor: Actor, identity: Login) -> None:
-        self._truth, self._actor, self._identity = truth, actor, identity
-
-    def if_there(self, target: GcpTarget | SandboxTarget) -> GcpTarget | None:
-        return target if isinstance(target, GcpTarget) else None
-
-    def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
-        assert isinstance(target, GcpTarget)
-        return target
-
-    def open(self, target: GcpTarget) -> CloudPort:
-        return CloudPort(self._truth, self._actor)
-
-    def login(self, target: GcpTarget) -> Login:
-        return self._identity
-
-
-class Book:
-    """``MachineBook``: a file of this computer's, so a killed process leaves it whole."""
-
-    def __init__(
-        self, world: World, actor: Actor, pages: dict[tuple[str, str], Endpoint], locks: dict[tuple[str, str], Actor]
-    ) -> None:
-        self._world, self._actor, self._pages, self._locks = world, actor, pages, locks
-
-    @contextmanager
-    def turning_on(self, project: str, name: str) -> Iterator[bool]:
-        """A lock of the kernel's: whoever is dead has none."""
-        owner = self._locks.get((project, name))
-        alone = owner is None or not owner.alive
-        if alone:
-            self._locks[project, name] = self._actor
-        try:
-            yield alone
-        finally:
-            if alone and self._locks.get((project, name)) is self._actor:
-                del self._locks[project, name]
-
-    def known(self, project: str, name: str) -> Endpoint | None:
-        return self._pages.get((project, name))
-
-    def remember(self, endpoint: Endpoint) -> None:
-        self._world.effect(
-            self._actor, "book.remember",
-            lambda: self._pages.__setitem__((endpoint.project, endpoint.name), endpoint), via="disk",
-        )  # fmt: skip
-
-    def forget(self, project: str, name: str) -> None:
-        self._world.effect(self._actor, "book.forget", lambda: self._pages.pop((project, name), None), via="disk")
-
-    def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
-        return ()
+        return [span for i in [*self.instances.values(), *self.deleted] for span in i.billed]

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 from orchestrator.base.errors import FcctlError
@@ -33,7 +31,6 @@ from orchestrator.money.watched_cloud import WatchedClouds
 from orchestrator.runs.cancel import cancel, with_members
 from orchestrator.runs.job.prepare import Wanted
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.lifecycle import Stage, fold
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
@@ -46,10 +43,14 @@ from orchestrator.tune.fleet.plan import Place, plan
 from orchestrator.tune.fleet.resume import go_on_with, plans_of
 from orchestrator.tune.job import Asked, job_of
 from orchestrator.tune.search_file import Sheet, parse
-from tests.simulation.cloud import Book, CloudsPort, Instance, SimulatedCloud
-from tests.simulation.episode import RATE, ZONES, _memory
+from tests.simulation.accounts import RATE
+from tests.simulation.cloud import Instance, SimulatedCloud
+from tests.simulation.cloud_port import Book, CloudsPort
+from tests.simulation.episode import ZONES, memory
+from tests.simulation.fleet_checks import check_heard, check_in_order, check_left
 from tests.simulation.fleet_host import Hosts, Machine, Part
-from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, Silent, VirtualClock, no_threads
+from tests.simulation.fleet_story import Command, Mishap, Story, Told
+from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, VirtualClock, no_threads
 from tests.simulation.threads import Threads
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
 from tests.support.budgets import listed
@@ -58,112 +59,8 @@ SEARCH = parse(Sheet.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\n
                           "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
 #: The longest that a command with a search that moves whenever it can may take, seconds.
 MOST_S = 4 * 3600.0
-#: How long letting all go takes where nothing goes wrong, with ways to machines that are off by then, seconds.
-LET_GO_S = 100.0
-#: How long two that are both within reach may lead a search; how long what was asked for takes to come true: seconds.
-ENDED_S, SETTLED_S = 120.0, 30.0
-STARTED = re.compile("host [a-z0-9-]+: (?!.*not started again).*started again$")
-NAMES = ("l4", "l4-2", "l4-3")
-
-Command = Literal["tune", "resume", "ps", "cancel"]
-Trouble = Literal["preempt", "crash", "cut", "refuse", "slow", "forget", "asleep", "cloud_down", "stockout"]
-AMOUNTS: dict[Trouble, tuple[float, float]] = {
-    "cut": (5, 500), "refuse": (5, 300), "slow": (10, 200), "asleep": (5, 900), "cloud_down": (20, 400),
-    "stockout": (20, 900),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mishap:
-    """``amount`` is in seconds."""
-
-    at: float
-    kind: Trouble
-    name: str
-    amount: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.at:.0f}s:{self.kind}:{self.name}" + (f"({self.amount:.0f})" if self.amount else "")
-
-
-@dataclass(frozen=True)
-class Story:
-    """All that makes an episode what it is: told again, it happens again."""
-
-    seed: int
-    names: tuple[str, ...]
-    cloud: frozenset[str]
-    commands: tuple[Command, ...]
-    mishaps: tuple[Mishap, ...] = ()
-    #: By command: what its main thread is struck with, when it is about to wait for the so-manieth time.
-    strikes: tuple[tuple[int, int, type[BaseException]], ...] = ()
-    #: Effects whose answer gets lost.
-    unanswered: tuple[int, ...] = ()
-    unfit: frozenset[str] = frozenset()
-    closed: frozenset[str] = frozenset()
-    budget_usd: float | None = None
-    #: The longest that the search may take, seconds.
-    limit_s: float = 1500.0
-
-    @property
-    def is_calm(self) -> bool:
-        return not (self.mishaps or self.unanswered or self.closed)
-
-    def __str__(self) -> str:
-        strikes = " ".join(f"{n}:{at}:{what.__name__}" for n, at, what in self.strikes)
-        return (
-            f"seed={self.seed} {'+'.join(self.commands)} cloud={sorted(self.cloud)} of {self.names}"
-            f" unfit={sorted(self.unfit)} closed={sorted(self.closed)} budget={self.budget_usd}"
-            f" limit={self.limit_s:.0f} | {' '.join(map(str, self.mishaps))} | {strikes} | {self.unanswered}"
-        )
-
-
-def draw(seed: int) -> Story:
-    rng = random.Random(seed)
-    names = NAMES[: rng.choice((2, 3, 3))]
-    cloud = frozenset(rng.choice((names, names, (), tuple(n for n in names if rng.random() < 0.5))))
-    mishaps = []
-    kinds: tuple[Trouble, ...] = ("preempt", "preempt", "crash", "cut", "cut", "refuse", "slow", "forget", "asleep",
-                                  "cloud_down", "stockout")  # fmt: skip
-    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 6))):
-        kind = rng.choice(kinds)
-        low, high = AMOUNTS.get(kind, (0.0, 0.0))
-        when = rng.uniform(0, 200) if rng.random() < 0.5 else rng.uniform(60, 600)
-        mishaps.append(Mishap(round(when), kind, rng.choice(names), round(rng.uniform(low, high))))
-    commands: list[Command] = ["tune"]
-    strikes = []
-    if rng.random() < 0.5:
-        strikes.append((0, rng.randint(1, 160), rng.choice((KeyboardInterrupt, KeyboardInterrupt, Killed))))
-        commands += rng.choice((["resume"], ["resume"], ["ps"], ["cancel"], ["resume", "resume"], []))
-        if len(commands) == 3:
-            strikes.append((1, rng.randint(1, 120), rng.choice((KeyboardInterrupt, Killed))))
-    else:
-        commands += rng.choice(([], ["ps"], ["resume"]))
-    if strikes and strikes[0][2] is KeyboardInterrupt and rng.random() < 0.3:  # again, by who does not like to wait
-        strikes.append((0, strikes[0][1] + rng.randint(1, 12), KeyboardInterrupt))
-    unanswered = tuple(sorted(rng.randint(1, 600) for _ in range(rng.choice((0, 0, 1, 3)))))
-    return Story(
-        seed, names, cloud, tuple(commands), tuple(sorted(mishaps, key=lambda m: m.at)), tuple(strikes), unanswered,
-        unfit=frozenset(n for n in names[1:] if rng.random() < 0.06),
-        closed=frozenset(n for n in names if rng.random() < 0.04),
-        budget_usd=rng.choice((None, None, round(rng.uniform(0.3, 1.2), 2))),
-        limit_s=rng.choice((1500.0, 1500.0, 1500.0, 120.0)),
-    )  # fmt: skip
-
-
-class Told(Silent):
-    """What the user reads."""
-
-    def __init__(self, trace: Callable[[str], None]) -> None:
-        super().__init__()
-        self._trace = trace
-
-    def note(self, message: str) -> None:
-        super().note(message)
-        self._trace(f"    note: {message}")
-
-    def aside(self) -> Any:
-        return nullcontext()
+#: How long two that are both within reach may lead a search, seconds.
+ENDED_S = 120.0
 
 
 @dataclass
@@ -189,8 +86,8 @@ class Fleet:
     _parts: dict[str, Part] = field(default_factory=dict)
     _both_since: float | None = None
     #: Searches that there were before the command.
-    _before: int = 0
-    _resumed: str | None = None
+    before: int = 0
+    resumed: str | None = None
 
     def __post_init__(self) -> None:
         faults = {n: [Fault(n, "lost_reply")] for n in self.story.unanswered}
@@ -229,7 +126,7 @@ class Fleet:
     def _strike(self, mishap: Mishap) -> None:
         world, machine = self.world, self.machines[mishap.name]
         until = world.now + mishap.amount
-        self._trace(f"  !! {mishap}")
+        self.trace(f"  !! {mishap}")
         match mishap.kind:
             case "preempt" if mishap.name in self.story.cloud:
                 if machine.instance.view.status == "RUNNING":
@@ -276,7 +173,7 @@ class Fleet:
             self.seen.clear()  # nobody could bring it
 
     # --------------------------------------------------------------------------------------------------- one command
-    def _trace(self, line: str) -> None:
+    def trace(self, line: str) -> None:
         self.world.trace.append(f"{self.world.now - EPOCH:9.1f} {line}")
 
     def services(self, actor: Actor, observer: Observer) -> Services:
@@ -299,9 +196,9 @@ class Fleet:
     def command(self, number: int, what: Command) -> None:
         """One process, from its start to its end, however it ends."""
         actor = Actor(f"fcctl-{number}")
-        told = Told(self._trace)
+        told = Told(self.trace)
         self.stores, self.conductor = [], None
-        self._before, self._resumed = len(self.searches), None
+        self.before, self.resumed = len(self.searches), None
         strikes = {at: error for command, at, error in self.story.strikes if command == number}
         began = self.world.now
         self.threads = Threads(self.world, actor, self.world.rng, strikes)
@@ -318,11 +215,11 @@ class Fleet:
             for store in self.stores:
                 for active in store.held:
                     active.release()
-        self._trace(f"{what} {ending}")
+        self.trace(f"{what} {ending}")
         if self.world.now - began > MOST_S:
             raise Violation(f"{what} took {self.world.now - began:.0f} s")
         if self.story.is_calm and what == "tune" and ending != "killed":
-            self._in_order(told, struck_at)
+            check_in_order(self, told, struck_at)
         self.check(what, ending, told)
 
     def _carry_out(self, what: Command, actor: Actor, told: Told) -> str:
@@ -370,7 +267,7 @@ class Fleet:
         active = self._active(services)
         if not active:
             return "nothing"
-        self._resumed = active[-1]
+        self.resumed = active[-1]
         plans, left = plans_of(services, place, active[-1])
         fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
         self.allowed += sum(p.saved.worst_case_usd for p in fresh)
@@ -417,58 +314,10 @@ class Fleet:
             if "unexpected" in note:
                 raise Violation(note)
         if what in ("tune", "resume"):
-            self._heard(what, ending, told)
+            check_heard(self, what, ending, told)
             self.words += [*told.notes, ending]
             if ending not in ("killed", "nothing"):
-                self._left(ending, "\n".join(self.words))
-
-    def _in_order(self, told: Told, struck_at: float | None) -> None:
-        """Where nothing goes wrong, each machine is in the search, and is let go with it, or at Ctrl-C."""
-        outcome = self.parts[self.searches[-1]].outcome if self.searches else None
-        over_at = struck_at or (outcome.finished if outcome is not None else self.world.now)
-        if self.world.now - over_at > LET_GO_S:
-            raise Violation(f"nothing went wrong, and at its end the fleet took {self.world.now - over_at:.0f} s")
-        for name in self.story.names[1:] if struck_at is None else ():
-            if not any(note.startswith((f"host {name}: 1 x card", f"host {name}: left out")) for note in told.notes):
-                raise Violation(f"nothing went wrong, and {name} was never in the search")
-
-    def _heard(self, what: Command, ending: str, told: Told) -> None:
-        """Each word of the search on a machine is told once, in its order."""
-        logs = [self.parts[r].log.decode().splitlines() for r in self.searches]
-        said = [line for log in logs for line in log]
-        heard = [note for note in told.notes if note in set(said)]
-        rest = iter(said)
-        if not all(line in rest for line in heard):
-            raise Violation(f"said: {said}, and heard: {heard}")
-        last, is_new = logs[-1] if logs else [], len(self.searches) > self._before
-        if ending == "ended: passed" and is_new and heard[len(heard) - len(last) :] != last:
-            raise Violation(f"said last: {last}, and heard: {heard}")
-        for member in self.conductor.members.values() if self.conductor and ending != "killed" else ():
-            again = sum(bool(STARTED.match(note)) and f"host {member.name}:" in note for note in told.notes)
-            if again != max(0, len(member.runs) - 1):
-                raise Violation(f"{member.name} had the runs {member.runs}, and {again} of them were told")
-
-    def _left(self, ending: str, words: str) -> None:
-        """Whatever is still at work, or on, or not home, was named with what to do about it."""
-        self.world.advance(SETTLED_S + self.world.stop_seconds)
-        store = self.services(Actor("judge"), Told(self._trace)).store
-        goes_on = [r for r in (self._resumed,) if r and fold(store.journal_of(r)).stopped]  # it waits, as before
-        for name, machine in self.machines.items():
-            excused = [r for r in {*machine.parts, *self._active_on(store, name)} if r in goes_on or r in words]
-            part = machine.working
-            if part is not None and part.plan.run_id not in excused:
-                raise Violation(f"{part.plan.run_id} is at work on {name} after {ending!r}, without a word")
-            on = name in self.story.cloud and machine.instance.view.billed
-            if on and not excused and not any(hold["zone"] for d in store.owed().values() for hold in d["holds"]):
-                raise Violation(f"{name} is {machine.instance.view.status} after {ending!r}, without a word")
-        for run_id in store.active():
-            state = fold(store.journal_of(run_id))
-            is_nothing_yet = state.stage < Stage.SYNCING and state.machine in ("none", "due")
-            if run_id not in words and run_id not in goes_on and not is_nothing_yet:
-                raise Violation(f"{run_id} is not home after {ending!r}, without a word")
-
-    def _active_on(self, store: CountedStore, name: str) -> list[str]:
-        return [r for r in store.active() if ((store.plan_of(r) or {}).get("target") or {}).get("name") == name]
+                check_left(self, ending, "\n".join(self.words))
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -497,7 +346,7 @@ class Fleet:
                 raise Violation(f"{name} is still on, hours later")
             if machine.working is not None:
                 raise Violation(f"{machine.working.plan.run_id} is still at work on {name}, hours later")
-        store = self.services(Actor("judge"), Told(self._trace)).store
+        store = self.services(Actor("judge"), Told(self.trace)).store
         if store.owed():
             raise Violation(f"still to be stopped, hours later: {store.owed()}")
         for run_id in store.active():
@@ -511,7 +360,7 @@ def play(story: Story, trace: list[str] | None = None) -> str | None:
     Args:
         trace: gets each thing that happened.
     """
-    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=_memory()))
+    root = Path(tempfile.mkdtemp(prefix="fcctl-sim-", dir=memory()))
     fleet = Fleet(story, root)
     try:
         fleet.play()

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, LinkLost
 from orchestrator.machines.host_api import Transfer
 from orchestrator.machines.targets import Target
+from tests.simulation.accounts import same_window
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.world import Actor, Violation, World
 
@@ -94,6 +95,13 @@ class Guest:
         if self._alive(run, boot):
             self.cancel(run, "the run's budget is spent", "over_budget")
 
+    def goes_on(self, run: Run) -> bool:
+        return self._alive(run, run.boot)
+
+    def content(self) -> dict[str, Run]:
+        """A copy of what is on the disk; whatever goes on there does not go on in the copy."""
+        return {run_id: replace(run, results=list(run.results), boot=-1) for run_id, run in self.runs.items()}
+
     def _alive(self, run: Run, boot: int) -> bool:
         return self.instance.up and self.instance.boots == boot == run.boot and not run.ended
 
@@ -137,12 +145,16 @@ class Guest:
         spent_at, now = self.world.cap_spent_at, self.world.now
         if spent_at is None or run.ended or not run.plan.workspace.startswith("sim-"):  # others have other books
             return
+        if not same_window(self.world.cap_spent_over, spent_at, now):
+            return
         who, since, last = self._polls.get(run.plan.run_id, ("", now, now))
         if who != by.name or now - last > AWAY_S:
             since = now
         self._polls[run.plan.run_id] = (by.name, since, now)
         if now - since > HEED_S:
-            raise Violation(f"the project's cap is spent, and {by.name} goes on following {run.plan.run_id}")
+            raise Violation(
+                f"the {self.world.cap_spent_over}'s cap is spent, and {by.name} goes on following {run.plan.run_id}"
+            )
 
     # --------------------------------------------------------------------------------------------------------- files
     def files(self, run: Run) -> dict[str, bytes]:
@@ -283,6 +295,7 @@ class Session:
 
     def files(self, run_id: str) -> wire.FileList:
         def act() -> wire.FileList:
+            self._refuse_if_unreadable()
             found = self._guest.files(self._run(run_id))
             return wire.FileList([wire.FileEntry(p, len(b), hashlib.sha256(b).hexdigest()) for p, b in found.items()])
 
@@ -290,8 +303,16 @@ class Session:
 
     def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         for part in parts:
-            data = self._do(f"fetch {part.path}", lambda p=part: self._guest.files(self._run(run_id))[p.path])
+            data = self._do(f"fetch {part.path}", lambda p=part: self._content(run_id, p.path))
             yield part, data[part.offset : part.offset + part.size]
+
+    def _content(self, run_id: str, path: str) -> bytes:
+        self._refuse_if_unreadable()
+        return self._guest.files(self._run(run_id))[path]
+
+    def _refuse_if_unreadable(self) -> None:
+        if self._world.now < self._world.unreadable_until:
+            raise HostFault("OSError: [Errno 5] Input/output error", fault="internal")
 
     def forget(self, run_id: str) -> None:
         self._do("forget", lambda: self._guest.runs.pop(run_id, None))

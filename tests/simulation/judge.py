@@ -14,6 +14,12 @@ def outcome(schedule: Schedule) -> str | None:
         return f"{type(e).__name__}: {e}"
 
 
+def first_line(schedule: Schedule) -> str | None:
+    """What :func:`outcome` begins with."""
+    failure = outcome(schedule)
+    return failure.splitlines()[0] if failure else None
+
+
 def attempt(seed: int) -> tuple[int, str | None]:
     """A seed and its :func:`outcome`."""
     return seed, outcome(draw(seed))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
+from orchestrator.base.files import disk_errors
 from orchestrator.leases.session_files import FileHeldSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
 from orchestrator.machines.provision import find as machines
+from orchestrator.money.usage_file import SightingFile
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.machine import pending_releases as debts
@@ -72,34 +75,76 @@ class Nobody:
         return []
 
 
+def refuse_if_full(world: World, folder: Path) -> None:
+    """Raises FcctlError: there is no room on the laptop's disk, as the true code says it."""
+    if world.now < world.laptop_full_until:
+        with disk_errors("write", folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class CountedUsage(SightingFile):
+    """The real file of usage records, on a disk that may be full."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        super().__init__(root)
+        self._world = world
+
+    def _append(self, word: Any) -> None:
+        refuse_if_full(self._world, self._folder)
+        super()._append(word)
+
+
 class CountedStore(FileStore):
     """The real store; what it writes are effects, at which a controller may be killed, and its runs die with it."""
 
     def __init__(self, root: Path, clock: Any, world: World, actor: Actor) -> None:
         super().__init__(root, clock)
-        self._world, self._actor, self.held = world, actor, []  # type: ignore[var-annotated]
+        self._world, self.actor, self.held = world, actor, []  # type: ignore[var-annotated]
 
     def begin(self, run_id: str, plan: dict[str, Any]) -> ActiveRun:
         made = super().begin
-        return self._world.effect(self._actor, "store.begin", lambda: self._counted(made(run_id, plan)), via="disk")
+        return self._effect("store.begin", lambda: self._counted(made(run_id, plan)))
+
+    def owe(self, run_id: str, debt: dict[str, Any]) -> None:
+        refuse_if_full(self._world, self.root)
+        super().owe(run_id, debt)
 
     def claim(self, run_id: str) -> ActiveRun | None:
         claimed = super().claim(run_id)
         return self._counted(claimed) if claimed is not None else None
 
+    def _effect(self, name: str, write: Callable[[], Any]) -> Any:
+        def written() -> Any:
+            refuse_if_full(self._world, self.root)
+            return write()
+
+        return self._world.effect(self.actor, name, written, via="disk")
+
     def _counted(self, active: ActiveRun) -> ActiveRun:
         self.held.append(active)
-        world, actor = self._world, self._actor
-        append, complete = active.journal.append, active.complete
+        append, complete, intake = active.journal.append, active.complete, active.intake
 
         def counted_append(kind: str, **data: Any) -> None:
-            world.effect(actor, f"journal {kind}", lambda: append(kind, **data), via="disk")
+            self._effect(f"journal {kind}", lambda: append(kind, **data))
 
         def counted_complete(record: Any) -> Path:
-            return world.effect(actor, f"complete {record.status}", lambda: complete(record), via="disk")
+            folder: Path = self._effect(f"complete {record.status}", lambda: complete(record))
+            return folder
+
+        def intake_on_this_disk() -> Any:
+            found: Any = intake()
+            write = found.write
+
+            def write_if_room(path: str, offset: int, data: bytes) -> None:
+                refuse_if_full(self._world, self.root)
+                write(path, offset, data)
+
+            found.write = write_if_room
+            return found
 
         active.journal.append = counted_append  # type: ignore[method-assign]
         active.complete = counted_complete  # type: ignore[method-assign]
+        active.intake = intake_on_this_disk  # type: ignore[method-assign]
         return active
 
 

@@ -22,7 +22,9 @@ from orchestrator.runs.job import prepare, saved_plan
 from orchestrator.runs.machine import hold
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.sessions import session
-from tests.simulation import cloud, episode
+from tests.simulation import cloud_port, commands
+from tests.simulation.judge import first_line
+from tests.simulation.schedule import draw
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Mutant:
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
+
+
+def found_by(mutant: Mutant) -> str | None:
+    """How the first violation in 600 schedules begins."""
+    seeds = range(mutant.seed, mutant.seed + 600)
+    return next((failure for seed in seeds if (failure := first_line(draw(seed))) is not None), None)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +105,7 @@ def submitted_again(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
     """What a dead controller left is left for good."""
-    patch.setattr(episode, "settle", lambda services: [])
+    patch.setattr(commands, "settle", lambda services: [])
 
 
 def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +141,7 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
 
 def no_lock(patch: pytest.MonkeyPatch) -> None:
     """Two fcctls of one computer turn a machine on side by side."""
-    patch.setattr(cloud.Book, "turning_on", lambda *_: nullcontext(True))
+    patch.setattr(cloud_port.Book, "turning_on", lambda *_: nullcontext(True))
 
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
@@ -145,15 +153,15 @@ MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$", seed=8),
     Mutant("nothing fetched", nothing_fetched, "20270115"),
-    Mutant("journal too late", journal_too_late, "vm is ", seed=40),
+    Mutant("journal too late", journal_too_late, "vm is ", seed=180),
     Mutant("never let go", never_let_go, "vm is "),
-    Mutant("no note left", no_note_left, "vm is ", seed=80),
+    Mutant("no note left", no_note_left, "vm is ", seed=230),
     Mutant("submitted again", submitted_again, "step "),
     Mutant("nobody picks up", nobody_picks_up, "20270115", seed=5),
     Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
     Mutant("a longer session", longer_session, "$", seed=60),
     Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
-    Mutant("the guard asleep", guard_asleep, "the project's cap is spent", seed=10),
+    Mutant("the guard asleep", guard_asleep, "the day's cap is spent", seed=10),
     Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
     Mutant("no lock", no_lock, "a second vm is being created"),
     Mutant("no second look", no_second_look, "vm is RUNNING after"),

@@ -15,7 +15,8 @@ from orchestrator.tune.fleet import fleet
 from orchestrator.tune.fleet import member as fleet_member
 from orchestrator.tune.fleet import previous_leader as fleet_former
 from orchestrator.tune.fleet import tunnels as fleet_ways
-from tests.simulation.fleet import draw, play
+from tests.simulation.fleet import play
+from tests.simulation.fleet_story import draw
 
 #: The end of a run's id.
 RANDOM = re.compile("-[0-9a-f]{6}\\b")

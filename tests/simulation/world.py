@@ -33,9 +33,12 @@ Kind = Literal[
     "slow_stop",  # from now on a stop takes `amount` seconds
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
+    "unreadable",  # what runs left on the machine's disk cannot be read for `amount` seconds
+    "laptop_full",  # the laptop's disk is full for `amount` seconds
     "other",  # another fcctl does its whole work in between
     "beside",  # another fcctl of this computer begins, and both go on
     "abroad",  # the same of another computer
+    "deleted",  # a person deletes the machine, which is off
     "bill",  # a machine elsewhere was on for nobody, and the project's cap is spent
     "power",  # the laptop loses its power (tests/power_cut), and with it what was not synced
 ]
@@ -82,10 +85,15 @@ class World:
     link_down_until: float = 0.0
     cloud_down_until: float = 0.0
     no_stock_until: float = 0.0
+    #: The zone that alone has no stock then; None: none has.
+    no_stock_in: str | None = None
     disk_full_until: float = 0.0
+    unreadable_until: float = 0.0
+    laptop_full_until: float = 0.0
     stop_seconds: float = 20.0
-    #: Since when the project's cap is spent.
+    #: Since when a cap is spent, and over what it is one.
     cap_spent_at: float | None = None
+    cap_spent_over: Literal["day", "month", "project"] = "project"
     trace: list[str] = field(default_factory=list)
     #: What happens to machines; the cloud and the host hang themselves in.
     on: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -105,6 +113,11 @@ class World:
             self.now = max(self.now, when)
             action()
         self.now = max(self.now, until)
+
+    def end_of_trouble(self) -> None:
+        """From now on everything works; what cannot be read for good stays so."""
+        self.faults.clear()
+        self.link_down_until = self.cloud_down_until = self.no_stock_until = self.laptop_full_until = 0.0
 
     def next_timer(self) -> float | None:
         """When something happens by itself next, epoch seconds."""
@@ -151,6 +164,9 @@ class World:
             self.advance(60.0)  # the adapter's own patience
             raise CloudError("no answer from the cloud", cause="simulated")
 
+    def has_stock(self, zone: str) -> bool:
+        return self.now >= self.no_stock_until or self.no_stock_in not in (None, zone)
+
     def unreachable(self, why: str) -> HostUnreachable:
         """What a login meets."""
         self.advance(3.0)
@@ -174,8 +190,8 @@ class World:
                 self.stop_seconds = fault.amount
             case "skew":
                 self.skew += fault.amount
-            case "cut" | "cloud_down" | "stockout" | "full":
-                name = {"cut": "link_down", "cloud_down": "cloud_down", "stockout": "no_stock", "full": "disk_full"}
-                setattr(self, f"{name[fault.kind]}_until", until)
-            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill":
+            case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
+                name = {"cut": "link_down", "stockout": "no_stock", "full": "disk_full"}
+                setattr(self, f"{name.get(fault.kind, fault.kind)}_until", until)
+            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill" | "deleted":
                 self.on[fault.kind]()

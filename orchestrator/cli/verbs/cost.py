@@ -118,7 +118,7 @@ def budget(cli: Cli) -> None:
 
     caps = cli.workspace().config.budget
     with cli.services() as services:
-        found, now = all_lines(services), services.clock.now()
+        found, now = all_lines(services, until_now=True), services.clock.now()
     used = spent(found, now, zone(None))
     standing = spent([line for line in found if line.what is not None], now, zone(None))
     if cli.json:

@@ -44,7 +44,7 @@ def _disks(api: Api, unasked: set[str]) -> Iterator[Leftover]:
         for raw in scoped.disks:
             yield Leftover(
                 "disk", api.project, place, raw.name, int(raw.size_gb), last(raw.type_), dict(raw.labels),
-                tuple(map(last, raw.users)), created=moment(raw.creation_timestamp),
+                tuple(map(last, raw.users)), last(raw.source_snapshot), moment(raw.creation_timestamp),
             )  # fmt: skip
 
 

@@ -10,22 +10,25 @@ from pydantic import ValidationError
 from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.base.text.timezones import zone
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
+from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import ledger as books
-from orchestrator.money.caps import Budget, dollars
-from orchestrator.money.ledger import Line, Spent
+from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
+from orchestrator.money.ledger import Line, Sighting, Spent
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
 
-def lines(services: Services, local: tzinfo | None = None) -> list[Line]:
+def lines(services: Services, local: tzinfo | None = None, *, until_now: bool = False) -> list[Line]:
     """All that was ever billed here, machines and what stands without them, oldest first.
 
     Args:
         local: whose days the lines of what stands are cut at.
+        until_now: count a machine that was on when it was last seen as on since then: the caps take it for spent.
     """
-    found = books.ledger(_records(services.store), services.sightings.all())
+    sightings = services.sightings.all()
+    found = books.ledger(_records(services.store), _still_on(services, sightings) if until_now else sightings)
     found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
     things = services.sightings.holdings()
     if things:
@@ -33,6 +36,20 @@ def lines(services: Services, local: tzinfo | None = None) -> list[Line]:
 
         found += standing_lines(things, services.clock.now(), local or zone(None))
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
+
+
+def _still_on(services: Services, sightings: list[Sighting]) -> list[Sighting]:
+    """The same, with those machines on until now, or until their limit, that no run or session has which is not over:
+    what such a one may cost is counted with its worst case."""
+    now = services.clock.now()
+    plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
+    used = [(plan or {}).get("target") or {} for plan in plans]
+    names = {(target.get("project"), target.get("instance")) for target in used}
+    names |= {(saved.target.project, saved.target.instance) for saved, _ in _sessions(services)
+              if isinstance(saved.target, GcpTarget)}  # fmt: skip
+    on = [s for s in books.latest(sightings) if s.stopped is None and (s.project, s.name) not in names]
+    limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
+    return [*sightings, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
 
 
 def _open_sessions(services: Services) -> Iterator[SessionRecord]:
@@ -74,7 +91,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     if worst_usd <= 0 or all(cap is None for cap in caps):
         return
-    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, local, until_now=True), services.clock.now(), local or zone(None))
     underway = _underway(services)
     for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
         if cap is not None and used + underway + worst_usd > cap + 1e-9:
@@ -91,7 +108,7 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
     """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
     if not budget.holds_over_runs:
         return []
-    spent = books.spent(lines(services, local), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, local, until_now=True), services.clock.now(), local or zone(None))
     underway = _underway(services)
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     return [
@@ -103,7 +120,7 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
 
 def spent_without(services: Services, run_id: str, local: tzinfo | None = None) -> Spent:
     """What was spent today, this month and ever by all but one run."""
-    others = [line for line in lines(services, local) if line.run_id != run_id]
+    others = [line for line in lines(services, local, until_now=True) if line.run_id != run_id]
     return books.spent(others, services.clock.now(), local or zone(None))
 
 

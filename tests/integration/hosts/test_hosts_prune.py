@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, emulated, machine_by_hand
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, emulated, machine_by_hand
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -55,8 +55,11 @@ def test_listed_with_age_and_price_and_deleted_when_asked(workspace: CloudWorksp
 
 def test_the_only_copy_and_a_young_one_stay(workspace: CloudWorkspace, cloud: Emulator) -> None:
     (name,) = snapshots(cloud)
-    (path,) = cloud.world.snapshots
-    cloud.world.snapshots[path]["sourceDisk"] = f"projects/{PROJECT}/zones/us-west1-c/disks/gone"
+    with cloud.world.lock:
+        (copied,) = [disk for disk in cloud.world.disks.values() if disk.pop("sourceSnapshot", None)]
+        originals = [path for path, disk in cloud.world.disks.items() if disk is not copied]
+        for path in originals:  # so the other one was made anew, later, under the same name
+            del cloud.world.disks[path]
     kept = workspace.type("hosts", "prune", "--yes", "--json", check=0).json["kept"]
     assert [(one["name"], "only copy" in one["why"]) for one in kept] == [(name, True)]
     assert snapshots(cloud) == [name]

@@ -103,11 +103,18 @@ def test_days_and_weeks_are_those_of_the_zone() -> None:
     lines = books.ledger([run(late, {"bench": 3600}, on_machine=False)], [])
     berlin = ZoneInfo("Europe/Berlin")
     assert [t.group for t in books.totals(lines, "day", berlin)] == ["2027-01-01"]
-    assert [t.group for t in books.totals(lines, "month", UTC)] == ["2026-12"]
     assert [t.group for t in books.totals(lines, "week", berlin)] == ["2026-W53"]
-    now = late + 3600
-    assert books.spent(lines, now, berlin).day == pytest.approx(RATE)
-    assert books.spent(lines, now, UTC) == books.Spent(0.0, 0.0, pytest.approx(RATE))
+    assert books.spent(lines, late + 3600, berlin).day == pytest.approx(RATE)
+
+
+def test_what_a_run_cost_past_midnight_is_the_next_days() -> None:
+    late = datetime(2026, 12, 31, 23, 30, tzinfo=UTC).timestamp()
+    lines = books.ledger([run(late, {"bench": 3600}, on_machine=False)], [])
+    months = books.totals(lines, "month", UTC)
+    assert [(t.group, t.seconds, t.runs) for t in months] == [("2026-12", 1800.0, 1), ("2027-01", 1800.0, 1)]
+    assert [t.usd for t in months] == [pytest.approx(RATE / 2)] * 2
+    half = pytest.approx(RATE / 2)
+    assert books.spent(lines, late + 1800, UTC) == books.Spent(half, half, pytest.approx(RATE))
 
 
 def test_a_clock_that_was_set_back_gives_no_money_again() -> None:

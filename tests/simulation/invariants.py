@@ -1,0 +1,146 @@
+"""What must hold after every command of an episode, and at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.hosts.audit import audit
+from orchestrator.runs.cost.spending import lines as ledger_lines
+from orchestrator.runs.services import Services
+from tests.simulation.accounts import RATE, beyond_control, check_caps, check_worst_cases
+from tests.simulation.cloud import Instance
+from tests.simulation.firings import check_firings
+from tests.simulation.host import Guest
+from tests.simulation.schedule import ELSEWHERE
+from tests.simulation.world import Actor, Violation
+from tests.support.budgets import listed
+
+if TYPE_CHECKING:
+    from tests.simulation.episode import Episode, Workspace
+
+#: A command that ended leaves nothing on; how long it may still take for what it asked for to come true, seconds.
+SETTLED_S = 30.0
+
+
+def check(episode: Episode, services: Services) -> None:
+    """After every command: money, results."""
+    spent = episode.cloud.spent(RATE)
+    limit = episode.allowed + beyond_control(episode)
+    if spent > limit + 1e-6:
+        raise Violation(f"${spent:.4f} spent, ${limit:.4f} allowed")
+    check_caps(episode)
+    check_worst_cases(episode)
+    # Of a machine that a person deleted, the runs are given up, on another one that was made of its snapshot, too.
+    given_up = {run_id for guest in episode.guests.values() if guest.instance.given_up for run_id in guest.runs}
+    for guest in episode.guests.values():
+        for run_id in guest.runs.keys() - given_up:
+            _check_results(episode, services, guest, run_id)
+
+
+# ------------------------------------------------------------------------------------------------------------ results
+def _check_results(episode: Episode, services: Services, guest: Guest, run_id: str) -> None:
+    """A step that finished has its result here, or still there and a run here that will ask for it."""
+    store = _store_of(episode, services, run_id)
+    there = guest.files(guest.runs[run_id])
+    if not store.is_complete(run_id):
+        if run_id not in store.active():
+            raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
+        return
+    record = store.get(run_id)
+    if len(episode.workspaces) > 1 and record.status == "lost" and "is gone" in (record.message or ""):
+        return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
+    for path, content in there.items():
+        here = store.folder(run_id) / path
+        if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
+            raise Violation(f"{run_id} is complete as {record.status}, and {path} stayed behind")
+    goes_on = not guest.runs[run_id].ended and guest.instance in episode.cloud.instances.values()
+    if episode.cloud.copies:  # what is on the disk that a copy was made of does not go on
+        goes_on = guest.goes_on(guest.runs[run_id])
+    if goes_on:
+        raise Violation(f"{run_id} is complete as {record.status}, and goes on at the machine")
+
+
+def _store_of(episode: Episode, services: Services, run_id: str) -> Any:
+    """Where the run is known; if nowhere, where somebody looks for it."""
+    stores = [services.store, *episode.stores()]
+    return next((s for s in stores if s.is_complete(run_id) or run_id in s.active()), services.store)
+
+
+def services_of(episode: Episode, workspace: Workspace) -> Services:
+    """For whoever judges; its own effects are nobody's."""
+    return episode.services(Actor("judge"), workspace)
+
+
+# ---------------------------------------------------------------------------------------------------------- all is off
+def check_off_after(episode: Episode, what: str, ending: str) -> None:
+    """A run that was seen to its end, or refused, leaves no machine on behind it."""
+    if (
+        what == "up"
+        or episode.schedule.release == "keep"
+        or not ending.startswith(("ended", "refused"))
+        or _live(episode)
+    ):
+        return
+    episode.world.advance(SETTLED_S + episode.world.stop_seconds)
+    for instance in episode.cloud.running():
+        if not _excused(episode, instance):
+            raise Violation(f"{instance.view.name} is {instance.view.status} after a command that {ending}")
+
+
+def _live(episode: Episode) -> bool:
+    results = [workspace.root / "results" for workspace in episode.workspaces]
+    sessions_open = [p for r in results for p in (r / "sessions").glob("2*") if not (p / "end.json").exists()]
+    return bool(sessions_open) or any(True for r in results for _ in (r / "active").glob("2*"))
+
+
+def _excused(episode: Episode, instance: Instance) -> bool:
+    """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
+    debts = [d for workspace in episode.workspaces for d in services_of(episode, workspace).store.owed().values()]
+    owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
+    return episode.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
+
+
+# ------------------------------------------------------------------------------------------------------------- the end
+def check_at_the_end(episode: Episode) -> None:
+    """Long after: everything is off, nothing is left to be done."""
+    for instance in episode.cloud.running():
+        raise Violation(f"{instance.view.name} is still {instance.view.status}, hours later")
+    services = services_of(episode, episode.here)
+    check(episode, services)
+    _check_ledger(episode, services)
+    if episode.schedule.firings is not None:
+        check_firings(episode)
+    for workspace in episode.workspaces if "never" not in episode.schedule.commands else ():
+        _check_all_done(services_of(episode, workspace))
+
+
+def _check_ledger(episode: Episode, services: Services) -> None:
+    """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
+
+    With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that
+    does not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger
+    shows the difference; here it is left alone.
+    """
+    kinds = {fault.kind for fault in episode.schedule.faults}
+    if kinds & {"skew", "cloud_down", "lost_reply", "other", "beside", "abroad"}:
+        return
+    audit(services, episode.targets, listed(), workspace="sim")
+    lines = [line for line in ledger_lines(services) if line.what is None]
+    known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
+    spans = episode.cloud.billed()
+    true = sum(max(60.0, (end or episode.world.now) - start) for start, end in spans)
+    if known > true + 60.0 * len(spans):
+        raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
+    if set(episode.cloud.starts) <= {"fcctl"} and known < true - 60.0:
+        raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")
+
+
+def _check_all_done(services: Services) -> None:
+    if services.store.owed():
+        raise Violation(f"still to be stopped, hours later: {services.store.owed()}")
+    if services.sessions.open():
+        raise Violation(f"still not over, hours later: {services.sessions.open()}")
+    for run_id in services.store.active():
+        kinds = [entry.kind for entry in services.store.journal_of(run_id)]
+        if "stopped" not in kinds:
+            raise Violation(f"{run_id} is still not complete, hours later: {kinds}")

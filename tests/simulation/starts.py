@@ -1,0 +1,53 @@
+"""``fcctl run`` in an episode, and what it may cost as far as the episode knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.money.caps import Budget
+from orchestrator.runs.job.job import Job, Step
+from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
+from orchestrator.runs.reopen import new_link
+from orchestrator.runs.run import Finished, run
+from orchestrator.runs.services import Services
+from tests.simulation.accounts import check_start_fits
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.episode import Episode, Workspace
+
+
+#: Between the plan, which is held to the caps, and the run's first line on the disk: the plan is shown, seconds.
+READ_S = 0.2
+
+
+def start_run(
+    episode: Episode, services: Services, workspace: Workspace, *, detach: bool = False, budget: Budget | None = None
+) -> Finished | None:
+    """``fcctl run``; what it came to, None if it is left alone on purpose."""
+    prepared = _prepared(episode, services, workspace, budget or episode.budget)
+    saved, stop_at = prepared.saved, episode.schedule.stop_at
+    if saved.session is None or saved.session_abroad:  # else it is the session's money
+        episode.allowed += saved.worst_case_usd
+        episode.named[services.store.actor.name] = saved.worst_case_usd  # type: ignore[attr-defined]
+        if stop_at is not None and saved.worst_case_usd > stop_at:
+            raise Violation(f"a run that stops at ${stop_at} is let cost more")
+        check_start_fits(episode, saved.worst_case_usd, workspace)
+    episode.runs.append(saved.plan.run_id)
+    link = new_link(services, workspace.target)
+    if services.book.known("sim-project", "vm") is not None:
+        link.open_soon()
+    episode.world.advance(READ_S)
+    return run(services, link, saved, prepared.source, detach=detach)
+
+
+def _prepared(episode: Episode, services: Services, workspace: Workspace, budget: Budget) -> Prepared:
+    steps = [
+        Step(id="build", run="x", timeout="3m", activity="build"),
+        Step(id="test", run="x", timeout="4m"),
+        Step(id="bench", run="x", timeout="8m", activity="bench"),
+    ]
+    stop_at = episode.schedule.stop_at
+    episode.world.advance(0.01)  # an attempt is known by the moment it was planned
+    wanted = Wanted(Job(job="bench", steps=steps), workspace.target, {}, None, stop_at, stop_at is not None)
+    return prepare(services, workspace.root, workspace.root.name, budget, wanted)
