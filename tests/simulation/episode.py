@@ -181,8 +181,12 @@ class Episode:
         self.note(f"{name}: {what} {ending}")
         if name != OTHER:
             self.company.finish()
-        invariants.check(self, services)
+        self.check(services)
         return ending
+
+    def check(self, services: Services) -> None:
+        """After each command, whose process has ended."""
+        invariants.check(self, services)
 
     def process(
         self, name: str, workspace: Workspace, act: Callable[[Services, Actor], object]

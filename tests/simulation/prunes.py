@@ -23,10 +23,10 @@ def prune_all(episode: Episode, workspace: Workspace, services: Services) -> Non
     targets, before = episode.targets, _given_up(episode)
     planned = plan_pruning(services, targets, episode.budget, workspace=workspace.root.name)
     problems = prune(services, targets, planned)
-    found = audit(services, targets, episode.budget, workspace=workspace.root.name)
-    if problems or found.unanswered or _given_up(episode) != before:  # somebody deleted a machine meanwhile
-        return
     there = episode.cloud.resources()
+    found = audit(services, targets, episode.budget, workspace=workspace.root.name)
+    if problems or found.unanswered or episode.cloud.resources() != there or _given_up(episode) != before:
+        return
     unused = sum(one.gb * USD_PER_GB[one.kind] for one in there if not one.users)
     told = sum(orphan.usd_per_month or 0.0 for orphan in found.leftovers)
     if abs(told - unused) > 1e-6:

@@ -51,6 +51,16 @@ ONCE_FOUND = [
     Schedule(43506, (Fault(3, "stockout", 305.0), Fault(48, "other")), ("session", "run", "ps"), exists=False),
     # A machine was kept on, and what it had cost since it was last seen was left of the day's cap for the next start.
     Schedule(840, (), ("run", "run"), release="keep", day_cap=0.7, free_disks=True, begins=1434599),
+    # A machine could not be stopped, and what it might cost until its limit was left of the project's cap.
+    Schedule(
+        22849,
+        (Fault(23, "cloud_down", 294.0),),
+        ("run", "run", "run"),
+        day_cap=1.58,
+        project_cap=0.7,
+        free_disks=True,
+        begins=54181,
+    ),
     # The disk of a machine was deleted by hand, a new one had its name, and the only copy of the old one was pruned.
     Schedule(
         0,

@@ -16,7 +16,7 @@ from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
 from orchestrator.money.ledger import Line, Sighting, Spent
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.services import Services
 
 
@@ -125,7 +125,8 @@ def spent_without(services: Services, run_id: str, local: tzinfo | None = None) 
 
 
 def _underway(services: Services) -> float:
-    """Dollars that runs which are not complete, and sessions that are not over, may cost, each at its worst."""
+    """Dollars that runs which are not complete, sessions that are not over, and machines that could not be stopped may
+    cost, each at its worst."""
     store, total = services.store, 0.0
     for run_id in store.active():
         try:
@@ -134,7 +135,22 @@ def _underway(services: Services) -> float:
             continue  # `fcctl ps` says so
         if saved.target.kind != "sandbox" and (saved.session is None or saved.session_abroad):
             total += saved.worst_case_usd
-    return total + sum(_rest_of_sessions(services))
+    return total + sum(_rest_of_sessions(services)) + sum(_left_on(services))
+
+
+def _left_on(services: Services) -> Iterator[float]:
+    """What each machine that could not be stopped after its run may cost beyond what the run's record has of it: its
+    limit may still be ahead, or nobody has seen yet when it went off."""
+    store = services.store
+    for run_id, debt in store.owed().items():
+        if "left" in debt or not store.is_complete(run_id):
+            continue  # handed on to a run, which counts it; or counted as underway
+        try:
+            saved, cost = SavedPlan.model_validate(plan_at_home(store, run_id)), store.get(run_id).cost
+        except (ValidationError, FcctlError):
+            continue
+        if saved.target.kind != "sandbox" and saved.session is None:
+            yield max(0.0, saved.worst_case_usd - cost.usd)
 
 
 def _rest_of_sessions(services: Services) -> Iterator[float]:
