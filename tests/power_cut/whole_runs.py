@@ -20,6 +20,8 @@ from tests.simulation.world import Fault
 EPISODES = 200
 #: Faults that need a second process beside the one whose power is cut.
 IN_COMPANY = ("other", "beside", "abroad")
+#: Commands of several processes: the power would have to fail for all of them.
+OF_SEVERAL = ("rush", "crowd", "tick", "serve")
 
 
 class PowerCutEpisode(Episode):
@@ -48,7 +50,8 @@ def power_cut_schedule(seed: int) -> Schedule:
     chance, drawn = random.Random(f"power {seed}"), draw(seed)
     faults = [fault for fault in drawn.faults if fault.kind not in IN_COMPANY]
     cuts = [Fault(chance.randint(1, 220), "power") for _ in range(chance.choice((1, 1, 2)))]
-    return replace(drawn, faults=tuple(sorted([*faults, *cuts])))
+    commands = tuple("run" if command in OF_SEVERAL else command for command in drawn.commands)
+    return replace(drawn, faults=tuple(sorted([*faults, *cuts])), commands=commands)
 
 
 def play_power_cut(seed: int) -> str | None:
