@@ -150,7 +150,7 @@ IN_WHOLE_RUNS = (
     (removed("journal: no sync", journal.FileJournal.append, "os.fsync(fd)"), 3),
     (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
     (removed("usage: no sync", SightingFile._append, "os.fsync(fd)"), 107),
-    (removed("collected before it is on disk", collect.collect, "intake.flush()"), 108),
+    (removed("collected before it is on disk", collect.collect, "intake.flush()"), 63),
     (removed("session: no folder sync", SessionFiles.begin, "sync_folder(self._folder)"), 162),
     (
         Mutant(
@@ -160,6 +160,6 @@ IN_WHOLE_RUNS = (
             "self._path.parent.mkdir(parents=True, exist_ok=True)",
             (),
         ),
-        102,
+        107,
     ),
 )
