@@ -103,6 +103,7 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
     assert spent_in_month(plan, record, START + timedelta(hours=1)) == 1.5 + 4
     assert refusal_by_month(plan, record, START, 4) is None
     assert "$5.50 of this month's $10.00" in (refusal_by_month(plan, record, START, 5) or "")
+    assert spent_in_month(schedule(timezone="Europe/Berlin"), record, START) == 1.5, "no budget says what it may cost"
 
 
 @pytest.mark.parametrize("budget_usd", [4.0, None])
