@@ -88,7 +88,7 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
     plan = schedule(budget_usd=4, per_month_usd=10, timezone="Europe/Berlin")
 
     def line(outcome: str, due: datetime, usd: float | None = None) -> Firing:
-        return Firing(outcome=outcome, due=due.timestamp(), at=due.timestamp(), key=plan.key, usd=usd)  # type: ignore[arg-type]
+        return Firing(outcome=outcome, due=due.timestamp(), at=due.timestamp(), key=plan.key, usd=usd)
 
     first = datetime(2026, 10, 31, 23, 30, tzinfo=UTC)  # already November in Berlin
     october = datetime(2026, 10, 31, 22, 30, tzinfo=UTC)
