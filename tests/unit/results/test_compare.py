@@ -182,6 +182,13 @@ def test_documents_from_a_host_may_hold_anything() -> None:
         assert len(found.only_new) == 2
 
 
+@pytest.mark.parametrize("odd", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None, True, [1.0]])
+def test_a_sample_that_is_no_time_spoils_the_others(odd: object) -> None:
+    (found,) = rows(document({**entry("a", [10.0, 11.0]), "samples": [10.0, odd, 11.0]}))
+    assert found.launch.samples == ()
+    assert rows(document(entry("a", [10.0, 11.0])))[0].launch.samples == (10.0, 11.0)
+
+
 # ------------------------------------------------------------------------------------------------ failing on it
 def test_conditions_as_typed() -> None:
     assert parse("slower:3%") == FailOn("slower", 0.03)
@@ -223,6 +230,18 @@ def test_the_environment_without_what_is_fleeting() -> None:
     assert [(d.name, d.old, d.new) for d in found] == [
         ("gpu.driver", "1", "2 and 3"), ("gpu.clocks.max_sm_mhz", 9, 8),
     ]  # fmt: skip
+
+
+def test_a_document_is_looked_at_five_levels_deep() -> None:
+    def nested(levels: int, value: str) -> dict[str, Any]:
+        return {"a": nested(levels - 1, value)} if levels else {"b": value, "c": [value, {}], "d": None, "e": "x" * 300}
+
+    (four, listed) = compare_facts.environment([nested(4, "1")], [nested(4, "2")])
+    assert (four.name, four.old, four.new) == ("a.a.a.a.b", "1", "2")
+    assert (listed.name, listed.new) == ("a.a.a.a.c", "2")
+    assert compare_facts.environment([nested(5, "1")], [nested(5, "2")]) == []
+    (cut,) = compare_facts.environment([nested(0, "1")], [{"b": "1", "c": ["1"], "e": "x" * 201}, {"e": "y" * 201}])
+    assert cut.new == f"{'x' * 200} and {'y' * 200}"
 
 
 def kernel(name: str, **facts: Any) -> dict[str, Any]:

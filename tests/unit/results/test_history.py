@@ -3,7 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.results.compare.changes import Series, best, change_points, changes, ladder, series
+from orchestrator.results.compare.changes import (
+    LEAST,
+    Change,
+    Series,
+    _place,
+    best,
+    change_points,
+    changes,
+    ladder,
+    series,
+)
 from orchestrator.results.measurement import Measurement
 
 
@@ -46,6 +56,15 @@ def test_false_alarms_stay_near_five_percent_also_with_heavy_tails() -> None:
     assert alarms <= 12, "6 are to be expected of 120"
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_is_placed_where_two_levels_leave_the_least_squares(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2 * LEAST, 30))
+    values = rng.uniform(10, 11, n)  # no value is odd: none is farther out than three interquartile ranges
+    rest = {at: values[:at].var() * at + values[at:].var() * (n - at) for at in range(LEAST, n - LEAST + 1)}
+    assert _place(values) == min(rest, key=lambda at: rest[at])
+
+
 def test_single_odd_runs_and_short_series_make_no_change() -> None:
     values = noisy([(30, 10.0)], noise=0.001)
     values[10] = 25.0
@@ -78,6 +97,14 @@ def test_a_change_without_a_commit_says_what_else_changed() -> None:
     assert found.why == ("driver 550 -> 560", "the source is the same")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "commits"), [("a", "b", "a..b"), ("a", "a", None), (None, "b", None), ("a", None, None)]
+)
+def test_commits_of_a_change(old: str | None, new: str | None, commits: str | None) -> None:
+    change = Change(1, 10.0, 12.0, 0.01, point(1, 10.0, git_commit=old), point(2, 12.0, git_commit=new))
+    assert change.commits == commits
+
+
 def test_negligible_changes_are_not_told() -> None:
     assert changes(made(noisy([(30, 10.0), (30, 10.01)], noise=0.0001))) == []
 
@@ -86,6 +113,7 @@ def test_the_ladder_leaves_out_luck() -> None:
     of = made([10.0, 9.999, 9.0, 9.5, 8.0, 7.99, 12.0])
     assert [(rung.index, round(rung.gain, 3)) for rung in ladder(of)] == [(0, 1.0), (2, 1.111), (4, 1.125)]
     assert best(of).p50 == 7.99
+    assert best(made([9.0, 8.0, 8.0])).run_id.endswith("1"), "the oldest of equals"
 
 
 def test_what_cannot_be_compared_is_a_series_of_its_own() -> None:

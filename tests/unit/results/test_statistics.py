@@ -45,6 +45,12 @@ def test_the_rank_test_of_little() -> None:
     assert MIN_LAUNCHES == 4
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_midranks_are_scipys(seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 8, 20).astype(float)
+    assert blocks.midranks(values).tolist() == stats.rankdata(values).tolist()
+
+
 def test_holm_is_the_published_procedure() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
