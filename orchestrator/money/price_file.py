@@ -49,11 +49,11 @@ def write(table: PriceTable) -> Path:
     """
     import json
 
-    from orchestrator.base.files import disk_errors, write_atomic
+    from orchestrator.base.files import disk_errors, make_folders, write_atomic
     from orchestrator.money.prices import to_json
 
     where = folder()
     with disk_errors("keep the price list", where):
-        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(where, 0o700)
         write_atomic(where, NAME, json.dumps(to_json(table), indent=1).encode())
     return where / NAME

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ from fcctl_remote.agent.framing import BadFrame, FrameReader, FrameWriter
 from fcctl_remote.base import files, text
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents, events, hints
+
+
+def raising(number: int) -> Callable[..., None]:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no")
+
+    return refuse
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -89,11 +97,8 @@ def test_folders_that_are_there_stay(tmp_path: Path) -> None:
 def test_a_file_system_need_not_flush_folders_but_must_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
 ) -> None:
-    def refuse(fd: int) -> None:
-        raise OSError(number, "no")
-
     before = len(os.listdir("/dev/fd"))
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", raising(number))
     if raises:
         with pytest.raises(OSError, match="no"):
             files.sync_folder(str(tmp_path))
@@ -161,6 +166,31 @@ def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, m
     assert log.append("warning", {"message": "x"}).seq == 0
     assert reserve.spent
     assert [e.type for e in events.read(log.path, 0, 10_000)[0]] == ["warning"]
+
+
+@pytest.mark.parametrize("how", ["fallocate", "no fallocate", "a file system without it"])
+def test_a_reserve_takes_its_room_and_gives_it_back_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "no fallocate":
+        monkeypatch.delattr(os, "posix_fallocate")
+    elif how == "a file system without it":
+        monkeypatch.setattr(os, "posix_fallocate", raising(errno.EOPNOTSUPP))
+    reserve = files.Reserve(str(tmp_path / "reserve"))
+    reserve.take()
+    assert (tmp_path / "reserve").stat().st_size == files.RESERVE_BYTES == 1 << 20
+    assert (reserve.spent, reserve.spend(), reserve.spent) == (False, True, True)
+    assert (reserve.give_back(), reserve.spend()) == (False, False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_without_room_for_the_reserve_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", raising(errno.ENOSPC))
+    with pytest.raises(OSError, match="no") as full:
+        files.Reserve(str(tmp_path / "reserve")).take()
+    assert files.is_disk_full(full.value)
+    assert files.is_disk_full(OSError(errno.EDQUOT, "no"))
+    assert not files.is_disk_full(OSError(errno.EIO, "no"))
 
 
 def test_events_go_on_after_a_writer_that_died_within_a_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -86,6 +87,11 @@ def test_the_table_has_every_message_with_a_default() -> None:
 def test_the_limits() -> None:
     assert (wire.WIRE_VERSION, wire.SCHEMA_VERSION, wire.TICK_S) == (1, 1, 2.0)
     assert (wire.MAX_FRAME_BYTES, wire.MAX_BLOB_BYTES) == (16 << 20, 4 << 20)
+
+
+def test_what_ends_a_step_from_outside() -> None:
+    ended = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+    assert tuple(128 + number for number in ended) == wire.ENDED_BY_OTHERS
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,8 @@ from orchestrator.results.compare.changes import (
     ladder,
     series,
 )
+from orchestrator.results.compare.history import _trend
+from orchestrator.results.compare.source_history import SourceChanges
 from orchestrator.results.measurement import Measurement
 
 
@@ -40,6 +44,8 @@ def test_changes_are_found_where_they_are() -> None:
     found = change_points(noisy([(40, 10.0), (30, 10.5), (25, 9.0)]))
     assert [at for at, _ in found] == pytest.approx([40, 70], abs=1)
     assert all(p <= 0.05 for _, p in found)
+    ((_, p),) = change_points([10.0] * 20 + [20.0] * 20)
+    assert p == 1 / 500, "no reordering of 499 comes up to it"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -103,6 +109,27 @@ def test_a_change_without_a_commit_says_what_else_changed() -> None:
 def test_commits_of_a_change(old: str | None, new: str | None, commits: str | None) -> None:
     change = Change(1, 10.0, 12.0, 0.01, point(1, 10.0, git_commit=old), point(2, 12.0, git_commit=new))
     assert change.commits == commits
+
+
+@pytest.mark.parametrize(
+    ("git", "root", "commit", "asked"),
+    [(True, Path("/ws"), True, True), (False, Path("/ws"), True, False), (True, None, True, False),
+     (True, Path("/ws"), False, False)],
+)  # fmt: skip
+def test_git_is_asked_what_lies_between_two_known_commits(
+    git: bool, root: Path | None, commit: bool, asked: bool
+) -> None:
+    between = SourceChanges((("b", "faster"),), ())
+
+    class Git:
+        def changes(self, at: Path, old: str, new: str) -> SourceChanges:
+            assert (at, old, new) == (root, f"{3:040x}", f"{4:040x}")
+            return between
+
+    values = noisy([(20, 10.0), (20, 12.0)], noise=0.002)
+    points = [point(i, v) if commit else point(i, v, git_commit=None) for i, v in enumerate(values)]
+    trend = _trend(Series(tuple(points)), Git() if git else None, root)
+    assert [found.source for found in trend.changes] == [between if asked else None]
 
 
 def test_negligible_changes_are_not_told() -> None:

@@ -144,6 +144,14 @@ def test_too_little_is_said_to_be_too_little() -> None:
     assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is None, "p99 of 100 samples is one sample"
 
 
+def test_what_there_was_of_each_side_is_told() -> None:
+    found = compared([launch(10, 20), launch(40, 30)], [launch(30, 40, noise=0.0)] * 3)
+    assert (found.launches, found.samples) == ((2, 3), (50, 120))
+    assert (found.old, found.new, found.ratio) == pytest.approx((20.0, 30.0, 1.5), rel=0.01)
+    summary = Launch(stats={"p50": 10.0, "n": 7.0})
+    assert compared([summary], [summary, summary]).samples == (7, 14)
+
+
 def test_the_same_input_gives_the_same_answer() -> None:
     one = compared([launch(10)], [launch(10.1, seed=1)])
     assert one == compared([launch(10)], [launch(10.1, seed=1)])
