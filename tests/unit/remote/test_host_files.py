@@ -134,6 +134,17 @@ def test_a_file_below_the_root_is_opened_for_reading(tmp_path: Path) -> None:
         os.close(fd)
 
 
+def test_json_is_as_short_as_it_can_be_and_any_text_is_json(tmp_path: Path) -> None:
+    data = files.to_json({"ä": [1, "\udcff"]})
+    assert data == '{"ä":[1,"'.encode() + rb"\udcff" + b'"]}'
+    (tmp_path / "a").write_bytes(data)
+    assert files.read_json(str(tmp_path / "a")) == {"ä": [1, "\udcff"]}
+    (tmp_path / "a").write_bytes(b"{")
+    for name in ("a", "absent", "a/b"):
+        assert files.read_json(str(tmp_path / name)) is None
+    assert [files.size_of(str(tmp_path / name)) for name in ("a", "absent", "a/b")] == [1, 0, 0]
+
+
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "a"
     files.append_line(str(place), b"one")

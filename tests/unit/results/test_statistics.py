@@ -38,7 +38,8 @@ def test_the_rank_test_is_scipys(seed: int) -> None:
 
 
 def test_the_rank_test_of_little() -> None:
-    assert rank_test([], [1.0]) == 1.0
+    for some in ([], [1.0], [1.0, 2.0], [1.0, 1.0], [float(i) for i in range(60)]):
+        assert rank_test([], some) == rank_test(some, []) == 1.0
     assert rank_test([2.0, 2.0], [2.0, 2.0]) == 1.0
     assert rank_test([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1), "three a side never reach 5 %"
     assert rank_test([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
