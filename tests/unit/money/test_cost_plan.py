@@ -141,7 +141,20 @@ def test_a_plan_of_no_step_for_the_machine_is_refused(tmp_path: Path) -> None:
         estimate.cost_plan(FileStore(tmp_path, SystemClock()), job, l4(), listed())
 
 
+@pytest.mark.parametrize(
+    ("own", "budget", "source"),
+    [
+        (1.0, 2.0, "usd_per_hour of [targets.box]"), (0.0, 2.0, "usd_per_hour of [targets.box]"),
+        (None, 2.0, "usd_per_hour of [budget]"), (None, None, "no price given"),
+    ],
+)  # fmt: skip
+def test_where_a_price_comes_from_is_told(own: float | None, budget: float | None, source: str) -> None:
+    (choice,) = plan(SshTarget(name="box", host="a", usd_per_hour=own), listed(usd_per_hour=budget)).choices
+    assert (choice.price.usd, choice.price.source) == (own if own is not None else budget or 0.0, source)
+
+
 def test_other_kinds_of_targets() -> None:
+    assert plan(LocalTarget(name="local"), listed(usd_per_hour=2.0)).choices[0].price.source == "no price given"
     assert plan(LocalTarget(name="local")).worst_usd == 0
     assert plan(SshTarget(name="box", host="a"), listed(usd_per_hour=1.5)).worst_usd == pytest.approx(0.5)
     sandbox = plan(SandboxTarget(name="sandbox"))

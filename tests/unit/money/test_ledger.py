@@ -55,6 +55,14 @@ def test_what_does_not_fit_is_shown() -> None:
     assert sum(line.seconds for line in lines) == 600
 
 
+def test_what_does_not_fit_is_put_at_the_end_of_the_last_time_on() -> None:
+    on = [sighting(stopped=START + 600), sighting(START + 9000, START + 9600)]
+    (line,) = [
+        x for x in books.ledger([run(START, {"bench": 700}), run(START + 9000, {"bench": 600})], on) if not x.run_id
+    ]
+    assert (line.activity, line.seconds, line.start) == ("unexplained", -100, START + 9600)
+
+
 def test_the_latest_word_on_a_start_counts() -> None:
     seen = [sighting(seen=START + 100), sighting(stopped=START + 300), sighting(seen=START + 200)]
     (span,) = books.spans(seen)

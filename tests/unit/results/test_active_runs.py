@@ -81,6 +81,31 @@ def test_a_day_after_it_stood_still_an_import_counts_as_dead(
     assert (store.is_complete(doomed), store.is_complete(kept)) == (False, True)
 
 
+def test_a_run_out_of_an_archive_is_written_in_order_and_joins_the_others_whole(store: FileStore) -> None:
+    run_id = make_id()
+    record = make_record(run_id).model_dump_json().encode()
+    coming = store.incoming(run_id)
+    coming.write("steps/a/log.txt", 0, b"built\n")
+    coming.write("run.json", 0, record[:10])
+    for offset in (0, 9, 11):
+        with pytest.raises(ValueError, match=r"run\.json: out of order"):
+            coming.write("run.json", offset, record[10:])
+    with pytest.raises(FcctlError, match="is none"):
+        coming.check()
+    coming.write("run.json", 10, record[10:])
+    coming.check()
+    assert not store.is_complete(run_id)
+    folder = coming.finish()
+    assert (folder / "steps" / "a" / "log.txt").read_bytes() == b"built\n"
+    assert store.get(run_id) == make_record(run_id)
+    assert [row.run_id for row in store.rows()] == [run_id]
+    late = store.incoming(run_id)
+    with pytest.raises(ConflictError, match="exists already"):
+        late.check()
+    with pytest.raises(ConflictError, match="is active here"):
+        store.incoming(begin(store).run_id)
+
+
 def test_complete_again_changes_nothing(store: FileStore) -> None:
     run = begin(store)
     folder = run.complete(make_record(run.run_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,6 +164,15 @@ def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
 
 
 # ------------------------------------------------------------------------------------------------------ the record
+def test_whoever_may_read_the_workspace_may_read_a_record(records: FiringRecords, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        records.append("often", (line("missed"),))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "schedules" / "often.jsonl").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_record_has_a_line_for_each_firing_and_no_others(records: FiringRecords, tmp_path: Path) -> None:
     path = tmp_path / "schedules" / "often.jsonl"
     for number in range(4):  # of odd and even length

@@ -41,6 +41,9 @@ def test_a_new_schedule_begins_with_the_next_time() -> None:
 def test_a_changed_line_begins_anew() -> None:
     old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
     assert read_past(schedule(), [old]).seen is None
+    assert [schedule(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
+        "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
+    ]  # fmt: skip
 
 
 def test_what_is_due_is_started() -> None:
