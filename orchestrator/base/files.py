@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,19 +111,10 @@ def sync_tree(folder: Path) -> None:
     """Flush every regular file and folder below ``folder``, links not followed."""
     for _top, _folders, names, folder_fd in os.fwalk(folder, follow_symlinks=False):
         for name in names:
-            # O_NONBLOCK: something that is no regular file must not make us wait.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            try:
-                fd = os.open(name, flags, dir_fd=folder_fd)
-            except OSError as exc:
-                if exc.errno in {errno.ELOOP, errno.ENXIO, errno.EMLINK}:
-                    continue
-                raise
-            try:
-                os.fsync(fd)
-            except OSError as exc:
-                if exc.errno not in {errno.EINVAL, errno.ENOTSUP}:  # a FIFO has nothing to flush
-                    raise
-            finally:
-                os.close(fd)
+            if stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
+                fd = os.open(name, os.O_RDONLY, dir_fd=folder_fd)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
         os.fsync(folder_fd)

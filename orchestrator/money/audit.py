@@ -144,8 +144,6 @@ def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float
             return None
     if budget.usd_per_hour is not None:
         return budget.usd_per_hour
-    if machine.accelerators and not machine.machine_type.startswith("g2-"):
-        return None
     price = budget.prices.machine(machine.machine_type, region_of(machine.zone), model)
     return None if price is None else price.usd
 

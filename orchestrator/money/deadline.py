@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.models import KEPT
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Usd
 
 #: The part of a cap at which the user is warned.
 WARN_AT = 0.8
@@ -36,7 +36,7 @@ class Cap(BaseModel):
     model_config = KEPT
 
     name: str  # as the user knows it: "per_run_usd of [budget]"
-    usd: float = Field(gt=0)
+    usd: Usd
     over: Over = "run"
 
 

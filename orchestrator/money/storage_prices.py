@@ -70,7 +70,7 @@ def target_of(leftover: Leftover, targets: Iterable[GcpTarget]) -> GcpTarget | N
 
 def of_leftover(
     leftover: Leftover, target: GcpTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
-    *, emulated: bool = False,
+    *, emulated: bool,
 ) -> Holding:  # fmt: skip
     """What the cloud says of a thing in its own list."""
     user = next((m for m in machines if m.name in leftover.users and m.zone == leftover.place), None)
@@ -84,9 +84,7 @@ def of_leftover(
     )  # fmt: skip
 
 
-def of_machine(
-    machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool = False
-) -> list[Holding]:
+def of_machine(machine: Machine, target: GcpTarget, table: PriceTable, now: float, *, emulated: bool) -> list[Holding]:
     """What a machine says of its disks: their names and sizes, not their types."""
     region = region_of(machine.zone)
     return [

@@ -63,8 +63,8 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
     try:
         return Schedule.model_validate(dict(values))
     except ValidationError as e:
-        first = e.errors(include_url=False, include_context=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else "schedule"
+        first = e.errors()[0]
+        key = str(first["loc"][0])
         option = {"budget_usd": "--budget", "per_month_usd": "--per-month", "catch_up_minutes": "--catch-up"}
         message = first["msg"].removeprefix("Value error, ")
         said = f"{option.get(key, f'--{key}')}: {message[:1].lower()}{message[1:]}"

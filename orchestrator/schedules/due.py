@@ -183,7 +183,7 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> Past:
             seen = None
         elif firing.outcome != "finished":
             seen = max(seen or firing.due, firing.due)
-    return Past(seen, next(reversed(open_.values()), None) if open_ else None)
+    return Past(seen, next(reversed(open_.values()), None))
 
 
 def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool, refusal: str | None = None) -> Decision:

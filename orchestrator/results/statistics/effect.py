@@ -224,7 +224,7 @@ def _effect(
 
     low, high = reach((1 - confidence) / 2)
     inner_low, inner_high = reach(1 - confidence)
-    old, new = (geometric_mean([launch.value(metric) or 1.0 for launch in side]) for side in sides)
+    old, new = (geometric_mean(_values(side, metric)) for side in sides)
     return Effect(
         ratio=math.exp(difference),
         low=low,
@@ -246,7 +246,11 @@ def _effect(
 def _logs(side: list[Launch], metric: str) -> np.ndarray:
     import numpy as np
 
-    return np.log([launch.value(metric) or 1.0 for launch in side])
+    return np.log(_values(side, metric))
+
+
+def _values(side: list[Launch], metric: str) -> list[float]:
+    return [value for launch in side if (value := launch.value(metric)) is not None]
 
 
 def _count(side: list[Launch]) -> int:

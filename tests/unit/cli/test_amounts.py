@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
 from orchestrator.money.caps import Budget, dollars
+from orchestrator.money.deadline import Cap
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1", "0", "1e12", "five"])
@@ -16,6 +17,8 @@ def test_no_budget(text: str) -> None:
     assert CliRunner().invoke(command, ["--budget", text]).exit_code == 2
     with pytest.raises(ValueError, match="per_run_usd"):
         Budget(per_run_usd=text)  # type: ignore[arg-type]  # as a file has it
+    with pytest.raises(ValueError, match="usd"):
+        Cap(name="--budget", usd=text)  # type: ignore[arg-type]
 
 
 def test_what_is_one() -> None:

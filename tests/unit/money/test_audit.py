@@ -79,6 +79,9 @@ def test_rates() -> None:
     assert spot is not None
     assert spot < 0.706832
     assert rate_of(machine(machine_type="n9-mega"), None, listed()) is None
+    nobody_sells_it = target.model_copy(update={"usd_per_hour": None, "machine_type": "n9-mega"})
+    assert rate_of(machine(), nobody_sells_it, listed()) is None
+    assert rate_of(machine(machine_type="n1-standard-4", accelerators={"nvidia-tesla-t4": 1}), None, listed()) is None
 
 
 def leftover(kind: Any = "disk", **changes: Any) -> Leftover:

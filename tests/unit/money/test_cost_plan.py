@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import ConfigError
+from orchestrator.base.clock import SystemClock, iso
+from orchestrator.base.errors import ConfigError, UsageError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.money.estimate import CostPlan, Past, cost_plan
+from orchestrator.results.records import CostLine, CostRecord, StepRecord
+from orchestrator.results.store.store import FileStore
+from orchestrator.runs.cost import estimate
+from orchestrator.runs.job.job import parse
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
+from tests.support.stores import NOVEMBER, completed, make_id
 
+JOB = """
+job: hello
+steps:
+  - {id: one, run: make, activity: bench}
+  - {id: two, run: make, activity: bench}
+"""
 STEPS = [
     ("build", wire.StepSpec("build", "make", timeout_s=600)),
     ("test", wire.StepSpec("test", "make test", timeout_s=300, retries=1)),
@@ -94,7 +108,53 @@ def test_a_stopped_machine_still_costs_its_disk_and_perhaps_an_address() -> None
     assert plan(l4(disk_type="hyperdisk-balanced")).standing[0].usd_per_month is None
 
 
+def test_only_runs_that_passed_and_had_every_step_say_what_is_expected(tmp_path: Path) -> None:
+    """And of those the newest ten, of this job on this target."""
+    store, job = FileStore(tmp_path, SystemClock()), parse(JOB, "hello.yaml").job
+
+    def was(seconds: float, at: float, *steps: str, breakdown: bool = True, **changes: object) -> None:
+        lines = [CostLine(activity="bench", seconds=seconds, usd=0.0)] if breakdown else []
+        records = [StepRecord(id=step, status="passed", exit_code=0) for step in steps]
+        values = {"job": "hello", "steps": records, "cost": CostRecord(breakdown=lines), **changes}
+        completed(store, make_id("hello", at=NOVEMBER + at), created=iso(NOVEMBER + at), **values)
+
+    def expected() -> tuple[int, object]:
+        made = estimate.cost_plan(store, job, l4(usd_per_hour=3.6), listed())
+        return made.runs_before, made.expected_usd
+
+    was(100, 0, "one", "two", breakdown=False)
+    was(100, 1, "one")
+    was(100, 2, "one", "two", status="failed")
+    was(100, 3, "one", "two", target="other")
+    assert expected() == (0, None)
+    was(500, 4, "one", "two")
+    was(700, 5, "one", "two", "three")
+    assert expected() == (2, pytest.approx(0.6))
+    for at in range(10):
+        was(300, 10 + at, "one", "two")
+    assert expected() == (10, pytest.approx(0.3))
+
+
+def test_a_plan_of_no_step_for_the_machine_is_refused(tmp_path: Path) -> None:
+    job = parse("job: hello\nsteps:\n  - {id: one, run: make, where: controller}\n", "hello.yaml").job
+    with pytest.raises(UsageError, match="'hello'"):
+        estimate.cost_plan(FileStore(tmp_path, SystemClock()), job, l4(), listed())
+
+
+@pytest.mark.parametrize(
+    ("own", "budget", "source"),
+    [
+        (1.0, 2.0, "usd_per_hour of [targets.box]"), (0.0, 2.0, "usd_per_hour of [targets.box]"),
+        (None, 2.0, "usd_per_hour of [budget]"), (None, None, "no price given"),
+    ],
+)  # fmt: skip
+def test_where_a_price_comes_from_is_told(own: float | None, budget: float | None, source: str) -> None:
+    (choice,) = plan(SshTarget(name="box", host="a", usd_per_hour=own), listed(usd_per_hour=budget)).choices
+    assert (choice.price.usd, choice.price.source) == (own if own is not None else budget or 0.0, source)
+
+
 def test_other_kinds_of_targets() -> None:
+    assert plan(LocalTarget(name="local"), listed(usd_per_hour=2.0)).choices[0].price.source == "no price given"
     assert plan(LocalTarget(name="local")).worst_usd == 0
     assert plan(SshTarget(name="box", host="a"), listed(usd_per_hour=1.5)).worst_usd == pytest.approx(0.5)
     sandbox = plan(SandboxTarget(name="sandbox"))

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
+from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money import deadline as guard
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, fenced_worst_case_usd
 from orchestrator.money.deadline import Cap, judge
 from orchestrator.results.records import SourceRecord
+from orchestrator.runs.cost.budget_guard import refuse_useless
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 usds = st.floats(0.01, 500)
@@ -96,6 +98,20 @@ def test_without_a_budget_to_stop_at_nothing_changes() -> None:
     assert saved.fence_s == 600 + 30 * 60 + 900
     assert saved.worst_case_minutes == 30
     assert planned(GCP, 30, 0.71, 99.0).fence_s == saved.fence_s, "a cap that is far away takes nothing away"
+
+
+def test_a_budget_that_buys_too_little_to_begin_with_is_refused() -> None:
+    with pytest.raises(BudgetError, match=r"\$0\.00 buys 0 seconds of l4") as refused:
+        refuse_useless(planned(GCP, 30, 0.72, 0.0), guard.LEAST_S)
+    assert "$0.72 an hour" in (refused.value.cause or "")
+    whole = fenced_worst_case_usd(guard.LEAST_S, 0.72)
+    with pytest.raises(BudgetError, match="buys 119 seconds"):
+        refuse_useless(planned(GCP, 30, 0.72, whole - 0.0001), guard.LEAST_S)
+    refuse_useless(planned(GCP, 30, 0.72, whole + 0.0001), guard.LEAST_S)
+    there = SshTarget(name="box", host="h")
+    with pytest.raises(BudgetError, match=r"\$0\.0001 buys 0 seconds of box"):
+        refuse_useless(planned(there, 30, 0.72, 0.0001), 1.0)
+    refuse_useless(planned(there, 30, 0.72, 0.01), 1.0)
 
 
 def test_a_free_machine_is_never_ended() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,11 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.machines.cloud import Disk, Leftover, Machine
+from orchestrator.base.errors import CloudError
+from orchestrator.machines import sandbox_target as sandbox
+from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import ledger as books
 from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
+from orchestrator.money.record_billable import Holdings, is_emulated
 from orchestrator.money.storage_prices import belongs, monthly_usd, of_leftover, of_machine, target_of
+from orchestrator.money.usage_file import SightingFile
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
 DAY = 86400.0
@@ -131,16 +137,16 @@ def thing(kind: str = "disk", **changes: Any) -> Leftover:
 
 
 def test_a_machine_tells_of_its_disks_and_their_own_entry_is_stronger() -> None:
-    (guess,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 60)
+    (guess,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 60, emulated=False)
     assert (guess.type, guess.usd_per_month, guess.by_machine) == ("pd-balanced", pytest.approx(10.0), True)
     assert sure([guess], MADE + 60) == {"estimated"}
-    told = of_leftover(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY)
+    told = of_leftover(thing(), TARGET, [machine()], LIST_PRICES, MADE + DAY, emulated=False)
     assert (told.type, told.machine_id, told.auto_delete) == ("pd-ssd", "7", True)
     (life,) = lives([guess, told])
     assert life.created == MADE - 5.0
     assert usd([guess, told], MADE + DAY) == pytest.approx(17.0 / MONTH_S * (DAY + 5.0))
     assert sure([guess, told], MADE + DAY) == {"known"}
-    (later,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 2 * DAY)
+    (later,) = of_machine(machine(), TARGET, LIST_PRICES, MADE + 2 * DAY, emulated=False)
     word = news(life, later)
     assert word is not None
     assert (word.type, word.by_machine, word.usd_per_month) == ("pd-ssd", False, pytest.approx(17.0))
@@ -151,6 +157,91 @@ def test_what_is_known_and_fresh_is_not_written_down_again() -> None:
     assert news(life, disk(MADE + 60)) is None
     assert news(life, disk(MADE + 7200)) is not None
     assert news(life, disk(MADE + 60, gb=200, usd_per_month=20.0)) is not None
+
+
+# ---------------------------------------------------------------------------------------------- what is written down
+class Cloud:
+    """Tells what was done to one name; and of another that it may not be asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        self.asked.append(name)
+        if name == "hidden":
+            raise CloudError("forbidden")
+        done = {"started": MADE + DAY - 5, "finished": MADE + DAY, "target_id": "9", "collection": "disks"}
+        return [Operation("op", zone, "delete", name, "DONE", **done)] if name == "told" else []  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> tuple[Holdings, SightingFile]:
+    file = SightingFile(tmp_path)
+    clock: Any = SimpleNamespace(now=lambda: MADE + 2 * DAY)
+    return Holdings(file, clock), file
+
+
+def gone(file: SightingFile) -> dict[str, tuple[float | None, bool]]:
+    return {life.last.name: (life.last.gone, life.last.missed) for life in lives(file.holdings()) if life.last.gone}
+
+
+@pytest.mark.parametrize(
+    ("change", "at", "ends"),
+    [
+        ({}, MADE + DAY, True),
+        ({}, MADE, True),
+        ({}, MADE - 1, False),  # an older machine's end
+        ({"auto_delete": False}, MADE + DAY, False),
+        ({"machine_id": ""}, MADE + DAY, False),
+        ({"machine_id": "8"}, MADE + DAY, False),
+    ],
+)
+def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
+    recorder: tuple[Holdings, SightingFile], change: dict[str, Any], at: float, ends: bool
+) -> None:
+    known, file = recorder
+    known.see([disk(MADE + 60, **change)])
+    deleted = Operation("op", "us-west1-c", "delete", "vm", "DONE", started=at - 5, finished=at, target_id="7")
+    known.hear([deleted])
+    assert gone(file) == ({"vm": (at, False)} if ends else {})
+    known.hear([deleted])
+    assert len(file.holdings()) == 1 + ends, "and it is written down once"
+
+
+def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, SightingFile]) -> None:
+    known, file = recorder
+    names = ("there", "told", "missed", "hidden")
+    known.see([disk(MADE + 60, name=name) for name in names])
+    known.see([disk(MADE + 60, name="elsewhere", project="other-project"), disk(MADE + 60, name="ip", kind="address")])
+    cloud: Any = Cloud()
+    known.miss("my-project", [("my-project", "disk", "us-west1-c", "there")], cloud)
+    now = MADE + 2 * DAY
+    expected = {"told": (MADE + DAY, False), "missed": (now, True), "hidden": (now, True), "ip": (now, True)}
+    assert gone(file) == expected
+    assert cloud.asked == ["told", "missed", "hidden"]
+    assert {life.last.name for life in known.standing()} == {"there", "elsewhere"}
+
+
+def test_what_fcctl_deleted_is_gone_once(recorder: tuple[Holdings, SightingFile]) -> None:
+    known, file = recorder
+    known.end(thing(), MADE + DAY)
+    assert file.holdings() == []
+    known.see([disk(MADE + 60)])
+    known.end(thing(), MADE + DAY)
+    known.end(thing(), MADE + 2 * DAY)
+    assert gone(file) == {"vm": (MADE + DAY, False)}
+
+
+@pytest.mark.parametrize(
+    ("project", "endpoint", "emulated"),
+    [
+        (sandbox.PROJECT, "http://127.0.0.1:8080", True),
+        (sandbox.PROJECT, None, False),
+        ("my-project", "http://127.0.0.1:8080", False),
+    ],
+)
+def test_only_the_sandbox_s_things_cost_nobody_anything(project: str, endpoint: str | None, emulated: bool) -> None:
+    assert is_emulated(TARGET.model_copy(update={"project": project, "api_endpoint": endpoint})) == emulated
 
 
 @pytest.mark.parametrize(

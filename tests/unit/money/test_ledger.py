@@ -55,6 +55,14 @@ def test_what_does_not_fit_is_shown() -> None:
     assert sum(line.seconds for line in lines) == 600
 
 
+def test_what_does_not_fit_is_put_at_the_end_of_the_last_time_on() -> None:
+    on = [sighting(stopped=START + 600), sighting(START + 9000, START + 9600)]
+    (line,) = [
+        x for x in books.ledger([run(START, {"bench": 700}), run(START + 9000, {"bench": 600})], on) if not x.run_id
+    ]
+    assert (line.activity, line.seconds, line.start) == ("unexplained", -100, START + 9600)
+
+
 def test_the_latest_word_on_a_start_counts() -> None:
     seen = [sighting(seen=START + 100), sighting(stopped=START + 300), sighting(seen=START + 200)]
     (span,) = books.spans(seen)
@@ -91,6 +99,35 @@ def test_runs_side_by_side_do_not_double_the_bill() -> None:
 def test_a_run_that_never_had_its_machine_still_explains_it() -> None:
     lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], [sighting(stopped=START + 100)])
     assert [line.activity for line in lines] == ["boot", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "machine"),
+    [
+        ([sighting(START - 9000, START - 900)], "1"),  # it went off a quarter of an hour before
+        ([sighting(START - 9000, START - 901)], None),
+        (
+            [sighting(START + 1000, START + 2000)],
+            "1",
+        ),  # it came on a quarter of an hour after the run's hundred seconds
+        ([sighting(START + 1001, START + 2000)], None),
+        ([sighting(START - 9000, seen=START - 8000)], "1"),  # it is on
+        ([sighting(START - 9000, START + 9000, target="other")], None),
+        (
+            [
+                sighting(START - 9000, START - 500),
+                sighting(START - 9000, START - 400, instance_id="2"),
+                sighting(START - 9000, START - 600, instance_id="3"),
+            ],
+            "2",
+        ),
+        ([], None),
+    ],
+)
+def test_which_machine_a_run_without_one_had_turned_on(spans: list[Sighting], machine: str | None) -> None:
+    lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], spans)
+    of_run = {line.machine for line in lines if line.run_id is not None}
+    assert of_run == {None if machine is None else f"vm ({machine})"}
 
 
 def test_of_a_machine_that_is_on_its_runs_know_more_than_the_last_look() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from orchestrator.money import price_file
 from orchestrator.money.prices import PriceTable, from_json, to_json
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.providers.gcp.price_catalogue import Sku, table_of
@@ -69,6 +73,22 @@ def test_the_dearer_of_two_rows_counts_and_a_region_without_all_parts_does_not()
 def test_a_catalogue_of_other_words_is_refused() -> None:
     with pytest.raises(ValueError, match="no region"):
         table_of(skus(OTHERS, "us-east1"), "2026-11-21", LIST_PRICES)
+
+
+def test_the_newer_of_the_fetched_and_this_version_s_own_prices_counts(
+    private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert price_file.read(lambda: LIST_PRICES) is None
+    path = price_file.write(table())
+    for own, found in (("2026-11-20", True), ("2026-11-21", False), ("2026-11-22", False)):
+        older = replace(LIST_PRICES, date=own)
+        assert price_file.read(lambda own=older: own) == (replace(table(), older=older) if found else None)  # type: ignore[misc]
+    size = path.stat().st_size
+    for limit, found in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(price_file, "_MAX_BYTES", limit)
+        assert (price_file.read(lambda: LIST_PRICES) is not None) == found
+    path.write_text("cut o")
+    assert price_file.read(lambda: LIST_PRICES) is None
 
 
 def test_it_is_kept_as_it_was_and_nonsense_is_not_read() -> None:

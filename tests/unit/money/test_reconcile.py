@@ -73,6 +73,15 @@ def test_what_nobody_saw_is_added_and_what_was_before_the_ledger_is_not() -> Non
     assert corrections([new], times_on(HISTORY, "7"), new, T + 20_000) == []
 
 
+@pytest.mark.parametrize(("apart", "news"), [(60, False), (-60, False), (61, True), (-61, True)])
+def test_a_stop_that_was_seen_a_minute_off_is_the_same(apart: float, news: bool) -> None:
+    found = corrections([word(10, 600 + apart)], [On(T + 10, T + 600)], word(10), T + 20_000)
+    assert [one.stopped for one in found] == ([T + 600] if news else [])
+    bound = word(10, 600 + apart, bound=True)
+    assert [one.bound for one in corrections([bound], [On(T + 10, T + 600)], bound, T + 20_000)] == [False]
+    assert corrections([word(10, 600 + apart)], [On(T + 10, None)], word(10), T + 20_000) == []
+
+
 def test_starts_that_are_close_to_each_other_are_not_taken_for_one() -> None:
     history = [op("stop", 1800), op("start", 62), op("stop", 50), op("insert", 10)]
     known = [word(9, 51)]

@@ -69,8 +69,10 @@ def test_the_line_names_the_step_the_gate_why_and_the_fix() -> None:
     left_open = result("unavailable", gate("unavailable"))
     said = f"step 'bench': gate without a value: {MISSING}"
     assert effect.incomplete([result("passed"), left_open]) == f"{said}: no 'speedup'; print it"
-    other = result("unavailable", wire.GateResult("correctness.passed", "unavailable", hint="no check"))
-    assert effect.incomplete([left_open, other]) == f"{said} (and 1 more): no 'speedup'; print it"
+    later = wire.StepResult("later", "unavailable", gates=[gate("unavailable")])
+    assert effect.incomplete([left_open, later]) == f"{said} (and 1 more): no 'speedup'; print it"
+    bare = wire.StepResult("bench", "unavailable", gates=[wire.GateResult("x" * 301, "unavailable")])
+    assert effect.incomplete([bare]) == f"step 'bench': gate without a value: {'x' * 300}: {effect.FIX}"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ CONTEXT: dict[str, Any] = {
         ]
     },
     "host": {"gpu": {"compute_capability": "10.0", "name": "NVIDIA L4"}},
+    "many": {"a": list(range(300)), "b": list(range(300))},
+    "text": {"quoted": 'a"b\\c', "lines": "1\n2\t3"},
     "steps": {"bench-cpu": {"benchmark": {"n": 1}}},
     "env": {"MODE": "fast"},
     "bad": {"nan": math.nan, "list": [1.0, math.nan], "inf": math.inf, "empty": [], "null": None, "text": "x"},
@@ -69,6 +71,14 @@ def verdict(expr: str, when: str | None = None) -> str:
         "true or bad.missing == 1",
         "1 + 2 * 3 - 4 / 2 == 5 and 7 // 2 == 3 and 7 % 4 == 3 and -2 * -3 == 6",
         "bad.inf > 1",
+        "[1, 2] == [1, 2.0] and [1, 2] != [2, 1] and [1] != [1, 1]",
+        "all(many.a == many.b)",
+        "all(many.a <= many.b)",
+        # A version that says less is followed by zeros.
+        '"8.9" == "8.9" and "8.9" < "8.9.1" and "8.9.1" > "8.9" and "8.9" >= "8.9.0" and "8.9.0" <= "8.9"',
+        '"9" < "10" and "0.9" < "0.10" and not ("8.9.0" < "8.9") and not ("8.9" > "8.9.0")',
+        r'''text.quoted == "a\"b\\c" and text.quoted == 'a"b\\c' and text.lines == "1\n2\t3"''',
+        "7 // 2 == 3 and -7 // 2 == -4 and 7 % 4 == 3 and -7 % 4 == 1 and 7.5 // 2 == 3 and 1 / 4 == 0.25",
     ],
 )
 def test_passes(expr: str) -> None:
@@ -170,7 +180,12 @@ def test_shown_value_is_bounded() -> None:
         ("build.x = 3", 9, "use '=='"),
         ("maxx(build.k) < 3", 1, "did you mean 'max'?"),
         ("frobnicate(1)", 1, "known: abs"),
-        ("a && b", 3, "use 'and'"),
+        ("a && b", 3, "'&&' is not an operator here; use 'and'"),
+        ("a||b", 2, "'||' is not an operator here; use 'or'"),
+        ("a & b", 3, "'&' is not an operator here; use 'and'"),
+        ("a |b", 3, "'|' is not an operator here; use 'or'"),
+        ("!a", 1, "'!' is not an operator here; use 'not'"),
+        ("2 ** 3 == 8", 3, "'**' is not an operator here; use '*'"),
         ("a.b < ", 6, "expected a value"),
         ("a.b < (1 + 2", 13, "expected ')'"),
         ("a..b", 3, "expected a name"),
@@ -195,7 +210,17 @@ def test_errors_point_at_the_place(expr: str, column: int, says: str) -> None:
     assert caught.value.caret(expr).splitlines()[1].index("^") == column - 1
 
 
+@pytest.mark.parametrize(("expr", "name"), [(3, "int"), (None, "NoneType"), (["a"], "list")])
+def test_a_gate_is_a_string(expr: Any, name: str) -> None:
+    with pytest.raises(GateError, match=f"a gate is a string, not {name}") as caught:
+        parse(expr)
+    assert caught.value.column == 1
+
+
 def test_length_is_bounded() -> None:
+    assert parse(f"1{' ' * 1993} == 1")
+    with pytest.raises(GateError, match="2001 characters; at most 2000"):
+        parse(f"1{' ' * 1995} == 1")
     with pytest.raises(GateError, match="at most 2000"):
         parse("1 + " * 1000 + "1 == 1")
 

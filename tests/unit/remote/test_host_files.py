@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,13 @@ from fcctl_remote.agent.framing import BadFrame, FrameReader, FrameWriter
 from fcctl_remote.base import files, text
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents, events, hints
+
+
+def raising(number: int) -> Callable[..., None]:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no")
+
+    return refuse
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -39,6 +48,101 @@ def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch:
         files.write_atomic(str(place), b"new")
     assert place.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_who_may_read_what(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files.write_new(str(tmp_path / "source"), b"x", executable=False)
+        files.write_new(str(tmp_path / "script"), b"x", executable=True)
+        files.write_atomic(str(tmp_path / "shared"), b"x")
+        files.write_atomic(str(tmp_path / "own"), b"x", mode=0o600)
+        files.append_line(str(tmp_path / "events"), b"x")
+        files.Reserve(str(tmp_path / "reserve")).take()
+        files.make_folders(str(tmp_path / "a" / "b"), 0o700)
+        with files.locked(str(tmp_path / "lock")):
+            pass
+        fd = files.try_lock(str(tmp_path / "other"))
+        assert fd is not None
+        os.close(fd)
+    finally:
+        os.umask(before)
+    assert {p.name: oct(p.stat().st_mode & 0o777) for p in (*tmp_path.iterdir(), tmp_path / "a" / "b")} == {
+        "source": "0o644", "script": "0o755", "shared": "0o644", "own": "0o600", "events": "0o644",
+        "reserve": "0o600", "a": "0o777", "b": "0o700", "lock": "0o600", "other": "0o600",
+    }  # fmt: skip
+
+
+def test_a_new_file_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("b")
+    for name in ("a", "link"):
+        with pytest.raises(FileExistsError):
+            files.write_new(str(tmp_path / name), b"new", executable=False)
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert not (tmp_path / "b").exists()
+
+
+def test_folders_that_are_there_stay(tmp_path: Path) -> None:
+    for _ in range(2):
+        files.make_folders(str(tmp_path / "a" / "b"))
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        files.make_folders(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("number", "raises"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True), (errno.ENOSPC, True)]
+)
+def test_a_file_system_need_not_flush_folders_but_must_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
+) -> None:
+    before = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(os, "fsync", raising(number))
+    if raises:
+        with pytest.raises(OSError, match="no"):
+            files.sync_folder(str(tmp_path))
+    else:
+        files.sync_folder(str(tmp_path))
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_tree_is_flushed_as_far_as_it_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    for place in (tree / "file", tree / "below" / "file", tmp_path / "elsewhere"):
+        place.touch()
+    (tree / "link").symlink_to(tmp_path / "elsewhere")
+    (tree / "dangling").symlink_to("nothing")
+    os.mkfifo(tree / "pipe")
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
+    files.sync_tree(str(tree))
+    places = (tree, tree / "file", tree / "pipe", tree / "below", tree / "below" / "file")
+    assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
+
+
+def test_a_file_below_the_root_is_opened_for_reading(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(b"content")
+    fd = files.open_beneath(str(tmp_path), "a/b/file")
+    try:
+        assert os.read(fd, 100) == b"content"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(fd, b"x")
+    finally:
+        os.close(fd)
+
+
+def test_json_is_as_short_as_it_can_be_and_any_text_is_json(tmp_path: Path) -> None:
+    data = files.to_json({"ä": [1, "\udcff"]})
+    assert data == '{"ä":[1,"'.encode() + rb"\udcff" + b'"]}'
+    (tmp_path / "a").write_bytes(data)
+    assert files.read_json(str(tmp_path / "a")) == {"ä": [1, "\udcff"]}
+    (tmp_path / "a").write_bytes(b"{")
+    for name in ("a", "absent", "a/b"):
+        assert files.read_json(str(tmp_path / name)) is None
+    assert [files.size_of(str(tmp_path / name)) for name in ("a", "absent", "a/b")] == [1, 0, 0]
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +179,31 @@ def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, m
     assert [e.type for e in events.read(log.path, 0, 10_000)[0]] == ["warning"]
 
 
+@pytest.mark.parametrize("how", ["fallocate", "no fallocate", "a file system without it"])
+def test_a_reserve_takes_its_room_and_gives_it_back_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "no fallocate":
+        monkeypatch.delattr(os, "posix_fallocate")
+    elif how == "a file system without it":
+        monkeypatch.setattr(os, "posix_fallocate", raising(errno.EOPNOTSUPP))
+    reserve = files.Reserve(str(tmp_path / "reserve"))
+    reserve.take()
+    assert (tmp_path / "reserve").stat().st_size == files.RESERVE_BYTES == 1 << 20
+    assert (reserve.spent, reserve.spend(), reserve.spent) == (False, True, True)
+    assert (reserve.give_back(), reserve.spend()) == (False, False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_without_room_for_the_reserve_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", raising(errno.ENOSPC))
+    with pytest.raises(OSError, match="no") as full:
+        files.Reserve(str(tmp_path / "reserve")).take()
+    assert files.is_disk_full(full.value)
+    assert files.is_disk_full(OSError(errno.EDQUOT, "no"))
+    assert not files.is_disk_full(OSError(errno.EIO, "no"))
+
+
 def test_events_go_on_after_a_writer_that_died_within_a_line(tmp_path: Path) -> None:
     place = tmp_path / "events.jsonl"
     place.write_text('{"seq":0,"time":1,"type":"run_started","data":{}}\n{"seq":1,"ti')
@@ -108,6 +237,21 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     again = files.try_lock(place)
     assert again is not None
     os.close(again)
+
+
+def test_asking_for_a_lock_neither_makes_nor_takes_it(tmp_path: Path) -> None:
+    place = str(tmp_path / "lock")
+    with pytest.raises(FileNotFoundError):
+        files.is_locked(place)
+    assert os.listdir(tmp_path) == []
+    with files.locked(place):
+        assert files.is_locked(place)
+    assert not files.is_locked(place)
+    looker = files.try_lock(place, how=fcntl.LOCK_SH)
+    assert looker is not None
+    assert not files.is_locked(place), "who looks is in nobody's way"
+    assert files.try_lock(place) is None
+    os.close(looker)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a" * 200, "20261121t081530z-x-../y-abcdef", "a\n"])

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.results.store.store import FileStore
-from tests.support.stores import begin, completed, make_id, make_record
+from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
 
 def tree(root: Path) -> set[str]:
@@ -34,6 +37,73 @@ def test_a_run_from_begin_to_complete(store: FileStore) -> None:
     assert store.plan_of(run.run_id) is None
     assert store.get(run.run_id) == make_record(run.run_id)
     assert [row.run_id for row in store.rows()] == [run.run_id]
+
+
+def test_what_a_controller_left_that_was_killed_in_begin_is_in_nobody_s_way(store: FileStore) -> None:
+    run_id = make_id()
+    (store.root / "active" / f".new-{run_id}").mkdir(parents=True)
+    begin(store, run_id)
+    assert store.active() == [run_id]
+
+
+def test_files_of_ours_join_the_results_until_the_run_is_complete(store: FileStore) -> None:
+    run = begin(store)
+    run.intake().write("report.md", 0, b"what the host sent under that name")
+    run.add(lambda folder: {"report.md": folder.name.encode()})
+    folder = run.complete(make_record(run.run_id))
+    assert (folder / "report.md").read_text() == f"{run.run_id}.partial"
+    run.add(lambda _: {"more.md": b""})
+    assert not (folder / "more.md").exists()
+    assert not (store.root / "runs" / f"{run.run_id}.partial").exists()
+
+
+def test_the_size_of_a_run_is_what_its_files_take_of_the_disk(store: FileStore) -> None:
+    run = begin(store)
+    run.intake().write("steps/a/log.txt", 0, b"x" * 100_000)
+    folder = run.complete(make_record(run.run_id))
+    (folder / "link").symlink_to("/")
+    du = subprocess.run(["du", "-sk", "--exclude=link", str(folder)], capture_output=True, text=True, check=True)
+    folders = sum(p.stat().st_blocks for p in (folder, folder / "steps", folder / "steps" / "a")) // 2
+    assert store.size(run.run_id) // 1024 == int(du.stdout.split()[0]) - folders
+
+
+@pytest.mark.parametrize(("age", "stays"), [(86_400.0, True), (86_400.5, False)])
+def test_a_day_after_it_stood_still_an_import_counts_as_dead(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, age: float, stays: bool
+) -> None:
+    doomed, kept = completed(store), completed(store)
+    importing = store.root / "runs" / f".import-{make_id()}-0000"
+    importing.mkdir()
+    os.utime(importing, (NOVEMBER, NOVEMBER))
+    monkeypatch.setattr(time, "time", lambda: NOVEMBER + age)
+    store.delete([doomed])
+    assert importing.exists() == stays
+    assert (store.is_complete(doomed), store.is_complete(kept)) == (False, True)
+
+
+def test_a_run_out_of_an_archive_is_written_in_order_and_joins_the_others_whole(store: FileStore) -> None:
+    run_id = make_id()
+    record = make_record(run_id).model_dump_json().encode()
+    coming = store.incoming(run_id)
+    coming.write("steps/a/log.txt", 0, b"built\n")
+    coming.write("run.json", 0, record[:10])
+    for offset in (0, 9, 11):
+        with pytest.raises(ValueError, match=r"run\.json: out of order"):
+            coming.write("run.json", offset, record[10:])
+    with pytest.raises(FcctlError, match="is none"):
+        coming.check()
+    coming.write("run.json", 10, record[10:])
+    coming.check()
+    assert not store.is_complete(run_id)
+    folder = coming.finish()
+    assert (folder / "steps" / "a" / "log.txt").read_bytes() == b"built\n"
+    assert store.get(run_id) == make_record(run_id)
+    assert [row.run_id for row in store.rows()] == [run_id]
+    late = store.incoming(run_id)
+    with pytest.raises(ConflictError, match="exists already"):
+        late.check()
+    with pytest.raises(ConflictError, match="is active here"):
+        store.incoming(begin(store).run_id)
 
 
 def test_complete_again_changes_nothing(store: FileStore) -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
 from orchestrator.results.compare.rows import Busy, Machine, Row, rows_of
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
-from tests.support.measured_runs import document, entry, samples, simple
+from orchestrator.results.store.store import FileStore
+from tests.support.measured_runs import document, entry, measured, samples, simple
 
 HOST = {"gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "present": True, "power_limit_w": 72.0}}
 
@@ -182,6 +184,13 @@ def test_documents_from_a_host_may_hold_anything() -> None:
         assert len(found.only_new) == 2
 
 
+@pytest.mark.parametrize("odd", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None, True, [1.0]])
+def test_a_sample_that_is_no_time_spoils_the_others(odd: object) -> None:
+    (found,) = rows(document({**entry("a", [10.0, 11.0]), "samples": [10.0, odd, 11.0]}))
+    assert found.launch.samples == ()
+    assert rows(document(entry("a", [10.0, 11.0])))[0].launch.samples == (10.0, 11.0)
+
+
 # ------------------------------------------------------------------------------------------------ failing on it
 def test_conditions_as_typed() -> None:
     assert parse("slower:3%") == FailOn("slower", 0.03)
@@ -225,6 +234,20 @@ def test_the_environment_without_what_is_fleeting() -> None:
     ]  # fmt: skip
 
 
+def test_a_document_is_looked_at_five_levels_deep() -> None:
+    def nested(levels: int, value: str) -> dict[str, Any]:
+        return {"a": nested(levels - 1, value)} if levels else {"b": value, "c": [value, {}], "d": None, "e": "x" * 300}
+
+    (four, listed) = compare_facts.environment([nested(4, "1")], [nested(4, "2")])
+    assert (four.name, four.old, four.new) == ("a.a.a.a.b", "1", "2")
+    assert (listed.name, listed.new) == ("a.a.a.a.c", "2")
+    assert compare_facts.environment([nested(5, "1")], [nested(5, "2")]) == []
+    (many,) = compare_facts.environment([{"a": [7] * 20}], [{"a": [*[7] * 19, "x" * 41, 9]}])
+    assert many.new == ", ".join([*"7" * 19, "x" * 40]), "twenty of a list, forty characters of each"
+    (cut,) = compare_facts.environment([nested(0, "1")], [{"b": "1", "c": ["1"], "e": "x" * 201}, {"e": "y" * 201}])
+    assert cut.new == f"{'x' * 200} and {'y' * 200}"
+
+
 def kernel(name: str, **facts: Any) -> dict[str, Any]:
     return {"name": name, "arch": "sm_89", **facts}
 
@@ -249,3 +272,18 @@ def test_the_profile_shows_what_moved_furthest_first() -> None:
     assert [d.fact for d in found] == ["tensor_active_pct", "stall wait", "stall drain"]
     renamed = {**profile(60.0, 1.0, 1.0), "kernels": [{"name": "other<2>", "metrics": {"tensor_active_pct": 70.0}}]}
     assert compare_facts.profile([profile(20.0, 1.0, 1.0)], [renamed])[0].name == "mission: k -> other"
+
+
+def test_two_runs_are_compared_by_all_that_they_left(store: FileStore) -> None:
+    def left(p50: float, registers: int, tensor: float, loss: float, at: float) -> str:
+        build = {"kind": "build", "label": "fused", "kernels": [kernel("k", registers=registers)]}
+        profile = {"kind": "profile", "kernels": [{"name": "k", "metrics": {"tensor_active_pct": tensor}}]}
+        values = {"kind": "metrics", "metrics": {"loss": loss}}
+        return measured(store, [simple(p50, seed=int(at)), build, profile, values], at=at)
+
+    old, new = left(10.0, 100, 20.0, 0.5, 0), left(12.0, 128, 60.0, 0.25, 60)
+    report = compare_runs(store, old, new)
+    assert (report.old.first.run_id, report.new.first.run_id) == (old, new)
+    assert [benchmark.verdict for benchmark in report.comparison.benchmarks] == ["slower"]
+    for found, before, after in ((report.resources, 100, 128), (report.profile, 20, 60), (report.metrics, 0.5, 0.25)):
+        assert [(d.old, d.new) for d in found] == [(before, after)]

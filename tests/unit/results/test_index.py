@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,37 @@ def test_an_index_that_is_missing_wrong_or_old_is_built_anew(
     notes.clear()
     assert ids(store) == made
     assert notes == []
+
+
+@pytest.mark.parametrize("harm", [remove, scribble, truncate, empty, mangle_schema, mangle_row, flip_pages])
+def test_a_damaged_index_can_be_built_anew(store: FileStore, harm: Callable[[Path], None]) -> None:
+    made = completed(store)
+    settle(store)
+    harm(store.root / "index.sqlite")
+    assert store.reindex() == (1, [])
+    assert ids(store) == [made]
+
+
+def test_an_index_that_another_program_has_locked_is_not_replaced(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.results.store import index as module
+
+    completed(store)
+    settle(store)
+    path = store.root / "index.sqlite"
+    before = path.stat().st_ino
+    monkeypatch.setattr(module, "BUSY_S", 0.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(FcctlError, match="cannot be used") as refused:
+            store.reindex()
+        os.utime(store.root / "runs")  # there is something to catch up with
+        with pytest.raises(FcctlError, match="cannot be used"):
+            store.rows()
+    assert "locked" in (refused.value.cause or "")
+    assert path.stat().st_ino == before
+    assert len(store.rows()) == 1
 
 
 def test_a_damaged_index_is_replaced_by_one_process_only(store: FileStore) -> None:

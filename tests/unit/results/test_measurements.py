@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
+from orchestrator.results.store import measured as store_measured
 from orchestrator.results.store import schema
 from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -43,6 +45,23 @@ def test_a_history_opens_no_run(store: FileStore) -> None:
     assert not found[0].reference
     assert [m.reference for m in store.measurements(benchmark="mission/sdpa", limit=1)] == [True]
     assert store.benchmarks() == [("mission", "fused"), ("mission/sdpa", "sdpa")]
+
+
+def test_a_document_is_read_up_to_a_limit(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = simple(10.0, note="x" * 2_000_000)
+    measured(store, [content])
+    assert len(store.measurements(benchmark="mission")) == 1, "two megabytes are not too many"
+    size = len(json.dumps(content))
+    for limit, found in ((size, 1), (size - 1, 0)):
+        monkeypatch.setattr(store_measured, "MAX_BYTES", limit)
+        store.reindex()
+        assert len(store.measurements(benchmark="mission")) == found
+
+
+def test_of_many_documents_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_measured, "MAX_DOCUMENTS", 2)
+    measured(store, [simple(10.0), simple(11.0), simple(12.0)])
+    assert sorted(round(m.p50) for m in store.measurements(benchmark="mission")) == [10, 11]
 
 
 def test_several_launches_of_a_run_are_all_there(store: FileStore) -> None:

@@ -38,11 +38,18 @@ def test_the_rank_test_is_scipys(seed: int) -> None:
 
 
 def test_the_rank_test_of_little() -> None:
-    assert rank_test([], [1.0]) == 1.0
+    for some in ([], [1.0], [1.0, 2.0], [1.0, 1.0], [float(i) for i in range(60)]):
+        assert rank_test([], some) == rank_test(some, []) == 1.0
     assert rank_test([2.0, 2.0], [2.0, 2.0]) == 1.0
     assert rank_test([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1), "three a side never reach 5 %"
     assert rank_test([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
     assert MIN_LAUNCHES == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_midranks_are_scipys(seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 8, 20).astype(float)
+    assert blocks.midranks(values).tolist() == stats.rankdata(values).tolist()
 
 
 def test_holm_is_the_published_procedure() -> None:
@@ -136,6 +143,14 @@ def test_too_little_is_said_to_be_too_little() -> None:
     assert compared([launch(10, 9)], [launch(12)]).lacks.startswith("9 samples")
     assert compared([bare] * 4, [Launch(stats={"p50": p}) for p in (12.0, 12.1, 12.2, 12.1)]).basis == "launches"
     assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is None, "p99 of 100 samples is one sample"
+
+
+def test_what_there_was_of_each_side_is_told() -> None:
+    found = compared([launch(10, 20), launch(40, 30)], [launch(30, 40, noise=0.0)] * 3)
+    assert (found.launches, found.samples) == ((2, 3), (50, 120))
+    assert (found.old, found.new, found.ratio) == pytest.approx((20.0, 30.0, 1.5), rel=0.01)
+    summary = Launch(stats={"p50": 10.0, "n": 7.0})
+    assert compared([summary], [summary, summary]).samples == (7, 14)
 
 
 def test_the_same_input_gives_the_same_answer() -> None:

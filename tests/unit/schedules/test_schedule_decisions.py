@@ -41,6 +41,9 @@ def test_a_new_schedule_begins_with_the_next_time() -> None:
 def test_a_changed_line_begins_anew() -> None:
     old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
     assert read_past(schedule(), [old]).seen is None
+    assert [schedule(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
+        "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
+    ]  # fmt: skip
 
 
 def test_what_is_due_is_started() -> None:
@@ -88,7 +91,7 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
     plan = schedule(budget_usd=4, per_month_usd=10, timezone="Europe/Berlin")
 
     def line(outcome: str, due: datetime, usd: float | None = None) -> Firing:
-        return Firing(outcome=outcome, due=due.timestamp(), at=due.timestamp(), key=plan.key, usd=usd)  # type: ignore[arg-type]
+        return Firing(outcome=outcome, due=due.timestamp(), at=due.timestamp(), key=plan.key, usd=usd)
 
     first = datetime(2026, 10, 31, 23, 30, tzinfo=UTC)  # already November in Berlin
     october = datetime(2026, 10, 31, 22, 30, tzinfo=UTC)
@@ -103,6 +106,7 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
     assert spent_in_month(plan, record, START + timedelta(hours=1)) == 1.5 + 4
     assert refusal_by_month(plan, record, START, 4) is None
     assert "$5.50 of this month's $10.00" in (refusal_by_month(plan, record, START, 5) or "")
+    assert spent_in_month(schedule(timezone="Europe/Berlin"), record, START) == 1.5, "no budget says what it may cost"
 
 
 @pytest.mark.parametrize("budget_usd", [4.0, None])

@@ -1,0 +1,113 @@
+"""What a workspace has spent, and what is left of its caps."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+from orchestrator.base.clock import SystemClock, iso
+from orchestrator.base.errors import BudgetError
+from orchestrator.machines.targets import SandboxTarget, SshTarget, Target
+from orchestrator.money.usage_file import SightingFile
+from orchestrator.results.records import CostLine, CostRecord, SourceRecord
+from orchestrator.results.store.store import FileStore
+from orchestrator.runs.cost import spending
+from orchestrator.runs.job.saved_plan import SavedPlan
+from tests.support.budgets import listed
+from tests.support.stores import NOVEMBER, completed, make_id
+
+
+class World:
+    """A store whose runs cost what they are told, one day in November."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = FileStore(folder, SystemClock(), note=lambda _: None)
+        clock = SimpleNamespace(now=lambda: NOVEMBER + 60)
+        sessions = SimpleNamespace(open=list, ended=list)
+        self.services: Any = SimpleNamespace(
+            store=self.store, sightings=SightingFile(folder), sessions=sessions, clock=clock
+        )
+
+    def spent(self, usd: float) -> str:
+        cost = CostRecord(usd=usd, billed_s=1.0, breakdown=[CostLine(activity="bench", seconds=1.0, usd=usd)])
+        return completed(self.store, started=iso(NOVEMBER), cost=cost)
+
+    def underway(self, usd: float, target: Target | None = None, **changes: Any) -> None:
+        """An active run that may cost so much: of an hour at that price."""
+        run_id = make_id()
+        plan = wire.RunPlan(run_id, "j", "t", "w", "0" * 64, [wire.StepSpec("work", "x", timeout_s=3600)])
+        saved = SavedPlan(
+            plan=plan, target=target or SshTarget(name="box", host="h"), source=SourceRecord(tree_sha256="0" * 64),
+            usd_per_hour=usd, **changes,
+        )  # fmt: skip
+        self.store.begin(run_id, saved.to_json())
+
+    def left(self, **caps: float) -> list[tuple[str, float]]:
+        return spending.left_of_caps(self.services, listed(**caps), UTC)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:
+    damaged = world.spent(3.0)
+    world.spent(2.0)
+    (world.store.folder(damaged) / "run.json").write_text("{")
+    assert [line.usd for line in spending.lines(world.services, UTC)] == [2.0]
+
+
+def test_each_cap_has_what_is_left_of_it(world: World) -> None:
+    world.spent(2.0)
+    assert world.left() == []
+    assert world.left(per_day_usd=5) == [("day", 3.0)]
+    assert world.left(per_day_usd=1, per_month_usd=6, project_usd=7) == [
+        ("day", -1.0),
+        ("month", 4.0),
+        ("project", 5.0),
+    ]
+
+
+def test_a_run_counts_with_its_worst_case_until_it_is_complete(world: World) -> None:
+    world.underway(2.0)
+    world.underway(100.0, SandboxTarget(name="sandbox"))  # nobody pays
+    world.store.begin(make_id(), {"plan": "of another version"})
+    assert world.left(per_day_usd=5) == [("day", 3.0)]
+
+
+def test_a_run_in_a_session_is_paid_by_it_in_the_workspace_that_began_it(world: World) -> None:
+    world.underway(1.0, session="here")
+    assert world.left(per_day_usd=5) == [("day", 5.0)]
+    world.underway(1.0, session="there", session_abroad=True)
+    ((_, left),) = world.left(per_day_usd=5)
+    assert left == pytest.approx(5 - 65 / 60)
+
+
+def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:
+    world.spent(2.0)
+    world.underway(1.0)
+    spending.check_caps(world.services, listed(per_day_usd=5), 2.0, UTC)
+    spending.check_caps(world.services, listed(per_day_usd=1), 0.0, UTC)  # it costs nothing
+    spending.check_caps(world.services, listed(), 1000.0, UTC)
+    with pytest.raises(BudgetError, match=r"could cost \$2\.01, and \$2\.00 are left of the day's \$5\.00") as refused:
+        spending.check_caps(world.services, listed(per_day_usd=5), 2.01, UTC)
+    assert refused.value.cause == "$2.00 are spent (fcctl cost ledger --by day), and runs underway may cost $1.00"
+    assert refused.value.hint is not None
+    assert refused.value.hint.endswith("raise [budget] per_day_usd")
+    with pytest.raises(BudgetError, match=r"\$0\.00 are left of the month's \$2\.50"):
+        spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0, UTC)
+    with pytest.raises(BudgetError, match="of the project's"):
+        spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0, UTC)
+
+
+def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> None:
+    mine = world.spent(3.0)
+    world.spent(2.0)
+    spent = spending.spent_without(world.services, mine, UTC)
+    assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)

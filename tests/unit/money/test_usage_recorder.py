@@ -1,0 +1,124 @@
+"""What a cloud says of a target's machine is written down, once, whoever asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.clock import SystemClock
+from orchestrator.machines.cloud import Machine, Operation
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.record_power import Witness, sighting_of
+from orchestrator.money.usage_file import SightingFile
+from orchestrator.money.watched_cloud import WatchedClouds
+from tests.support.budgets import listed
+
+T = 1_800_000_000.0
+TARGET = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], usd_per_hour=0.72)
+STOP = Operation("op", "us-west1-c", "stop", "vm", "DONE", started=T + 595, finished=T + 600, target_id="7")
+
+
+def machine(**changes: Any) -> Machine:
+    values = {"project": "my-project", "zone": "us-west1-c", "name": "vm", "id": "7", "status": "RUNNING", "started": T}
+    return Machine(**{**values, **changes})
+
+
+OFF = machine(status="TERMINATED", stopped=T + 600)
+
+
+class Cloud:
+    """Has the target's machine and another one."""
+
+    there = (machine(), machine(name="other", id="8"))
+
+    def machine(self, zone: str, name: str) -> Machine | None:
+        return next((one for one in self.there if (one.zone, one.name) == (zone, name)), None)
+
+    def machines(self, labels: object) -> tuple[list[Machine], list[str]]:
+        return list(self.there), []
+
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        return [STOP]
+
+    def zones(self) -> list[str]:
+        return ["us-west1-c"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SightingFile:
+    return SightingFile(tmp_path)
+
+
+@pytest.fixture
+def witness(file: SightingFile) -> Witness:
+    return Witness(file, SystemClock(), listed())
+
+
+@pytest.fixture
+def watched(witness: Witness) -> Any:
+    clouds: Any = type("Clouds", (), {"open": lambda *_: Cloud()})()
+    return WatchedClouds(lambda: clouds, lambda: witness).open(TARGET)
+
+
+def names(file: SightingFile) -> list[str]:
+    return [record.name for record in file.all()]
+
+
+def test_whoever_looks_at_the_target_s_machine_has_it_written_down(watched: Any, file: SightingFile) -> None:
+    assert watched.machine("us-west1-c", "vm") == machine()
+    assert names(file) == ["vm"]
+    assert file.all()[0].stopped is None
+
+
+def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: Any, file: SightingFile) -> None:
+    assert watched.machine("us-west1-a", "vm") is None
+    assert watched.machine("us-west1-c", "other") == Cloud.there[1]
+    assert watched.operations("us-west1-c", "other") == [STOP]
+    assert watched.zones() == ["us-west1-c"]
+    assert names(file) == []
+    assert watched.machines({}) == (list(Cloud.there), [])
+    assert names(file) == ["vm"]
+
+
+def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any, file: SightingFile) -> None:
+    watched.machine("us-west1-c", "vm")
+    assert watched.operations("us-west1-c", "vm") == [STOP]
+    assert [(record.started, record.stopped) for record in file.all()] == [(T, None), (T, T + 600)]
+
+
+@pytest.mark.parametrize("change", [{"project": "q"}, {"zone": "us-west1-a"}, {"name": "other"}])
+def test_and_not_that_of_another_machine(witness: Witness, file: SightingFile, change: dict[str, str]) -> None:
+    file.note(sighting_of(TARGET, machine(**change), listed(), T))
+    witness.hear(TARGET, "us-west1-c", [STOP])
+    assert len(file.all()) == 1
+
+
+def test_each_is_written_once(witness: Witness, file: SightingFile) -> None:
+    witness.see(TARGET, machine(started=None))  # it was never on
+    assert file.all() == []
+    for seen in (machine(), machine(), machine(deadline=T + 3600), OFF, OFF):
+        witness.see(TARGET, seen)
+    assert [(record.stopped, record.fence) for record in file.all()] == [
+        (None, None), (None, T + 3600), (T + 600, None),
+    ]  # fmt: skip
+    Witness(file, SystemClock(), listed()).see(TARGET, OFF)
+    assert len(file.all()) == 3
+    Witness(file, SystemClock(), listed()).see(TARGET, machine(started=T + 9000))
+    assert len(file.all()) == 4
+
+
+@pytest.mark.parametrize(
+    ("seen", "stopped"),
+    [
+        (OFF, T + 600),
+        (machine(status="TERMINATED", stopped=T), T),
+        (machine(status="TERMINATED", stopped=T - 60), None),  # of the start before
+        (machine(status="TERMINATED"), None),
+        (machine(status="STOPPING", stopped=T + 600), None),  # it is billed until it is off
+    ],
+)
+def test_when_a_machine_is_off_by_its_own_account(seen: Machine, stopped: float | None) -> None:
+    record = sighting_of(TARGET, seen, listed(), T + 700)
+    assert (record.started, record.stopped, record.seen, record.usd_per_hour) == (T, stopped, T + 700, 0.72)

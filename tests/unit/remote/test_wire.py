@@ -1,0 +1,139 @@
+"""What both ends of the link agree on: defaults, limits, and what is refused."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from fcctl_remote import wire
+
+MESSAGES = wire.Message.__subclasses__()
+#: What a message that says only what it must is taken to say.
+ABSENT: list[tuple[wire.Message, dict[str, Any]]] = [
+    (wire.Needs(), {"gpu": False, "compute_capability": None, "tools": []}),
+    (wire.GateSpec("x"), {"when": None, "hint": None, "optional": False}),
+    (
+        wire.StepSpec("one", "make"),
+        {
+            "timeout_s": 600.0, "retries": 0, "optional": False, "unavailable_ok": False, "env": {}, "collect": [],
+            "gates": [], "exit_codes": {}, "activity": "test", "tune": None,
+            "needs": {"gpu": False, "compute_capability": None, "tools": []},
+        },
+    ),
+    (
+        wire.RunPlan("r", "j", "t", "w", "0", []),
+        {
+            "title": "", "created": 0.0, "needs": {"gpu": False, "compute_capability": None, "tools": []}, "env": {},
+            "lock": "exclusive", "max_minutes": None, "git_commit": None, "adopted": [], "resume_from": None,
+            "idle_stop_s": None, "stop_by": None, "attached": False, "wire_version": 1,
+        },
+    ),
+    (wire.TreeEntry("a", "0", 1), {"executable": False, "link": None}),
+    (wire.PutFile("a", 1, 2.0), {"executable": False, "link": None}),
+    (
+        wire.RunSummary("r", "j", "queued", 1.0),
+        {
+            "step": None, "step_index": 0, "step_count": 0, "step_started": None, "step_timeout_s": None,
+            "heartbeat": None, "behind": None, "finished": None, "exit_code": None, "message": None,
+        },
+    ),
+    (
+        wire.WatchRequest("r"),
+        {"events_offset": 0, "log_step": None, "log_offset": 0, "tail": False, "wait_s": 10.0},
+    ),
+    (
+        wire.WatchReply([], 0, wire.RunSummary("r", "j", "queued", 1.0)),
+        {"log_step": None, "log_offset": 0, "log_size": 0, "telemetry": None},
+    ),
+    (wire.GateResult("x", "pass"), {"value": None, "when": None, "hint": None, "optional": False}),
+    (
+        wire.StepResult("one", "passed"),
+        {
+            "exit_code": None, "started": None, "finished": None, "duration_s": 0.0, "attempts": 0, "activity": "test",
+            "message": None, "hint": None, "log": None, "gates": [], "documents": [],
+        },
+    ),
+    (
+        wire.Outcome("r", "j", "passed", 0, 1.0, 2.0, []),
+        {"host": {}, "message": None, "tree_sha256": "", "wire_version": 1},
+    ),
+    (
+        wire.LeaseRequest("show"),
+        {"deadline": None, "not_after": None, "token": None, "dry": True, "reason": "", "fresh": False},
+    ),
+    (
+        wire.Lease(armed=False),
+        {"dry": True, "deadline": None, "not_after": None, "token": None, "boot_id": None, "mechanism": None},
+    ),
+    (wire.CallError("denied", "no"), {"hint": None, "data": {}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "absent"), ABSENT, ids=lambda v: type(v).__name__)
+def test_what_a_message_does_not_say_has_its_default(message: wire.Message, absent: dict[str, Any]) -> None:
+    said = wire.encode(message)
+    assert {name: said.pop(name) for name in absent} == absent
+    assert wire.decode(type(message), {**said, "of a newer peer": 1}) == message
+
+
+def test_the_table_has_every_message_with_a_default() -> None:
+    """Apart from defaults that are containers: those begin empty."""
+    plain = {cls for cls in MESSAGES for name in wire._hints(cls) if hasattr(cls, name)}
+    assert plain == {type(message) for message, _ in ABSENT}
+
+
+def test_the_limits() -> None:
+    assert (wire.WIRE_VERSION, wire.SCHEMA_VERSION, wire.TICK_S) == (1, 1, 2.0)
+    assert (wire.MAX_FRAME_BYTES, wire.MAX_BLOB_BYTES) == (16 << 20, 4 << 20)
+
+
+def test_what_ends_a_step_from_outside() -> None:
+    ended = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+    assert tuple(128 + number for number in ended) == wire.ENDED_BY_OTHERS
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+def test_no_message_has_methods_of_its_own_made(cls: type) -> None:
+    """Making them for each class would take longer than all else that a process of a run imports."""
+    assert not {"__eq__", "__repr__"} & set(vars(cls))
+
+
+def test_equal_is_what_says_the_same_and_is_of_one_kind() -> None:
+    assert wire.FilePart("a", 0, 1) == wire.FilePart("a", 0, 1)
+    assert wire.FilePart("a", 0, 1) != wire.FilePart("a", 0, 2)
+    assert wire.FileEntry("a", 1, "0") != wire.FilePart("a", 0, 1)
+    assert wire.FilePart("a", 0, 1) != "a"
+    assert repr(wire.FilePart("a", 0, 1)) == "FilePart(path='a', offset=0, size=1)"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(wire.FilePart("a", 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("cls", "value", "message"),
+    [
+        (wire.FilePart, [], "FilePart: expected an object, got list"),
+        (wire.FilePart, {"path": "a", "offset": 0}, "FilePart.size: missing"),
+        (wire.FilePart, {"path": "a", "offset": 0, "size": "1"}, "FilePart.size: expected int, got str"),
+        (wire.FilePart, {"path": "a", "offset": True, "size": 1}, "FilePart.offset: expected int, got bool"),
+        (wire.FilePart, {"path": None, "offset": 0, "size": 1}, "FilePart.path: expected str, got NoneType"),
+        (wire.PutFile, {"path": "a", "size": 1, "mtime": True}, "PutFile.mtime: expected float, got bool"),
+        (wire.Needs, {"gpu": 1}, "Needs.gpu: expected bool, got int"),
+        (wire.Needs, {"tools": "nvcc"}, "Needs.tools: expected a list, got str"),
+        (wire.Needs, {"tools": ["nvcc", 3]}, "Needs.tools[1]: expected str, got int"),
+        (wire.StepSpec, {"id": "a", "run": "b", "env": []}, "StepSpec.env: expected an object, got list"),
+        (wire.StepSpec, {"id": "a", "run": "b", "env": {"K": 1}}, "StepSpec.env.K: expected str, got int"),
+        (wire.StepSpec, {"id": "a", "run": "b", "needs": 1}, "StepSpec.needs: expected an object, got int"),
+        (wire.FileList, {"files": [{"path": "a", "size": 1}]}, "FileList.files[0].sha256: missing"),
+    ],
+)
+def test_what_has_not_the_shape_is_refused_by_its_place(cls: type, value: Any, message: str) -> None:
+    with pytest.raises(wire.WireError) as refused:
+        wire.decode(cls, value)
+    assert str(refused.value) == message
+
+
+def test_whole_numbers_are_seconds_too() -> None:
+    found = wire.decode(wire.PutFile, {"path": "a", "size": 1, "mtime": 3})
+    assert isinstance(found.mtime, float)

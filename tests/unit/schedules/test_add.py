@@ -1,0 +1,86 @@
+"""A schedule is written down only if it can ever be due and could ever be paid for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import BudgetError, ConflictError, UsageError
+from orchestrator.machines.targets import SshTarget
+from orchestrator.runs.job.job import parse
+from orchestrator.schedules.add import checked, first_times
+from orchestrator.schedules.due import Schedule
+from tests.support.budgets import listed
+
+JOB = parse("job: bench\nenv: {SIZE: '1'}\nsteps:\n  - {id: one, run: make, activity: bench}\n", "bench.yaml").job
+
+
+def new(name: str = "nightly", rate: float = 0.6, per_run_usd: float | None = None, **values: Any) -> Schedule:
+    target = SshTarget(name="box", host="h", usd_per_hour=rate)
+    asked = {"job": "bench", "on": "box", "cron": "0 2 * * *", **values}
+    return checked(name, asked, ["weekly"], listed(per_run_usd=per_run_usd), target, JOB, {})
+
+
+def test_the_next_three_times_are_told() -> None:
+    after = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+    times = first_times(new(timezone="Europe/Berlin"), after)
+    assert [time.isoformat() for time in times] == [f"2026-11-2{day}T02:00:00+01:00" for day in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "hint"),
+    [
+        ({"cron": "0 2 * *"}, "--cron: a cron line has 5 fields", '--cron "0 2 * * 1-5"'),
+        ({"timezone": "Mars/Pluto"}, "--timezone: unknown time zone", "--timezone UTC"),
+        ({"budget_usd": 0}, "--budget: input should be greater than 0", "fcctl schedule add --help"),
+        ({"per_month_usd": -1}, "--per-month: input should be greater than 0", "--help"),
+        ({"catch_up_minutes": 7 * 24 * 60 + 1}, "--catch-up: input should be less than or equal to 10080", "--help"),
+        ({"settings": {"SIZ": "2"}}, "--set SIZ", "'SIZE'"),
+        ({"name": "Bad Name"}, "'Bad Name' cannot be a schedule's name", "at most 24"),
+    ],
+)
+def test_what_means_nothing_is_refused(values: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        new(**values)
+    assert message in refused.value.message
+    assert hint in (refused.value.hint or "")
+
+
+def test_two_of_one_name() -> None:
+    with pytest.raises(ConflictError, match="'weekly' already"):
+        new("weekly")
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "hint"),
+    [
+        # At $0.60 an hour a minute is a cent.
+        ({"budget_usd": 0.0099}, "$0.0099 does not pay for one minute on 'box'", "--budget 0.10 would be ten minutes"),
+        ({"per_run_usd": 0.0099}, "$0.0099 does not pay for one minute", "--budget 0.10"),
+        ({"rate": 0.006, "budget_usd": 0.00001}, "does not pay for one minute", "--budget 0.01"),
+        ({"per_month_usd": 5}, "a cap for the month needs a cap for each run", "add --budget USD"),
+        ({"per_month_usd": 5, "budget_usd": 5.01}, "one may cost $5.01, a whole month $5", "--budget 5 or less"),
+    ],
+)
+def test_what_could_never_be_paid_for_is_refused(values: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(BudgetError) as refused:
+        new(**values)
+    assert message in refused.value.message
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"budget_usd": 0.01},
+        {"per_run_usd": 0.01},
+        {"per_month_usd": 5, "budget_usd": 5},
+        {"per_month_usd": 5, "per_run_usd": 5},
+        {"rate": 0.0},
+        {"settings": {"SIZE": "2"}},
+    ],
+)
+def test_what_fits_is_taken(values: dict[str, Any]) -> None:
+    assert new(**values).job == "bench"

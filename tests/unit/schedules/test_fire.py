@@ -1,0 +1,196 @@
+"""A tick decides and launches; a firing runs its job and records its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.money.caps import Budget
+from orchestrator.schedules.due import Firing, Schedule
+from orchestrator.schedules.fire import STARTING_S, fire, standings, tick
+from orchestrator.schedules.firings import FiringRecords
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    monotonic = elapsed = now
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(seconds)
+
+
+def schedule(**values: Any) -> Schedule:
+    return Schedule.model_validate({"job": "bench", "cron": "0 * * * *", "timezone": "UTC", **values})
+
+
+PLAN = schedule()
+
+
+def line(outcome: str, due: float = NOON, at: float = NOON, **values: Any) -> Firing:
+    return Firing.model_validate({"outcome": outcome, "due": due, "at": at, "key": PLAN.key, **values})
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> FiringRecords:
+    return FiringRecords(tmp_path)
+
+
+def ticked(records: FiringRecords, after: float, plan: Schedule = PLAN, **caps: Any) -> tuple[list[str], list[float]]:
+    """What a tick so long after noon decides, which must be what is recorded, and what it launches."""
+    launched: list[float] = []
+    before = len(records.read("often"))
+    decided = tick(
+        {"often": plan}, records, Budget(**caps), Clock(NOON + after), lambda _, firing: launched.append(firing.due)
+    )
+    assert [firing for _, firing in decided] == records.read("often")[before:]
+    return [firing.outcome for _, firing in decided], launched
+
+
+def test_only_what_starts_is_launched(records: FiringRecords) -> None:
+    assert ticked(records, 0) == (["watching"], [])
+    assert ticked(records, 3599) == ([], [])
+    assert ticked(records, 3600) == (["started"], [NOON + 3600])
+    assert ticked(records, 3600) == ([], [])
+
+
+def test_nothing_is_decided_for_one_that_is_disabled_or_while_another_tick_decides(records: FiringRecords) -> None:
+    assert ticked(records, 0, schedule(enabled=False)) == ([], [])
+    with records.deciding() as alone:
+        assert alone
+        assert ticked(records, 0) == ([], [])
+    assert ticked(records, 0) == (["watching"], [])
+
+
+def test_one_that_nobody_follows_any_more_is_called_interrupted(records: FiringRecords) -> None:
+    records.append("often", (line("started"),))
+    assert ticked(records, STARTING_S - 1) == ([], []), "it may not have taken its lock yet"
+    with records.firing("often"):
+        assert ticked(records, STARTING_S) == ([], []), "it is at work"
+    assert ticked(records, STARTING_S) == (["interrupted"], [])
+    assert records.read("often")[-1].due == NOON
+    assert ticked(records, STARTING_S) == ([], [])
+
+
+def test_an_interrupted_one_does_not_keep_the_next_from_starting(records: FiringRecords) -> None:
+    records.append("often", (line("started"),))
+    assert ticked(records, 3600) == (["interrupted", "started"], [NOON + 3600])
+
+
+def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords) -> None:
+    records.append("often", (line("started"),))
+    with records.firing("often"):
+        assert ticked(records, 3600) == (["overlap"], [])
+
+
+@pytest.mark.parametrize(
+    ("plan", "caps", "outcome"),
+    [
+        ({"budget_usd": 3, "per_month_usd": 5}, {}, "started"),
+        ({"budget_usd": 3.01, "per_month_usd": 5}, {}, "refused"),
+        ({"per_month_usd": 5}, {"per_run_usd": 3}, "started"),
+        ({"per_month_usd": 5}, {"per_run_usd": 3.01}, "refused"),
+        ({"budget_usd": 3, "per_month_usd": 5}, {"per_run_usd": 4}, "started"),
+        ({"per_month_usd": 5}, {}, "refused"),
+        ({}, {}, "started"),
+    ],
+)
+def test_a_month_s_cap_holds(
+    records: FiringRecords, plan: dict[str, float], caps: dict[str, float], outcome: str
+) -> None:
+    records.append("often", (line("started"), line("finished", usd=2.0)))
+    assert ticked(records, 3600, schedule(**plan), **caps)[0] == [outcome]
+
+
+# ------------------------------------------------------------------------------------------------------ one firing
+def fired(records: FiringRecords, answer: Mapping[str, Any], **plan: Any) -> tuple[Firing, list[float | None]]:
+    budgets: list[float | None] = []
+
+    def run_job(asked: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+        assert records.at_work("often")
+        budgets.append(budget_usd)
+        return answer
+
+    firing = fire("often", schedule(**plan), NOON, records, Clock(NOON + 60), run_job)
+    assert records.read("often")[-1] == firing
+    assert not records.at_work("often")
+    return firing, budgets
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (
+            {"run_id": "r", "status": "passed", "exit_code": 0, "cost": {"usd": 1.5}},
+            {"run_id": "r", "status": "passed", "exit_code": 0, "usd": 1.5},
+        ),
+        ({"status": "failed", "exit_code": 100, "cost": "odd"}, {"status": "failed", "exit_code": 100}),
+        (
+            {"error": {"message": "no stock", "cause": "all zones", "exit_code": 5}, "cost": {"usd": 0.5}},
+            {"status": "error", "reason": "no stock: all zones", "exit_code": 5, "usd": 0.5},
+        ),
+        ({"error": {"message": "odd", "exit_code": "x"}}, {"status": "error", "reason": "odd", "exit_code": 1}),
+    ],
+)
+def test_how_a_firing_ended_is_recorded(records: FiringRecords, answer: dict[str, Any], end: dict[str, Any]) -> None:
+    firing, budgets = fired(records, answer, budget_usd=2)
+    assert firing == line("finished", at=NOON + 60, **end)
+    assert budgets == [2.0]
+
+
+def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
+    records: FiringRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.schedules.firings._LOOKERS_S", 0.0)
+
+    def never(asked: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+        raise AssertionError(asked)
+
+    with records.firing("often"):
+        firing = fire("often", PLAN, NOON, records, Clock(NOON + 60), never)
+    assert (firing.outcome, firing.status, firing.usd) == ("finished", "overlap", 0.0)
+    assert records.read("often") == [firing]
+
+
+# ------------------------------------------------------------------------------------------------------ the record
+def test_whoever_may_read_the_workspace_may_read_a_record(records: FiringRecords, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        records.append("often", (line("missed"),))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "schedules" / "often.jsonl").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_record_has_a_line_for_each_firing_and_no_others(records: FiringRecords, tmp_path: Path) -> None:
+    path = tmp_path / "schedules" / "often.jsonl"
+    for number in range(4):  # of odd and even length
+        records.append("often", (line("missed", reason="x" * number),))
+    assert len(path.read_bytes().splitlines()) == 4
+    for torn in (b'{"outco', b'{"outcom'):
+        with path.open("ab") as file:
+            file.write(torn)
+        records.append("often", (line("missed"),))
+    assert len(records.read("often")) == 6
+
+
+def test_standings(records: FiringRecords) -> None:
+    records.append("often", (line("started"), line("finished", usd=2.0, run_id="r"), line("watching", NOON + 1)))
+    plans = {"often": PLAN, "off": schedule(enabled=False)}
+    with records.firing("often"):
+        often, off = standings(plans, records, Clock(NOON + 60))
+    assert [time.hour for time in often.next] == [13, 14, 15]
+    assert often.last is not None
+    assert (often.last.run_id, often.spent_this_month_usd, often.running) == ("r", 2.0, True)
+    assert (off.name, off.next, off.last, off.spent_this_month_usd, off.running) == ("off", [], None, 0.0, False)
