@@ -72,7 +72,7 @@ class Verdict:
 
 # --------------------------------------------------------------------------------------------------------- the mutants
 def mutants(subject: str, path: Path) -> Iterator[Mutant]:
-    """All mutants of one file, but those in its annotations and docstrings."""
+    """All mutants of one file, but those in its annotations."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
 
@@ -86,6 +86,19 @@ def mutants(subject: str, path: Path) -> Iterator[Mutant]:
         for occurrence, ((line, column), _end) in enumerate(places):
             if not any(start <= (line, column) < end for start, end in ignored):
                 yield Mutant(subject, str(path.relative_to(ROOT)), line, column, name.removeprefix("core/"), occurrence)
+
+
+def planted(mutant: Mutant, text: str) -> str | None:
+    """The text of its file with the mutant; None if that is no Python: a signature's lone ``*`` is no operator."""
+    from cosmic_ray import plugins
+    from cosmic_ray.mutating import mutate_code
+
+    try:
+        after = mutate_code(text, plugins.get_operator(f"core/{mutant.operator}")(), mutant.occurrence)
+        compile(after or "(", mutant.path, "exec")
+    except (SyntaxError, AttributeError):  # the latter is Cosmic Ray's, at some nodes
+        return None
+    return str(after)
 
 
 def _annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -114,8 +127,10 @@ def sample(count: int, seed: int) -> list[Mutant]:
         share = count // len(SUBJECTS) + (number < count % len(SUBJECTS))
         while share and of_file:
             path = draw.choice(list(of_file))
-            found.append(of_file[path].pop())
-            share -= 1
+            mutant = of_file[path].pop()
+            if planted(mutant, path.read_text(encoding="utf-8")) is not None:
+                found.append(mutant)
+                share -= 1
             if not of_file[path]:
                 del of_file[path]
     return found
@@ -132,12 +147,9 @@ def _one_of_each_site(draw: random.Random, all_: Iterator[Mutant]) -> list[Mutan
 
 # ---------------------------------------------------------------------------------------------------------- the trials
 def trial(mutant: Mutant, copy: Path, tests: Sequence[str]) -> Verdict:
-    from cosmic_ray import plugins
-    from cosmic_ray.mutating import mutate_code
-
     place = copy / mutant.path
     before = place.read_text(encoding="utf-8")
-    after = mutate_code(before, plugins.get_operator(f"core/{mutant.operator}")(), mutant.occurrence)
+    after = planted(mutant, before)
     assert after is not None
     began = time.monotonic()
     place.write_text(after, encoding="utf-8")
