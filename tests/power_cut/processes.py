@@ -11,20 +11,20 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fcctl_remote.run.process import become_subreaper
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
 from tests.power_cut.play import Cut, Result, restore
 from tests.power_cut.recorded import Log, Record, build, replaying
+from tests.support import forked
 from tests.support.living import started_with
 from tests.support.sshd import end_processes_of
 from tests.support.waiting import wait_for
@@ -243,8 +243,8 @@ def moments(records: list[Record], most: int) -> list[int]:
 
 def cuts(made: Recording, most: int, ignore: str | None = None) -> Iterator[Cut]:
     """Crash states, no two alike."""
-    chosen, promises = set(moments(made.records, most)), ()
-    seen: set[int] = set()
+    chosen, seen = set(moments(made.records, most)), set[int]()
+    promises: tuple[str, ...] = ()
     folder = made.place.base / "replayed"
     shutil.copytree(made.before, folder, symlinks=True)
     with replaying(folder, ignore) as replay:
@@ -294,21 +294,26 @@ def play_processes(made: Recording, most: int, ignore: str | None = None) -> Res
     return result
 
 
-def table(most: int) -> list[str]:
-    """Print a line for each scenario; the violations. Seconds: of processors, all processes included."""
-    faults = []
+def table(most: int = 30) -> list[str]:
+    """Print a line for each scenario; what was violated. Seconds: of processors, all processes included."""
+    become_subreaper()  # supervisors and tmux count, too
+    faults, operations, states, began = [], 0, 0, seconds()
+    print(f"{'scenario':<18}{'operations':>11}{'crash states':>14}{'seconds':>9}")
     for scenario in SCENARIOS:
-        at = sum(os.times()[:4])
+        at = seconds()
         with recording(scenario()) as made:
             result = play_processes(made, most)
-        seconds = sum(os.times()[:4]) - at
-        print(f"{scenario.__name__:<18}{result.operations:>11}{result.states:>14}{seconds:>9.2f}", flush=True)
+        print(f"{scenario.__name__:<18}{result.operations:>11}{result.states:>14}{seconds() - at:>9.2f}", flush=True)
+        operations, states = operations + result.operations, states + result.states
         faults += [f"{scenario.__name__}: {violation}" for violation in result.violations]
+    print(f"{'all':<18}{operations:>11}{states:>14}{seconds() - began:>9.2f}")
     return faults
 
 
-if __name__ == "__main__":
-    began = time.monotonic()
-    for fault in table(int(sys.argv[1])):
-        print(f"\n{fault}")
-    print(time.monotonic() - began)
+def seconds() -> float:
+    """Of processors, used by this process and all those that it has waited for."""
+    forked.close()
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return sum(os.times()[:4])

@@ -43,7 +43,7 @@ def why_not() -> str:
 
 
 def build(library: Path) -> None:
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
 
 
 class Record(NamedTuple):

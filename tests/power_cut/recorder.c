@@ -5,10 +5,11 @@
  * opened for each record: programs close descriptors that they do not know. Real calls are system calls, so nothing
  * here calls itself, and only the stack is written: the child of a vfork may call any of it.
  *
- * glibc's stdio does not call write() through the table of symbols. What it wrote is recorded when its descriptor is
- * closed, replaced or synced: record C has the whole content.
+ * glibc's stdio does not call open() and write() through the table of symbols. What it wrote is recorded when its
+ * stream or descriptor is closed, replaced or synced: record C has the whole content.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -262,10 +263,12 @@ int mkdirat(int folder, const char *name, mode_t mode)
 
 int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
 
-int chmod(const char *name, mode_t mode)
+int fchmodat(int folder, const char *name, mode_t mode, int flags)
 {
-	CHANGES_NAMES('P', resolve(AT_FDCWD, name, path), 0, 0, syscall(SYS_fchmodat, AT_FDCWD, name, mode))
+	CHANGES_NAMES('P', resolve(folder, name, path), 0, flags, syscall(SYS_fchmodat, folder, name, mode))
 }
+
+int chmod(const char *name, mode_t mode) { return fchmodat(AT_FDCWD, name, mode, 0); }
 
 /* --------------------------------------------------------------------------------------------- contents */
 /* A call that changes an open file. AFTER appends the record; it knows ``result``, ``path`` and ``facts``. */
@@ -325,6 +328,12 @@ int fchmod(int fd, mode_t mode)
 	CHANGES_FILE(int, fd, syscall(SYS_fchmod, fd, mode), append(turn, 'P', &facts, 0, path, "", NULL, 0))
 }
 
+/* What a shell's own echo wrote in a part of a script that is a process. */
+__attribute__((destructor)) static void record_output(void)
+{
+	record_content(STDOUT_FILENO);
+}
+
 int close(int fd)
 {
 	record_content(fd);
@@ -339,8 +348,36 @@ int dup3(int from, int to, int flags)
 
 int dup2(int from, int to) { return from == to ? (fcntl(from, F_GETFD) < 0 ? -1 : to) : dup3(from, to, 0); }
 
+FILE *fopen(const char *name, const char *how)
+{
+	FILE *(*real)(const char *, const char *) = dlsym(RTLD_NEXT, "fopen");
+	char path[PATH_MAX];
+	struct stat facts;
+	struct turn turn;
+	FILE *stream;
+
+	if (*how == 'r' || !resolve(AT_FDCWD, name, path))
+		return real(name, how);
+	turn = take_turn();
+	stream = real(name, how);
+	if (stream && path_of(fileno(stream), path, &facts))
+		append(turn, 'O', &facts, *how == 'w', path, "", NULL, 0);
+	end_turn(turn, errno);
+	return stream;
+}
+
+int fclose(FILE *stream)
+{
+	int (*real)(FILE *) = dlsym(RTLD_NEXT, "fclose");
+
+	fflush(stream);
+	record_content(fileno(stream));
+	return real(stream);
+}
+
 #define SAME(type, other, name, ...) type other(__VA_ARGS__) __attribute__((alias(#name)));
 SAME(int, open64, open, const char *, int, ...)
+SAME(FILE *, fopen64, fopen, const char *, const char *)
 SAME(int, openat64, openat, int, const char *, int, ...)
 SAME(int, creat64, creat, const char *, mode_t)
 SAME(int, __open64_2, __open_2, const char *, int)
