@@ -13,7 +13,7 @@ from tests.power_cut.recorded import replaying, why_not
 pytestmark = pytest.mark.full
 
 #: Moments at which the power fails, in each scenario.
-STATES = 28
+STATES = 22
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_commands_recover_from_what_is_left(scenario: type[Scenario]) -> None:
     with recording(scenario()) as made:
         result = play_processes(made, STATES)
     assert result.violations == []
-    assert result.states >= 25
+    assert result.states >= 20
 
 
 @pytest.mark.parametrize(
