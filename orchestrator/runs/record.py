@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.records import RunRecord, RunStatus
-from orchestrator.results.store_api import ActiveRun
+from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -28,7 +30,23 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
     if machine is not None:
         record = machine.account(record)
     record = ending.with_steps_before(record, before)
-    return ending.with_adopted(record, saved.plan) if saved.plan.resume_from else record
+    if saved.plan.resume_from is None:
+        return record
+    _store_adopted(active.intake(), saved.plan)
+    return ending.with_adopted(record, saved.plan)
+
+
+def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
+    """The documents of the steps in front, where the host did not get them or lost them in a power cut."""
+    for finished in plan.adopted:
+        for ref, document in zip(finished.result.documents, finished.documents, strict=False):
+            data = json.dumps(document).encode()
+            with suppress(ValueError):  # half a document
+                if intake.read_json(ref.path) == document:
+                    continue
+            intake.discard(ref.path)
+            if intake.accepts(ref.path) is None:
+                intake.write(ref.path, 0, data)
 
 
 def add_report(services: Services, active: ActiveRun, saved: SavedPlan, record: RunRecord) -> None:

@@ -1,4 +1,7 @@
-"""``python -m tests.power_cut``: the table of subjects, their operations and crash states; and what was not kept."""
+"""``python -m tests.power_cut``: the table of subjects, their operations and crash states; and what was not kept.
+
+With ``--processes [MOMENTS]`` the scenarios of real processes, the power failing at so many moments of each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,28 @@ import sys
 import time
 
 from tests.power_cut.play import play
+from tests.power_cut.processes import table
+from tests.power_cut.recorded import why_not
 from tests.power_cut.subjects import SUBJECTS
 from tests.power_cut.whole_runs import EPISODES, play_power_cut
 
 
 def main() -> int:
-    began, operations, states, faults = time.process_time(), 0, 0, []
+    faults = real_processes() if sys.argv[1:2] == ["--processes"] else subjects()
+    for fault in faults:
+        print(f"\n{fault}")
+    return bool(faults)
+
+
+def real_processes() -> list[str]:
+    if reason := why_not():
+        return [reason]
+    return table(*map(int, sys.argv[2:3]))
+
+
+def subjects() -> list[str]:
+    began, operations, states = time.process_time(), 0, 0
+    faults: list[str] = []
     print(f"{'subject':<18}{'operations':>11}{'crash states':>14}{'seconds':>9}")
     for subject in SUBJECTS:
         at = time.process_time()
@@ -23,9 +42,7 @@ def main() -> int:
     at = time.process_time()
     faults += filter(None, map(play_power_cut, range(EPISODES)))
     print(f"{'whole runs':<18}{'':>11}{EPISODES:>14}{time.process_time() - at:>9.2f}")
-    for fault in faults:
-        print(f"\n{fault}")
-    return bool(faults)
+    return faults
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ stricter than either:
   folder names change in order. A rename between folders happens whole or not at all.
 - Syncing a file does not make its name durable, nor syncing a folder its own name in the folder above.
 
-The operations are recorded inside the test's own process. Real processes can be recorded without privileges by a
-library in LD_PRELOAD, or by strace where ptrace is allowed; neither is here: such a recorder would be as long as this
-package, and what it would add are the writes of bash, rsync and a job's own steps.
+The operations are recorded inside the test's own process (play.py), or of all processes of real commands (recorded.py).
 """
 
 from __future__ import annotations

@@ -86,6 +86,23 @@ def test_its_first_unfinished_step_is_the_first_one(
     assert f"fcctl results show {new['run_id']}" in refused.stderr
 
 
+def test_one_that_was_killed_before_its_host_had_it_keeps_the_documents_it_began_with(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    workspace.job("slow", f"env: {{COUNT: {count}}}\n{SLOW}")
+    workspace.fcctl("run", "slow", "--on", "here", "--detach")
+    wait_for(lambda: count.exists() and count.read_text().split() == ["one", "two"], 60)
+    workspace.fcctl("cancel", "last")
+    assert workspace.killed("after", 2, "run", "--resume", "last") == -signal.SIGKILL
+    (resumed,) = workspace.active()
+    workspace.fcctl("ps")
+    shown = workspace.json("results", "show", resumed)
+    assert shown["run"]["status"] == "error"
+    assert shown["problems"] == []
+    assert [document["content"]["metrics"] for document in shown["documents"]] == [{"answer": 42}]
+
+
 def test_what_never_came_to_its_machine_is_nothing_to_go_on_with(workspace: Workspace, tmp_path: Path) -> None:
     """As when it is cancelled while its machine is turned on."""
     count = tmp_path / "count"
