@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.power_cut.processes import SCENARIOS, Detached, Prune, Scenario, Scheduled, play_processes, recording
+from tests.power_cut.process_scenarios import SCENARIOS, Detached, Prune, Scenario, Scheduled
+from tests.power_cut.processes import play_processes, recording
 from tests.power_cut.recorded import replaying, why_not
 
 pytestmark = pytest.mark.full
