@@ -169,7 +169,7 @@ def _run(copy: Path, tests: Sequence[str]) -> tuple[str, str]:
         except subprocess.TimeoutExpired:
             return "hung", ""
         output.seek(0)
-        failed = re.search(r"^(?:FAILED|ERROR) ([^\s@]+?)(?: - |$)", output.read(), re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output.read(), re.MULTILINE)
     return ("killed", failed[1] if failed else "") if done.returncode else ("survived", "")
 
 
@@ -178,7 +178,7 @@ def not_of_themselves(verdicts: Sequence[Verdict], copy: Path) -> list[str]:
     tests = sorted({verdict.by for verdict in verdicts if "::" in verdict.by})
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, check=False) if tests else None
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE) if done else []
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE) if done else []
 
 
 def copied(folder: Path) -> Path:

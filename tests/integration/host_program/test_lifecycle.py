@@ -17,6 +17,7 @@ from fcctl_remote import wire
 from fcctl_remote.base.files import to_json, write_atomic
 from fcctl_remote.run.state import unstarted_outcome
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
+from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="orphans are found through /proc")
@@ -192,6 +193,7 @@ def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent:
     with lock.open("r+") as settler:
         os.kill(supervisor, signal.SIGKILL)
         fcntl.flock(settler, fcntl.LOCK_EX)
+        wait_for(lambda: not is_running(supervisor))  # it lets go of its lock a moment before it has ended
         asked = agent.send("status", {"run_ids": [run_id]})
         time.sleep(0.3)  # it is asked meanwhile
         plan = json.loads((host.run_dir(run_id) / "plan.json").read_bytes())
