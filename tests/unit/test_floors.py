@@ -127,11 +127,9 @@ def house() -> Imports:
     return MappingProxyType({name: frozenset(imports_of(path.read_text())) for name, path in modules()})
 
 
-def with_planted(name: str, text: str) -> Imports:
-    """The house with one more module, or one with more imports."""
-    planted = dict(house())
-    planted[name] = planted.get(name, frozenset()) | frozenset(imports_of(text))
-    return planted
+def module(name: str, text: str) -> Imports:
+    """One more module."""
+    return {name: frozenset(imports_of(text))}
 
 
 def within(module: str, prefix: str) -> bool:
@@ -233,18 +231,19 @@ def test_no_folder_is_crowded() -> None:
 @pytest.mark.parametrize("how", ["import {}", "def late() -> None:\n    import {}", "if TYPE_CHECKING:\n    import {}"])
 def test_a_planted_upward_import_is_seen(package: str, how: str) -> None:
     above = next(p for line in FLOORS.split("\n") for p in line.split() if floor_of(p)[0] > floor_of(package)[0])
-    planted = with_planted(f"{package}.planted", how.format(f"{above}.anything"))
-    assert upward(planted) == [f"{package}.planted imports {above}.anything"]
+    assert upward(module(f"{package}.planted", how.format(f"{above}.anything"))) == [
+        f"{package}.planted imports {above}.anything"
+    ]
 
 
 @pytest.mark.parametrize("line", [line for line in FLOORS.split("\n") if len(line.split()) > 1], ids=str.split)
 def test_an_import_of_a_package_beside_is_seen(line: str) -> None:
     one, other, *_ = line.split()
-    assert len(upward(with_planted(f"{one}.planted", f"from {other} import anything"))) == 1
+    assert len(upward(module(f"{one}.planted", f"from {other} import anything"))) == 1
 
 
 def test_an_import_that_the_emulator_is_denied_is_seen() -> None:
-    assert upward(with_planted("orchestrator.emulator.core.planted", "import orchestrator.money.caps"))
+    assert upward(module("orchestrator.emulator.core.planted", "import orchestrator.money.caps"))
 
 
 @pytest.mark.parametrize("slice_name", sorted({".".join(package.split(".")[:2]) for package in FLOORS.split()}))

@@ -155,6 +155,7 @@ def test_stopped_it_leaves_no_process_and_its_machine_off(sandbox: Sandbox, key:
     assert sandbox.running() == {PATH: "TERMINATED"}
 
 
+@pytest.mark.full
 def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox, key: Path) -> None:
     gce = client(sandbox, key)
     identifier = wake(gce, key).id
@@ -222,6 +223,7 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
     assert json.loads((sandbox.folder / "daemon.json").read_text())["identity"] == "an upgrade"
 
 
+@pytest.mark.full
 def test_it_ends_when_nobody_has_needed_it_for_a_while(sandbox: Sandbox, key: Path) -> None:
     wake(client(sandbox, key), key)
     os.kill(pid_of(sandbox), signal.SIGKILL)

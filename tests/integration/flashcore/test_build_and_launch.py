@@ -241,6 +241,7 @@ GROUPED_TILING = {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "PIPEL
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +332,7 @@ def test_code_for_several_architectures_is_one_file(tmp_path: Path, monkeypatch:
     }
 
 
+@pytest.mark.full
 @needs_nvcc
 def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))

@@ -39,6 +39,7 @@ def document(out: Path, kind: str) -> dict[str, object]:
     return dict(found[0])
 
 
+@pytest.mark.full
 def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) -> None:
     assert run(tmp_path, cache, "build", "cpu").returncode == 0
     assert document(tmp_path, "build")["variant"] == "cpu"

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.emulator.core.scenario import Scenario
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 
 Make = Callable[..., CloudWorkspace]
@@ -132,6 +133,7 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert workspace.operations("insert") == ["insert"]
 
 
+@pytest.mark.full
 def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("slow", SLOW)
@@ -154,11 +156,14 @@ def test_preempted_then_only_fetched(shared_cloud: Emulator, workspace_on: Make)
 
 @pytest.mark.parametrize(
     ("what", "status", "word"),
-    [
-        ("deferredStop", "over_budget", "time limit"),
-        ("hostError", "lost", "failed"),
-        ("guestTerminate", "lost", "inside"),
-    ],
+    sampled(
+        [
+            ("deferredStop", "over_budget", "time limit"),
+            ("hostError", "lost", "failed"),
+            ("guestTerminate", "lost", "inside"),
+        ],
+        keep=[("deferredStop", "over_budget", "time limit")],
+    ),
 )
 def test_stopped_under_a_run_for_another_reason(
     shared_cloud: Emulator, workspace_on: Make, what: str, status: str, word: str
@@ -193,6 +198,7 @@ def test_deleted_under_a_run(shared_cloud: Emulator, workspace_on: Make) -> None
     assert workspace.active() == []
 
 
+@pytest.mark.full
 def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud, release="keep", keep_minutes=10)
     workspace.job("hello", HELLO)
@@ -231,6 +237,7 @@ def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], worksp
     assert workspace.only_run()["status"] == "cancelled"
 
 
+@pytest.mark.full
 def test_nobody_comes_for_a_detached_run(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("long", HELLO.replace("60", "7200"))
@@ -275,6 +282,7 @@ def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator,
     assert workspace.fcctl("ps").stderr == ""
 
 
+@pytest.mark.full
 def test_two_at_once_share_the_machine_and_the_last_one_stops_it(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("nap", "steps:\n  - {id: nap, run: 'sleep 2', timeout: 60}\n")

@@ -121,6 +121,7 @@ def test_on_two_computers_the_younger_machine_is_taken_back(
     assert len({row["group"] for row in rows if row["seconds"] > 0}) == 2, "what it cost for a moment is booked, too"
 
 
+@pytest.mark.full
 def test_a_machine_that_others_let_go_before_it_answers_is_turned_on_again(
     tmp_path: Path, private_home: Path, start_cloud: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def python_of(venv: Path, *words: str) -> str:
     return done.stdout.strip() or done.stderr.strip()
 
 
+@pytest.mark.full
 def test_it_sees_what_is_below_and_what_is_installed_into_it_goes_first(below: Path, tmp_path: Path) -> None:
     for name in ("venv", "json", "site"):  # a repository's own
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")

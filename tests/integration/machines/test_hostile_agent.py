@@ -185,6 +185,7 @@ def test_refusal_is_cleaned_and_the_session_goes_on(connect: Connect) -> None:
     session.close()
 
 
+@pytest.mark.full
 def test_ticks_keep_a_long_call_alive(connect: Connect) -> None:
     session = connect(
         "hello()\nr = receive()\nfor i in range(25):\n    time.sleep(0.2); send({'tick': 1.0})\n"

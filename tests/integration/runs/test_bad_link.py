@@ -99,6 +99,7 @@ def test_cut_while_collecting_goes_on_at_the_byte_it_had(workspace: Workspace, l
     assert (workspace.only_folder() / "steps/make/out/big.bin").stat().st_size == 20_000_000
 
 
+@pytest.mark.full
 def test_a_slow_link_is_not_a_dead_one(workspace: Workspace, link: LinkProxy, tmp_path: Path) -> None:
     link.delay_s = 0.05
     done = workspace.fcctl("run", "slow", "--on", "box", "--set", f"COUNT={tmp_path / 'c'}")

@@ -51,6 +51,7 @@ def sending(workspace: Workspace, *argv: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.full
 def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link: LinkProxy) -> None:
     slow_link.bytes_per_s = 100_000  # not there for long, unless we let it
     running = sending(workspace, "count", "--on", "box")

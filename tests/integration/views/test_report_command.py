@@ -64,6 +64,7 @@ def test_a_browser_that_fails_is_an_error_with_its_words(workspace: Workspace) -
     assert "cause: no display" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(chromium.find() is None, reason="no Chromium on PATH to print a PDF with (apt install chromium)")
 def test_a_pdf_through_a_real_chromium(workspace: Workspace) -> None:
     workspace.fcctl("results", "report", "last", "-o", "x.pdf")

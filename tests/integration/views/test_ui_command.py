@@ -66,6 +66,7 @@ def test_without_its_libraries_it_says_what_to_install(workspace: Workspace, tmp
     assert f"hint:  {to_install('web')}\n" in done.stderr
 
 
+@pytest.mark.full
 def test_a_module_of_the_workspace_is_never_run(workspace: Workspace) -> None:
     """The children that the dashboard starts in the workspace: its json.py is the user's, not Python's."""
     from tests.support import reference_run
