@@ -11,6 +11,7 @@ from flashcore.build import build
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from tests.support.tiers import sampled
 
 #: Bug -> the cases that must fail by it (others may, too).
 BUGS = {
@@ -45,7 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "CPU_LEAD_IN_S", 0.0)
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", sampled(BUGS, list(BUGS)[::4]))
 def test_the_check_names_the_cases_a_bug_breaks(bug: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUG", str(list(BUGS).index(bug)))
     document = check.run(kernel, {"small": Shape(1, 2, 64, 64)})

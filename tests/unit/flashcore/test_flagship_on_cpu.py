@@ -36,7 +36,7 @@ def in_one_worker(settings: dict[str, int]) -> Any:
     """A parameter whose tests share a worker, so that its library is compiled once."""
     name = "-".join(f"{k}={v}" for k, v in settings.items()) or "auto"
     marks = [pytest.mark.xdist_group(f"flagship-{name}")]
-    if settings not in CONFIGURATIONS[1:3]:
+    if settings not in CONFIGURATIONS[1:2]:
         marks.append(pytest.mark.full)
     return pytest.param(settings, marks=marks, id=name)
 

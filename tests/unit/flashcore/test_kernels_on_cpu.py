@@ -76,10 +76,10 @@ def label(configuration: tuple[str, dict[str, int]]) -> str:
 def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
     """A parameter whose tests share a worker, so that its library is compiled once.
 
-    One of each family of kernels is enough for ``make test``: with its default tiling, or with another.
+    Two of them are enough for ``make test``.
     """
     marks = [pytest.mark.xdist_group(label(configuration))]
-    if configuration not in (CONFIGURATIONS[0], CONFIGURATIONS[5], CONFIGURATIONS[7], CONFIGURATIONS[10]):
+    if configuration not in (CONFIGURATIONS[5], CONFIGURATIONS[7]):
         marks.append(pytest.mark.full)
     return pytest.param(configuration, marks=marks, id=label(configuration))
 
