@@ -112,7 +112,8 @@ def sync_tree(folder: Path) -> None:
     for _top, _folders, names, folder_fd in os.fwalk(folder, follow_symlinks=False):
         for name in names:
             if stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
-                fd = os.open(name, os.O_RDONLY, dir_fd=folder_fd)
+                # Should it become a link or a FIFO meanwhile: neither followed nor waited for.
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder_fd)
                 try:
                     os.fsync(fd)
                 finally:

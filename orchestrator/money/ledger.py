@@ -265,7 +265,9 @@ def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]
         day = datetime.fromtimestamp(start, zone).date()
         midnight = datetime.combine(day + timedelta(days=1), datetime.min.time(), zone).timestamp()
         yield start, min(end, midnight)
-        start = max(min(end, midnight), start + 1e-3)  # whatever a zone's clock does, time goes on
+        start = max(
+            min(end, midnight), start + 1e-3
+        )  # where a zone sets its clock back at midnight, that midnight is not after ``start``
 
 
 def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:

@@ -47,7 +47,7 @@ class Intake(Protocol):
     def discard(self, path: str) -> None: ...
 
     def flush(self) -> None:
-        """All that was written is on disk when this returns."""
+        """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""

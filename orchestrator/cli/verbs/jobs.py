@@ -11,7 +11,7 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from orchestrator.base.text.problems import Problem
-    from orchestrator.runs.job.job import Gate, Job, Needs, Step
+    from orchestrator.runs.job.job import Job, Needs, Step
     from orchestrator.workspace.workspace import Workspace
 
 
@@ -124,6 +124,7 @@ def _described(job: Job, file: str, minutes: float) -> list[str]:
 
 def _step(step: Step) -> list[str]:
     from orchestrator.base.text import durations as duration
+    from orchestrator.views.tables.plan import gate_text
 
     facts = [f"at most {duration.text(step.timeout)}", step.activity]
     facts += ["on the controller"] if step.where == "controller" else []
@@ -135,13 +136,8 @@ def _step(step: Step) -> list[str]:
     lines.extend(f"    $ {line}" for line in step.run.strip().splitlines())
     lines.extend(f"    env {key}={value}" for key, value in step.env.items())
     lines.extend(f"    collect {c.file} with {c.reader}" for c in step.collect)
-    lines.extend(f"    gate {_gate(g)}" for g in step.gates)
+    lines.extend(f"    gate {gate_text(g)}" for g in step.spec().gates)
     return lines
-
-
-def _gate(gate: Gate) -> str:
-    when = f"  when {gate.when}" if gate.when else ""
-    return gate.expr + when + ("  (optional)" if gate.optional else "")
 
 
 def _needs(needs: Needs) -> str:

@@ -48,7 +48,7 @@ class Side:
 
     @property
     def endings(self) -> str:
-        """How its runs ended that did not pass: ``incomplete``; empty if all passed."""
+        """The statuses of its runs other than passed, each once: ``failed, incomplete``; empty if all passed."""
         return ", ".join(dict.fromkeys(r.status.replace("_", " ") for r in self.runs if r.status != "passed"))
 
 

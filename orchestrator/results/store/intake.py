@@ -124,7 +124,7 @@ class FolderIntake:
             self._used -= size
 
     def flush(self) -> None:
-        """What was written is on disk when this returns."""
+        """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
         with disk_errors("store the results", self.root, again="collect the run again: fcctl pull-results"):
             sync_tree(self.root)
 

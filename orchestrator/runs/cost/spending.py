@@ -39,8 +39,8 @@ def lines(services: Services, local: tzinfo | None = None, *, until_now: bool = 
 
 
 def _still_on(services: Services, sightings: list[Sighting]) -> list[Sighting]:
-    """The same, with those machines on until now, or until their limit, that no run or session has which is not over:
-    what such a one may cost is counted with its worst case."""
+    """The same, with each machine that was on when last seen taken as on until now, or until its limit. A machine of an
+    active run or session is left as it is: that run or session is counted with its worst case."""
     now = services.clock.now()
     plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
     used = [(plan or {}).get("target") or {} for plan in plans]
@@ -139,8 +139,8 @@ def _underway(services: Services) -> float:
 
 
 def _left_on(services: Services) -> Iterator[float]:
-    """What each machine that could not be stopped after its run may cost beyond what the run's record has of it: its
-    limit may still be ahead, or nobody has seen yet when it went off."""
+    """Dollars, for each machine that could not be stopped after its run: the run's worst case without the cost that
+    its record has. The machine may run until its limit, and the record may have been written before that."""
     store = services.store
     for run_id, debt in store.owed().items():
         if "left" in debt or not store.is_complete(run_id):

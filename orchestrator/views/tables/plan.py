@@ -63,7 +63,7 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     here = {step.id: "  (here, before the wake)" for step in prepared.saved.before_wake}
     for step in [*prepared.saved.before_wake, *plan.steps]:
         shown = step.id + here.get(step.id, "")
-        gates = Text("\n".join(_gate(g) for g in step.gates))  # whose brackets are no markup
+        gates = Text("\n".join(gate_text(g) for g in step.gates))  # whose brackets are no markup
         table.add_row(shown, _limit(step), _needs(step.needs), gates)
     console.print(table)
     for line in _worst_case(prepared.saved):
@@ -118,7 +118,8 @@ def _limit(step: wire.StepSpec) -> str:
     return text + (" (optional)" if step.optional else " (if available)" if step.unavailable_ok else "")
 
 
-def _gate(gate: wire.GateSpec) -> str:
+def gate_text(gate: wire.GateSpec) -> str:
+    """Its expression, when it applies, and whether it may stay undecided."""
     when = f"  when {gate.when}" if gate.when else ""
     return gate.expr + when + ("  (optional)" if gate.optional else "")
 
