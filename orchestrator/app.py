@@ -214,6 +214,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         reporter=RunFiles(),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
+        money_zone=workspace.config.budget.zone,
     )
 
 

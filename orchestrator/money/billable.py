@@ -15,7 +15,8 @@ from typing import Literal
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.money.ledger import STANDING, Line, Sure, days
+from orchestrator.money.calendar import days
+from orchestrator.money.ledger import STANDING, Line, Sure
 from orchestrator.money.prices import HOURS_PER_MONTH
 
 Kind = Literal["disk", "snapshot", "address"]

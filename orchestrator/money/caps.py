@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import WRITTEN
+from orchestrator.base.text.timezones import zone
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
 
 if TYPE_CHECKING:
@@ -38,8 +40,21 @@ class Budget(BaseModel):
     project_usd: Usd | None = None
     #: Price of an hour on a billed machine whose target names none.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    #: IANA name of the zone whose days and months all money is counted in.
+    timezone: Annotated[str, Field(max_length=64)] = "UTC"
     #: Returns the price list in force; not called for machines that nobody sells.
     _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_is_known(cls, value: str) -> str:
+        zone(value)
+        return value
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone whose days and months all money is counted in."""
+        return zone(self.timezone)
 
     def with_prices(self, prices: Callable[[], PriceTable]) -> Budget:
         """The same caps, reckoned with the price list that ``prices`` returns."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
+from orchestrator.money.calendar import days
 from orchestrator.money.caps import MINIMUM_BILLED_S
 from orchestrator.results.records import RunRecord
 
@@ -257,17 +258,6 @@ def _correction(span: Span, start: float, seconds: float) -> Line:
     return Line(
         start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated, sure=sure, why=why
     )
-
-
-def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
-    """The pieces of a time that lie in one day each, epoch seconds."""
-    while start < end:
-        day = datetime.fromtimestamp(start, zone).date()
-        midnight = datetime.combine(day + timedelta(days=1), datetime.min.time(), zone).timestamp()
-        yield start, min(end, midnight)
-        start = max(
-            min(end, midnight), start + 1e-3
-        )  # where a zone sets its clock back at midnight, that midnight is not after ``start``
 
 
 def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:

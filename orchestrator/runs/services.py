@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Protocol
 
@@ -50,3 +51,5 @@ class Services(MachineParts):
     #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
     recover_sessions: Callable[[Services], None]
     reporter: Reporter | None = None
+    #: Whose days and months all money is counted in.
+    money_zone: tzinfo = UTC

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -50,7 +50,7 @@ class Schedule(BaseModel):
     timezone: Annotated[str, Field(max_length=64)] | None = None
     #: The most one firing may cost.
     budget_usd: Annotated[float, Field(gt=0, le=100_000)] | None = None
-    #: The most all firings of one calendar month (in ``timezone``) may cost.
+    #: The most all firings of one calendar month (of ``[budget] timezone``) may cost.
     per_month_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     #: A time that passed while this computer slept is made up for if no more than this late; 0 never.
     catch_up_minutes: Annotated[float, Field(ge=0, le=7 * 24 * 60)] = 60.0
@@ -230,14 +230,13 @@ def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, 
 
 
 def spent_in_month(
-    schedule: Schedule, record: Sequence[Firing], now: datetime, per_run_usd: float | None = None
+    schedule: Schedule, record: Sequence[Firing], now: datetime, local: tzinfo, per_run_usd: float | None = None
 ) -> float:
-    """Dollars of the firings that were due in ``now``'s calendar month, in the schedule's zone.
+    """Dollars of the firings that were due in ``now``'s calendar month of the zone ``local``.
 
     A firing whose end or cost is unknown counts with its whole budget (the schedule's, else ``per_run_usd``): it may
     still be spending, and one that ended with an error may have had a machine before that.
     """
-    local = zone(schedule.timezone)
     month = (now.astimezone(local).year, now.astimezone(local).month)
     total: dict[float, float] = {}
     for firing in record:
@@ -251,12 +250,14 @@ def spent_in_month(
     return sum(total.values())
 
 
-def refusal_by_month(schedule: Schedule, record: Sequence[Firing], now: datetime, per_run_usd: float) -> str | None:
+def refusal_by_month(
+    schedule: Schedule, record: Sequence[Firing], now: datetime, local: tzinfo, per_run_usd: float
+) -> str | None:
     """Why the month's cap does not allow one more firing of at most ``per_run_usd``; None if it does."""
     cap = schedule.per_month_usd
     if cap is None:
         return None
-    spent = spent_in_month(schedule, record, now, per_run_usd)
+    spent = spent_in_month(schedule, record, now, local, per_run_usd)
     if spent + per_run_usd <= cap + 1e-9:
         return None
     return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${per_run_usd:.2f}"

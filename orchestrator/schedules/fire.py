@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from orchestrator.base.clock import Clock
@@ -65,7 +65,7 @@ def _refusal(schedule: Schedule, record: list[Firing], now: datetime, budget: Bu
     per_run = schedule.budget_usd or budget.per_run_usd
     if per_run is None:
         return "per_month_usd needs a budget for each run: set budget_usd here or [budget] per_run_usd"
-    return refusal_by_month(schedule, record, now, per_run)
+    return refusal_by_month(schedule, record, now, budget.zone, per_run)
 
 
 def fire(name: str, schedule: Schedule, due: float, book: FiringRecords, clock: Clock, run_job: RunJob) -> Firing:
@@ -116,13 +116,16 @@ class Standing:
     running: bool
 
 
-def standings(schedules: Mapping[str, Schedule], book: FiringRecords, clock: Clock, count: int = 3) -> list[Standing]:
+def standings(
+    schedules: Mapping[str, Schedule], book: FiringRecords, clock: Clock, local: tzinfo, count: int = 3
+) -> list[Standing]:
+    """Args: local: whose months the schedules' money is counted in."""
     now = datetime.fromtimestamp(clock.now(), UTC)
     found = []
     for name, schedule in schedules.items():
         record = book.read(name)
         last = next((f for f in reversed(record) if f.outcome != "watching"), None)
         times = upcoming(schedule, now, count) if schedule.enabled else []
-        spent = spent_in_month(schedule, record, now)
+        spent = spent_in_month(schedule, record, now, local)
         found.append(Standing(name, schedule, times, last, spent, book.at_work(name)))
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.base.text.timezones import zone
 from tests.simulation.cloud import SimulatedCloud
 from tests.simulation.world import Violation
 
@@ -19,10 +18,10 @@ Window = tuple[float, float]
 
 
 def window_of(over: Over, when: float) -> Window:
-    """The day or month that ``when`` is in, as this computer's clock has it: (from, until), epoch seconds."""
+    """The day or month of UTC that ``when`` is in: (from, until), epoch seconds."""
     if over == "project":
         return 0.0, float("inf")
-    local = datetime.fromtimestamp(when, zone(None)).replace(hour=0, minute=0, second=0, microsecond=0)
+    local = datetime.fromtimestamp(when, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     first = local if over == "day" else local.replace(day=1)
     after = (first + timedelta(days=1 if over == "day" else 32)).replace(hour=0)
     return first.timestamp(), (after if over == "day" else after.replace(day=1)).timestamp()

@@ -13,6 +13,8 @@ def zone(name: str | None) -> tzinfo:
     """
     if name is None:
         return _LocalZone()
+    if name == "UTC":
+        return UTC
     from zoneinfo import ZoneInfo, available_timezones
 
     try:

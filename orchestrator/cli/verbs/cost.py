@@ -83,35 +83,34 @@ def prices(cli: Cli, region: str | None, refresh: bool) -> None:
 def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     """What was spent: each billed second with its run and its activity, or idle; and disks, snapshots and addresses.
 
-    Days, weeks and months are those of this computer's time zone. What the sandbox would have cost is not summed up.
+    Days, weeks and months are UTC's, or those of [budget] timezone. What the sandbox would have cost is not summed up.
     What is estimated, an upper bound or without a price is said below the sums. No cloud is asked: `fcctl hosts audit`
     does that, and corrects the ledger.
     """
     from typing import cast
 
-    from orchestrator.base.text.timezones import zone
     from orchestrator.money.ledger import Grouping, remarks, totals
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables
 
+    caps = cli.workspace().config.budget
     with cli.services() as services:
         found = all_lines(services)
-    sums, unsure = totals(found, cast("Grouping", by), zone(None)), remarks(found)
+    sums, unsure = totals(found, cast("Grouping", by), caps.zone), remarks(found)
     if as_csv and not cli.json:
         click.echo(tables.as_csv(found), nl=False)
     elif cli.json:
         rows = [vars(total) for total in sums]
         every = {"lines": tables.as_json(found)} if lines else {}
-        cli.emit({"by": by, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
+        cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
     else:
-        tables.print_totals(sums, by, cli.console, unsure)
+        tables.print_totals(sums, by, caps.timezone, cli.console, unsure)
 
 
 @cost.command()
 @click.pass_obj
 def budget(cli: Cli) -> None:
     """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
-    from orchestrator.base.text.timezones import zone
     from orchestrator.money.ledger import remarks, spent
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables
@@ -119,15 +118,15 @@ def budget(cli: Cli) -> None:
     caps = cli.workspace().config.budget
     with cli.services() as services:
         found, now = all_lines(services, until_now=True), services.clock.now()
-    used = spent(found, now, zone(None))
-    standing = spent([line for line in found if line.what is not None], now, zone(None))
+    used = spent(found, now, caps.zone)
+    standing = spent([line for line in found if line.what is not None], now, caps.zone)
     if cli.json:
         rows = zip(tables.budget_rows(caps, used), tables.budget_rows(caps, standing), strict=True)
         shown = [
             {"cap": name, "usd": cap, "spent_usd": so_far, "standing_usd": stood}
             for (name, cap, so_far), (_, _, stood) in rows
         ]
-        cli.emit({"caps": shown, "remarks": tables.remarks_json(remarks(found))})
+        cli.emit({"timezone": caps.timezone, "caps": shown, "remarks": tables.remarks_json(remarks(found))})
     else:
         tables.print_budget(caps, used, standing, cli.console)
         tables.print_remarks(remarks(found), cli.console)

@@ -32,7 +32,7 @@ def top(cli: Cli, interval: float, once: bool) -> None:
 
                 runs = overview.poll(patience_s=20)
                 now = services.clock.now()
-                today = spent_today(services.store.rows(limit=500), runs, now)
+                today = spent_today(services.store.rows(limit=500), runs, now, budget.zone)
                 if cli.json:
                     cli.emit(document(runs, now, today))
                 else:

@@ -13,6 +13,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.find import Log
+from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import Cap, began_to_cost, judge
 from orchestrator.results.store_api import Journal
@@ -76,7 +77,7 @@ class Guard:
         if own is None:
             return
         for cap in self._saved.caps:
-            spent = own + (self._elsewhere(cap) if cap.over != "run" else 0.0)
+            spent = self._within(cap, own, rate) + (self._elsewhere(cap) if cap.over != "run" else 0.0)
             strictly = cap.over != "run" or self._saved.stop_at_usd is not None
             verdict = judge(cap, spent, rate, strictly=strictly)
             if verdict == "stop":
@@ -93,6 +94,14 @@ class Guard:
         if began is None or rate <= 0:
             return None, rate
         return self._journal.age(began) / 3600 * rate, rate
+
+    def _within(self, cap: Cap, own: float, rate: float) -> float:
+        """The part of the run's own cost that is of the cap's day or month."""
+        starts = {"day": start_of_day, "month": start_of_month}
+        if cap.over not in starts:
+            return own
+        now = self._services.clock.now()
+        return min(own, (now - starts[cap.over](now, self._services.money_zone)) / 3600 * rate)
 
     def _elsewhere(self, cap: Cap) -> float:
         """What all the other runs of that time have cost."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import tzinfo
 
 from pydantic import ValidationError
 
 from orchestrator.base.errors import BudgetError, FcctlError
-from orchestrator.base.text.timezones import zone
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import ledger as books
@@ -20,11 +18,10 @@ from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.services import Services
 
 
-def lines(services: Services, local: tzinfo | None = None, *, until_now: bool = False) -> list[Line]:
+def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     """All that was ever billed here, machines and what stands without them, oldest first.
 
     Args:
-        local: whose days the lines of what stands are cut at.
         until_now: count a machine that was on when it was last seen as on since then: the caps take it for spent.
     """
     sightings = services.sightings.all()
@@ -34,7 +31,7 @@ def lines(services: Services, local: tzinfo | None = None, *, until_now: bool = 
     if things:
         from orchestrator.money.billable import standing_lines
 
-        found += standing_lines(things, services.clock.now(), local or zone(None))
+        found += standing_lines(things, services.clock.now(), services.money_zone)
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
 
 
@@ -80,7 +77,7 @@ def _records(store: Store) -> Iterator[RunRecord]:
             continue  # damaged or just pruned; listings say so
 
 
-def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzinfo | None = None) -> None:
+def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
     """Refuse what could break a cap of the day, the month or the project.
 
     Runs that are not complete count with their worst case: they may still cost that.
@@ -91,7 +88,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     if worst_usd <= 0 or all(cap is None for cap in caps):
         return
-    spent = books.spent(lines(services, local, until_now=True), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, until_now=True), services.clock.now(), services.money_zone)
     underway = _underway(services)
     for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
         if cap is not None and used + underway + worst_usd > cap + 1e-9:
@@ -104,11 +101,11 @@ def check_caps(services: Services, budget: Budget, worst_usd: float, local: tzin
             )
 
 
-def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None) -> list[tuple[str, float]]:
+def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
     """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
     if not budget.holds_over_runs:
         return []
-    spent = books.spent(lines(services, local, until_now=True), services.clock.now(), local or zone(None))
+    spent = books.spent(lines(services, until_now=True), services.clock.now(), services.money_zone)
     underway = _underway(services)
     caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
     return [
@@ -118,10 +115,10 @@ def left_of_caps(services: Services, budget: Budget, local: tzinfo | None = None
     ]
 
 
-def spent_without(services: Services, run_id: str, local: tzinfo | None = None) -> Spent:
+def spent_without(services: Services, run_id: str) -> Spent:
     """What was spent today, this month and ever by all but one run."""
-    others = [line for line in lines(services, local, until_now=True) if line.run_id != run_id]
-    return books.spent(others, services.clock.now(), local or zone(None))
+    others = [line for line in lines(services, until_now=True) if line.run_id != run_id]
+    return books.spent(others, services.clock.now(), services.money_zone)
 
 
 def _underway(services: Services) -> float:

@@ -54,9 +54,9 @@ class LiveRun:
     def elapsed_s(self, now: float) -> float:
         return max(0.0, now - self.created)
 
-    def spent_usd(self, now: float) -> float:
-        """At the plan's price, since it was made; what the bill says is in run.json at the end."""
-        return self.usd_per_hour * self.elapsed_s(now) / 3600
+    def spent_usd(self, now: float, since: float = 0.0) -> float:
+        """At the plan's price, since it was made and since ``since``; what the bill says is in run.json at the end."""
+        return self.usd_per_hour * max(0.0, now - max(self.created, since)) / 3600
 
     def seconds_to_cap(self, now: float, cap_usd: float | None) -> float | None:
         """Until the run has cost ``cap_usd`` (or its own worst case, if that is less); None without a price."""

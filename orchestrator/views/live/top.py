@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
+from orchestrator.money.calendar import start_of_day
 from orchestrator.views.live.run import duration, telemetry_text
 from orchestrator.views.tables.cells import text
 
@@ -27,11 +27,18 @@ WIDE = 160
 _OTHER_COLUMNS = 125  # with the gaps between them
 
 
-def spent_today(rows: Sequence[RunRow], runs: Sequence[LiveRun], now: float) -> float:
-    """Dollars of this computer's day: of the runs that are home, and at their plans' prices of those that go on."""
-    midnight = datetime.fromtimestamp(now).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-    since = iso(midnight.timestamp()) or ""
-    return sum(row.usd for row in rows if row.created >= since) + sum(run.spent_usd(now) for run in runs)
+def spent_today(rows: Sequence[RunRow], runs: Sequence[LiveRun], now: float, zone: tzinfo) -> float:
+    """Dollars of the day of ``zone``: of the runs that are complete, and at their plans' prices of the active ones. Of
+    a run that began before midnight, the part since then."""
+    midnight = start_of_day(now, zone)
+    return sum(_usd_since(row, midnight) for row in rows) + sum(run.spent_usd(now, midnight) for run in runs)
+
+
+def _usd_since(row: RunRow, moment: float) -> float:
+    began, ended = (datetime.fromisoformat(stamp).timestamp() for stamp in (row.created, row.finished))
+    if began >= moment or ended <= began:
+        return row.usd if began >= moment else 0.0
+    return row.usd * max(0.0, ended - moment) / (ended - began)
 
 
 def document(runs: Sequence[LiveRun], now: float, today: float) -> dict[str, Any]:

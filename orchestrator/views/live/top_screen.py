@@ -34,7 +34,7 @@ def watch(console: Console, services: Services, overview: Overview, budget: Budg
         runs = overview.poll()
         _fit(console)
         now = services.clock.now()
-        today = spent_today(services.store.rows(limit=500), runs, now)
+        today = spent_today(services.store.rows(limit=500), runs, now, budget.zone)
         foot = text("q leaves; the runs go on", "dim")
         return Group(*top_screen(runs, now, today, budget, console.width, plain=plain), foot)
 

@@ -34,7 +34,9 @@ COLUMNS = (
 )
 
 
-def print_totals(totals: Sequence[Total], by: str, console: Console, remarks: Sequence[Remark] = ()) -> None:
+def print_totals(
+    totals: Sequence[Total], by: str, timezone: str, console: Console, remarks: Sequence[Remark] = ()
+) -> None:
     """One line a group, and the sum; then whatever of it is not simply what the cloud said."""
     from rich.table import Table
     from rich.text import Text
@@ -43,7 +45,7 @@ def print_totals(totals: Sequence[Total], by: str, console: Console, remarks: Se
         console.print("nothing has cost anything yet")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(by.upper(), overflow="fold")
+    table.add_column(f"{by.upper()} ({timezone})" if by in ("day", "week", "month") else by.upper(), overflow="fold")
     for title in ("TIME", "RUNS", "USD", "OF IT IDLE", "STANDING"):
         table.add_column(title, justify="right", no_wrap=True)
     for total in totals:
@@ -121,6 +123,7 @@ def print_budget(budget: Budget, spent: Spent, standing: Spent, console: Console
         spent_of_it = "-" if used is None else f"{used:.2f}"
         table.add_row(name, shown, spent_of_it, f"{of_it:.2f}" if of_it else "-", left)
     print_trimmed(console, table, console.width)
+    console.print(f"days and months are those of {budget.timezone} ([budget] timezone)", style="dim", markup=False)
 
 
 def budget_rows(budget: Budget, spent: Spent) -> list[tuple[str, float | None, float | None]]:

@@ -23,19 +23,20 @@ kind = "local"
 usd_per_hour = 2160.0
 [budget]
 per_day_usd = %s
+timezone = "%s"
 """
 
 
 @pytest.fixture
-def fcctl(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def fcctl(tmp_path: Path, private_home: Path) -> Callable[..., Any]:
     # Where no day ends for an hour at least: two runs of a test are of the same one.
-    monkeypatch.setenv("TZ", "UTC0" if 1 <= datetime.now(UTC).hour < 23 else "XXX12")
+    zone = "UTC" if 1 <= datetime.now(UTC).hour < 23 else "Etc/GMT+12"
     (tmp_path / "ws" / "jobs").mkdir(parents=True)
     (tmp_path / "ws" / "jobs" / "hello.yaml").write_text(JOB)
     (tmp_path / "ws" / "jobs" / "long.yaml").write_text(JOB.replace("hello", "long").replace("sleep 1", "sleep 300"))
 
     def call(*arguments: str, cap: float = 36.4, code: int = 0) -> Any:
-        (tmp_path / "ws" / "fcctl.toml").write_text(CONFIG % cap)
+        (tmp_path / "ws" / "fcctl.toml").write_text(CONFIG % (cap, zone))
         argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path / "ws"), "--json", *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)

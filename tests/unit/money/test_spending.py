@@ -30,7 +30,7 @@ class World:
         clock = SimpleNamespace(now=lambda: NOVEMBER + 60)
         sessions = SimpleNamespace(open=list, ended=list)
         self.services: Any = SimpleNamespace(
-            store=self.store, sightings=SightingFile(folder), sessions=sessions, clock=clock
+            store=self.store, sightings=SightingFile(folder), sessions=sessions, clock=clock, money_zone=UTC
         )
 
     def spent(self, usd: float) -> str:
@@ -48,7 +48,7 @@ class World:
         self.store.begin(run_id, saved.to_json())
 
     def left(self, **caps: float) -> list[tuple[str, float]]:
-        return spending.left_of_caps(self.services, listed(**caps), UTC)
+        return spending.left_of_caps(self.services, listed(**caps))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:
     damaged = world.spent(3.0)
     world.spent(2.0)
     (world.store.folder(damaged) / "run.json").write_text("{")
-    assert [line.usd for line in spending.lines(world.services, UTC)] == [2.0]
+    assert [line.usd for line in spending.lines(world.services)] == [2.0]
 
 
 def test_each_cap_has_what_is_left_of_it(world: World) -> None:
@@ -92,22 +92,22 @@ def test_a_run_in_a_session_is_paid_by_it_in_the_workspace_that_began_it(world: 
 def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:
     world.spent(2.0)
     world.underway(1.0)
-    spending.check_caps(world.services, listed(per_day_usd=5), 2.0, UTC)
-    spending.check_caps(world.services, listed(per_day_usd=1), 0.0, UTC)  # it costs nothing
-    spending.check_caps(world.services, listed(), 1000.0, UTC)
+    spending.check_caps(world.services, listed(per_day_usd=5), 2.0)
+    spending.check_caps(world.services, listed(per_day_usd=1), 0.0)  # it costs nothing
+    spending.check_caps(world.services, listed(), 1000.0)
     with pytest.raises(BudgetError, match=r"could cost \$2\.01, and \$2\.00 are left of the day's \$5\.00") as refused:
-        spending.check_caps(world.services, listed(per_day_usd=5), 2.01, UTC)
+        spending.check_caps(world.services, listed(per_day_usd=5), 2.01)
     assert refused.value.cause == "$2.00 are spent (fcctl cost ledger --by day), and runs underway may cost $1.00"
     assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")
     with pytest.raises(BudgetError, match=r"\$0\.00 are left of the month's \$2\.50"):
-        spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0, UTC)
+        spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)
     with pytest.raises(BudgetError, match="of the project's"):
-        spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0, UTC)
+        spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0)
 
 
 def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> None:
     mine = world.spent(3.0)
     world.spent(2.0)
-    spent = spending.spent_without(world.services, mine, UTC)
+    spent = spending.spent_without(world.services, mine)
     assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,9 @@ class World:
         clock = SimpleNamespace(
             now=lambda: self.time + self.jumped, monotonic=lambda: self.time, elapsed=lambda: self.time
         )
-        self.services: Any = SimpleNamespace(clock=clock, observer=SimpleNamespace(note=self.notes.append))
+        self.services: Any = SimpleNamespace(
+            clock=clock, observer=SimpleNamespace(note=self.notes.append), money_zone=UTC
+        )
         self.journal = FileJournal(folder / "journal.jsonl", self.services.clock)
         self.journal.append("submitted")
         self.follow()
@@ -107,6 +110,18 @@ def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytes
     assert (world.notes, world.cancelled) == ([], [])
     spent["day"] = 860.0
     world.watch(70)
+    assert world.cancelled == [(RUN, "over_budget")]
+
+
+def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_midnight(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spent(0.0, 0.0, 0.0))
+    world = make(Cap(name="per_day_usd of [budget]", usd=100, over="day"))
+    world.time = 86400.0
+    world.watch(79)
+    assert (world.notes, world.cancelled) == ([], [])
+    world.watch(21)
     assert world.cancelled == [(RUN, "over_budget")]
 
 

@@ -189,7 +189,7 @@ def test_standings(records: FiringRecords) -> None:
     records.append("often", (line("started"), line("finished", usd=2.0, run_id="r"), line("watching", NOON + 1)))
     plans = {"often": PLAN, "off": schedule(enabled=False)}
     with records.firing("often"):
-        often, off = standings(plans, records, Clock(NOON + 60))
+        often, off = standings(plans, records, Clock(NOON + 60), UTC)
     assert [time.hour for time in often.next] == [13, 14, 15]
     assert often.last is not None
     assert (often.last.run_id, often.spent_this_month_usd, often.running) == ("r", 2.0, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from orchestrator.schedules.due import (
 )
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def schedule(**values: object) -> Schedule:
@@ -88,7 +90,7 @@ def test_a_clock_set_back_fires_nothing_twice() -> None:
 
 
 def test_a_month_counts_what_is_unknown_in_full() -> None:
-    plan = schedule(budget_usd=4, per_month_usd=10, timezone="Europe/Berlin")
+    plan = schedule(budget_usd=4, per_month_usd=10, timezone="America/New_York")
 
     def line(outcome: str, due: datetime, usd: float | None = None) -> Firing:
         return Firing(outcome=outcome, due=due.timestamp(), at=due.timestamp(), key=plan.key, usd=usd)
@@ -103,10 +105,12 @@ def test_a_month_counts_what_is_unknown_in_full() -> None:
         line("started", START),
         line("interrupted", START),
     ]
-    assert spent_in_month(plan, record, START + timedelta(hours=1)) == 1.5 + 4
-    assert refusal_by_month(plan, record, START, 4) is None
-    assert "$5.50 of this month's $10.00" in (refusal_by_month(plan, record, START, 5) or "")
-    assert spent_in_month(schedule(timezone="Europe/Berlin"), record, START) == 1.5, "no budget says what it may cost"
+    assert spent_in_month(plan, record, START + timedelta(hours=1), BERLIN) == 1.5 + 4
+    assert refusal_by_month(plan, record, START, BERLIN, 4) is None
+    assert "$5.50 of this month's $10.00" in (refusal_by_month(plan, record, START, BERLIN, 5) or "")
+    assert spent_in_month(schedule(timezone="Europe/Berlin"), record, START, BERLIN) == 1.5, (
+        "no budget says what it may cost"
+    )
 
 
 @pytest.mark.parametrize("budget_usd", [4.0, None])
@@ -126,8 +130,8 @@ def test_a_firing_that_ended_with_an_error_counts_what_it_may_have_cost(
     due = START.timestamp()
     started = Firing(outcome="started", due=due, at=due, key=plan.key)
     record = [started, fire._ended(plan, due, answer, due + 60)]
-    assert spent_in_month(plan, record, START, per_run_usd=4.0) == usd
-    assert (refusal_by_month(plan, record, START, 4.0) is None) == (usd < 3)
+    assert spent_in_month(plan, record, START, UTC, per_run_usd=4.0) == usd
+    assert (refusal_by_month(plan, record, START, UTC, 4.0) is None) == (usd < 3)
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import io
 import json
-import time
+from datetime import UTC, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from rich.console import Console
@@ -64,23 +65,26 @@ def test_money_is_what_was_spent_what_burns_and_how_long_it_lasts() -> None:
     assert "$0.00" not in free.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("zone", "spent"), [("UTC0", 0.625), ("IST-5:30", 7.625)])
-def test_today_is_what_came_home_today_and_what_goes_on(
-    zone: str, spent: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The day of this computer: a minute before midnight in London it has begun in Delhi."""
-    found = [_row("2026-11-21T00:10:00Z", 0.5), _row("2026-11-20T23:59:00Z", 7.0)]
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", zone)
-        time.tzset()
-        found_today = spent_today(found, [live()], NOW)
-    time.tzset()
-    assert found_today == pytest.approx(spent)
+@pytest.mark.parametrize(
+    ("zone", "spent"), [(UTC, 0.5 + 1.0 + 0.125), (ZoneInfo("Asia/Kolkata"), 0.5 + 4.0 + 7.0 + 0.125)]
+)
+def test_today_is_the_part_since_midnight_of_what_is_complete_and_of_what_is_active(zone: tzinfo, spent: float) -> None:
+    """A minute before midnight of UTC the day has begun in Delhi."""
+    found = [
+        _row("2026-11-21T00:10:00Z", "2026-11-21T00:20:00Z", 0.5),
+        _row("2026-11-20T21:00:00Z", "2026-11-21T01:00:00Z", 4.0),
+        _row("2026-11-20T23:00:00Z", "2026-11-20T23:59:00Z", 7.0),
+    ]
+    assert spent_today(found, [live()], NOW, zone) == pytest.approx(spent)
 
 
-def _row(created: str, usd: float) -> RunRow:
+def test_of_an_active_run_the_part_since_midnight_is_today_s() -> None:
+    assert spent_today([], [live(created=NOW - 7 * 86400)], NOW, UTC) == pytest.approx(0.75 * (NOW % 86400) / 3600)
+
+
+def _row(created: str, finished: str, usd: float) -> RunRow:
     return RunRow(
-        run_id=make_id(), job="j", target="t", status="passed", exit_code=0, created=created, finished=created,
+        run_id=make_id(), job="j", target="t", status="passed", exit_code=0, created=created, finished=finished,
         duration_s=1.0, usd=usd,
     )  # fmt: skip
 

@@ -85,13 +85,13 @@ class _Runs:
         return self._rendered[1]
 
     def _money(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
-        now = self._site.now()
+        now, budget = self._site.now(), self._site.backend.config.budget
         rows = self._site.store.rows(limit=500)
         return {
             "rate": sum(run.usd_per_hour for run in runs if run.state in ("running", "queued", "ended")),
-            "today": spent_today(rows, runs, now),
-            "cap": self._site.backend.config.budget.per_run_usd,
-            "day_cap": self._site.backend.config.budget.per_day_usd,
+            "today": spent_today(rows, runs, now, budget.zone),
+            "cap": budget.per_run_usd,
+            "day_cap": budget.per_day_usd,
         }
 
     # -------------------------------------------------------------------------------------------- one of them

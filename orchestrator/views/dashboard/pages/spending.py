@@ -23,7 +23,8 @@ def routes(site: Site) -> Sequence[Route]:
         caps = await site.children.fcctl("cost", "budget")
         ledger = await site.children.fcctl("cost", "ledger", "--by", by)
         return site.page(
-            "spending", request, caps=caps["caps"], totals=ledger["totals"], by=by, groups=GROUPS, most=ROWS
+            "spending", request, caps=caps["caps"], timezone=caps["timezone"], totals=ledger["totals"], by=by,
+            groups=GROUPS, most=ROWS,
         )  # fmt: skip
 
     return [Route("/spending", page)]

@@ -1,0 +1,45 @@
+"""Days and months of a zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.money.calendar import days, start_of_day, start_of_month
+from orchestrator.money.caps import Budget
+
+ZONES = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Australia/Lord_Howe", "Asia/Kolkata"]
+
+
+@given(zone=st.sampled_from(ZONES), start=st.floats(0, 4e9), seconds=st.floats(0.01, 40 * 86400))
+def test_the_pieces_of_a_time_lie_in_one_day_each_and_are_the_whole(zone: str, start: float, seconds: float) -> None:
+    local, end = ZoneInfo(zone), start + seconds
+    pieces = list(days(start, end, local))
+    assert pieces[0][0] == start
+    assert pieces[-1][1] == pytest.approx(end, abs=0.01)
+    assert sum(until - since for since, until in pieces) == pytest.approx(seconds, abs=0.1)
+    for since, until in pieces:
+        dates = {datetime.fromtimestamp(moment, local).date() for moment in (since, (since + until) / 2)}
+        assert len(dates) == 1
+
+
+@given(zone=st.sampled_from(ZONES), moment=st.floats(0, 4e9))
+def test_a_day_and_a_month_begin_before_every_moment_of_them(zone: str, moment: float) -> None:
+    local = ZoneInfo(zone)
+    day, month = start_of_day(moment, local), start_of_month(moment, local)
+    assert month <= day <= moment
+    assert moment - day <= 25 * 3600
+    assert moment - month <= 31 * 86400 + 3600
+
+
+def test_the_days_of_a_budget_are_utc_s_or_those_of_the_zone_that_it_names() -> None:
+    assert Budget().zone is UTC
+    late = datetime(2026, 11, 30, 23, 30, tzinfo=UTC).timestamp()
+    delhi = Budget(timezone="Asia/Kolkata").zone
+    assert datetime.fromtimestamp(start_of_month(late, delhi), UTC) == datetime(2026, 11, 30, 18, 30, tzinfo=UTC)
+    with pytest.raises(ValueError, match="unknown time zone 'Europe/Berln', did you mean 'Europe/Berlin'"):
+        Budget(timezone="Europe/Berln")
