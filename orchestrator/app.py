@@ -6,6 +6,7 @@ Long, so that all wiring is in one file.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from orchestrator.machines.host_api import Bundle, Bundles
     from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.machines.tunnel_api import Tunnels
+    from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices import PriceTable
     from orchestrator.money.record_power import Witness
+    from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from orchestrator.views.dashboard.backend import Backend
     from orchestrator.views.dashboard.server import Server
     from orchestrator.workspace.workspace import Workspace
+
+
+#: The environment variable by which a firing's commands know that they are its.
+FIRING = "FCCTL_FIRING"
 
 
 class Options(Protocol):
@@ -181,7 +188,6 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> Link:
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
-    from orchestrator.money.usage_file import SightingFile
     from orchestrator.money.watched_cloud import WatchedClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.notifier import Notifier
@@ -189,14 +195,20 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.runs.source.git import GitSource
 
     workspace, clock = options.workspace(), SystemClock()
-    sightings = SightingFile(workspace.results_dir)
+
+    @functools.cache
+    def book() -> SpendingBook:
+        from orchestrator.money.book import SpendingBook
+        from orchestrator.money.price_file import folder
+
+        return SpendingBook(folder(), clock, _scope(workspace), os.environ.get(FIRING))
 
     @functools.cache
     def witness() -> Witness:
         """The ledger's eye on machines; loaded only by what looks at some."""
         from orchestrator.money.record_power import Witness
 
-        return Witness(sightings, clock, workspace.config.budget)
+        return Witness(book(), clock, workspace.config.budget)
 
     known_clouds = WatchedClouds(clouds, witness)
     return Services(
@@ -208,13 +220,26 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         clouds=known_clouds,
         book=machine_book(),
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
-        sightings=sightings,
+        open_book=book,
+        budget=workspace.config.budget,
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),
         bundles=bundles(),
         reporter=RunFiles(),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
-        money_zone=workspace.config.budget.zone,
+    )
+
+
+def _scope(workspace: Workspace) -> Scope:
+    """Whose money the caps of a workspace count."""
+    from orchestrator.money.caps import as_gcp
+    from orchestrator.money.reservations import Scope
+
+    machines = [as_gcp(target) for target in workspace.config.targets.values() if target.kind == "gcp"]
+    return Scope(
+        workspace.config.project.name,
+        str(workspace.results_dir.resolve()),
+        frozenset((machine.project, machine.instance) for machine in machines if machine is not None),
     )
 
 

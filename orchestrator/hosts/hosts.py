@@ -25,6 +25,8 @@ from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget,
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Claim, Finding
 from orchestrator.money.caps import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
+from orchestrator.runs.cost.owners import release_kept, reservation
+from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle
 
@@ -190,6 +192,7 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
     If that fails half way, what was turned on is stopped again.
 
     Raises:
+        BudgetError: it could break a cap of the day, the month or the project; nothing was started.
         FcctlError: as the cloud and the machine say.
     """
     purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
@@ -201,6 +204,8 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             zones.append(str(data["zone"]))
 
     wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0)
+    start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
+    reserve(services, start)
     _say_for_whom(services, target, purpose, log)
     link = Link(services.hosts, target, services.clock, services.observer)
     try:
@@ -211,9 +216,15 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             services.observer.note(f"{target.instance} is of no use so, and is stopped again")
             holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
             release(services, target, holds, "stop", log)
+        release_kept(services, owner_id=start.owner_id)
         raise
     finally:
         link.close()
+    with services.spending.changing() as change:
+        if got.started:
+            change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
+        else:  # it is on for somebody else, and costs nothing more
+            change.release(start)
     return Up(got.machine, way, got.started)
 
 
@@ -246,6 +257,7 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
             _refuse_if_used(services, target, machine, claims_on(services, place, machine))
     holds = [Hold(machine.zone, machine.id) for machine in on]
     done = release(services, target, holds, "stop", _log) if holds else []
+    release_kept(services, machine=(target.project, target.instance))
     if done and services.sessions.open():
         settle(services, look_at_all=True)  # one that kept it warm is over
     return done

@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
 from orchestrator.money.calendar import days
 from orchestrator.money.caps import MINIMUM_BILLED_S
-from orchestrator.results.records import RunRecord
+from orchestrator.results.records import CostRecord, MachineRecord
 
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
 #: How far a line can be relied on: it is what the cloud said; it is reckoned from what the cloud said once; it cannot
@@ -32,6 +32,25 @@ UNEXPLAINED = "unexplained"
 BOUND = "when its machine went off is not known: counted until it must have been off"
 #: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
 NEAR_S = 900.0
+
+
+class CostedRun(Protocol):
+    """A complete run, as far as its cost goes."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def created(self) -> str: ...
+    @property
+    def started(self) -> str | None: ...
+    @property
+    def cost(self) -> CostRecord: ...
+    @property
+    def machine(self) -> MachineRecord | None: ...
 
 
 class Sighting(BaseModel):
@@ -165,7 +184,7 @@ def _closed(found: list[Span]) -> list[Span]:
     return result[::-1]
 
 
-def run_lines(record: RunRecord) -> list[Line]:
+def run_lines(record: CostedRun) -> list[Line]:
     """What one run used, by activity, in the order of its breakdown; a time while its machine was off is left out."""
     sure: Sure = "upper_bound" if record.cost.upper_bound else "known"
     times = _times(record)
@@ -186,7 +205,7 @@ def run_lines(record: RunRecord) -> list[Line]:
     return lines
 
 
-def _times(record: RunRecord) -> list[tuple[float, float]]:
+def _times(record: CostedRun) -> list[tuple[float, float]]:
     """(since, for how long) the machine was on for the run, epoch seconds and seconds; the last one has no end."""
     begun = _epoch(record.started) or _epoch(record.created) or 0.0
     machine = record.machine
@@ -196,7 +215,7 @@ def _times(record: RunRecord) -> list[tuple[float, float]]:
     return [one for one in sittings if one[1] > 0] or [(_epoch(machine.began) or begun, math.inf)]
 
 
-def ledger(records: Iterable[RunRecord], sightings: Iterable[Sighting]) -> list[Line]:
+def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[Line]:
     """All lines, oldest first."""
     lines: list[Line] = []
     used: dict[str, list[Line]] = {}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, MachineStopped
+from orchestrator.base.errors import FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.wake_options import Waking
@@ -223,6 +223,7 @@ class Moves:
         if self.state.without_outcome is None:
             add_report(self.services, self.active, self.saved, record)
         self.log("complete", status=record.status)
+        self._settle_cost(record)
         self.active.complete(record)
         tell(self.services, of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
@@ -232,6 +233,17 @@ class Moves:
 
             pay(self.services, "due")
         return record
+
+    def _settle_cost(self, record: RunRecord) -> None:
+        """Book it before it is complete: from then on a person may delete it."""
+        if record.cost.usd <= 0 and self.saved.worst_case_usd <= 0:
+            return
+        from orchestrator.runs.cost.owners import settle_run
+
+        try:
+            settle_run(self.services, record, self.saved, self.active.journal.entries())
+        except FcctlError as error:
+            self.services.observer.note(f"the cost of {self.run_id} is booked later: {error.message} ({error.cause})")
 
     def _release(self) -> None:
         machine = self.wanted_machine()

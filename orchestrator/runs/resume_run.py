@@ -28,6 +28,7 @@ from orchestrator.machines.connect.reconnect import Link
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.actions import Moves
+from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
@@ -87,7 +88,9 @@ def _go_on_from_disk(
     services: Services, earlier: Driver, agree: Callable[[SavedPlan], None], doubt: Callable[[], None] | None
 ) -> tuple[Driver, Link, ActiveRun]:
     """Wake the machine for both: what is on its disk comes home, and the new run has it then."""
-    agree(earlier.saved.model_copy(update={"session": None}))  # it is a start of its own now
+    start = earlier.saved.model_copy(update={"session": None})  # it is a start of its own now
+    agree(start)
+    woken = set_aside_wake(services, start, start.worst_case_usd)
     earlier.wake(earlier.saved.fence_s or 0)
     try:
         earlier.collect_only()
@@ -99,7 +102,7 @@ def _go_on_from_disk(
         earlier.finish()
         raise _nothing_left(earlier.run_id)
     try:
-        later, link, active = _begin(services, rest, doubt)
+        later, link, active = _begin(services, rest, doubt, instead_of=woken)
     except BaseException:
         earlier.finish()  # nobody needs the machine that was woken for it
         raise
@@ -158,12 +161,19 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
         )
 
 
-def _begin(services: Services, rest: SavedPlan, doubt: Callable[[], None] | None) -> tuple[Driver, Link, ActiveRun]:
-    """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again."""
+def _begin(
+    services: Services, rest: SavedPlan, doubt: Callable[[], None] | None, *, instead_of: str = ""
+) -> tuple[Driver, Link, ActiveRun]:
+    """The new run, with the machine. If it cannot be had, the run is closed, and what it turned on is off again.
+
+    Args:
+        instead_of: the reservation of the start that it takes over.
+    """
     link = new_link(services, rest.target)
     link.doubts += [doubt] if doubt is not None else []
     active = services.store.begin(rest.plan.run_id, rest.to_json())
     try:
+        set_aside(services, active, rest, replaces=[instead_of] if instead_of else [])
         later = Driver(Moves(services, link, active, "launch"))
         later.begin()
         try:

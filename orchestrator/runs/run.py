@@ -11,6 +11,7 @@ from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.actions import Moves
+from orchestrator.runs.cost.set_aside import set_aside
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage
@@ -61,11 +62,13 @@ def run(
     Raises:
         Detached: Ctrl-C (or SIGTERM) after the run may have reached the host. It is not cancelled by that.
         NeverSubmitted: Ctrl-C before.
+        BudgetError: by now it does not fit the caps; it was not begun.
         FcctlError: the run could not be submitted (it is recorded as ``error``), or its host stayed unreachable
             afterwards (it stays active; the next command picks it up).
     """
     active = services.store.begin(saved.plan.run_id, saved.to_json())
     try:
+        set_aside(services, active, saved)
         driver = Driver(Moves(services, link, active, "launch", source, waking))
         if beside:
             active.add(lambda _: beside)

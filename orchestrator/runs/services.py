@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.machines.host_api import Bundles
 from orchestrator.machines.parts import MachineParts
-from orchestrator.money.usage_api import Sightings
+from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.notices import Notifier
 from orchestrator.runs.source.api import SourceReader
+
+if TYPE_CHECKING:
+    from orchestrator.money.book import SpendingBook
+    from orchestrator.money.usage_api import Sightings
 
 
 class Reporter(Protocol):
@@ -43,7 +47,10 @@ class Services(MachineParts):
     store: Store
     source: SourceReader
     notifier: Notifier
-    sightings: Sightings
+    #: Opens the user's book of spending; see :attr:`spending`.
+    open_book: Callable[[], SpendingBook]
+    #: The caps of this workspace.
+    budget: Budget
     sessions: SessionBook
     bundles: Bundles
     #: Completes those of these runs that have ended, for the controller that left them.
@@ -51,5 +58,13 @@ class Services(MachineParts):
     #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
     recover_sessions: Callable[[Services], None]
     reporter: Reporter | None = None
-    #: Whose days and months all money is counted in.
-    money_zone: tzinfo = UTC
+
+    @cached_property
+    def spending(self) -> SpendingBook:
+        """The book that every start asks; loaded by what costs something."""
+        return self.open_book()
+
+    @property
+    def sightings(self) -> Sightings:
+        """What the cloud said of machines, which is in the same book."""
+        return self.spending

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.base.errors import ConflictError
 from orchestrator.money.caps import TRANSFER_MARGIN_S, as_gcp, fenced_worst_case_usd
 from orchestrator.results.records import RunRecord
+from orchestrator.runs.cost.set_aside import set_aside_wake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.services import Services
@@ -31,9 +32,14 @@ def waking_usd(saved: SavedPlan) -> float:
 
 
 def fetch(services: Services, run_id: str) -> RunRecord:
-    """Wake the machine of a run that waits for it, bring the run home, and let the machine go again."""
+    """Wake the machine of a run that waits for it, bring the run home, and let the machine go again.
+
+    Raises:
+        BudgetError: what that may cost does not fit the caps; nothing was started.
+    """
     with resumed(services, run_id) as driver:
         if driver.waits:
+            set_aside_wake(services, driver.saved, waking_usd(driver.saved))
             driver.wake(waking_s(driver.saved))
         record = driver.finish()
     if record is None:

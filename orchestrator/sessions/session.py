@@ -28,6 +28,8 @@ from orchestrator.machines.provision.release import Hold, Policy, Released, othe
 from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.runs.cost.owners import reservation
+from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.services import Services
 
 
@@ -53,6 +55,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
                 raise _taken(other)
         held = services.sessions.begin(saved.session_id, saved.to_json())
     try:
+        _set_aside(services, saved, held)
         held.journal.append("begun")
         try:
             _bring_up(services, saved, target, held.journal.append, restart=restart)
@@ -66,6 +69,15 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     if found is None:
         raise RuntimeError("a session that was just opened can be read")
     return found
+
+
+def _set_aside(services: Services, saved: SavedSession, held: HeldSession) -> None:
+    """Raises BudgetError: the session could break a cap by now. It is over; nothing of it was started."""
+    try:
+        reserve(services, reservation(services, "session", saved.session_id, saved.target, saved.worst_case_usd))
+    except BaseException as error:
+        _end(services, saved, held, "failed", getattr(error, "message", None) or "interrupted", None)
+        raise
 
 
 def _taken(other: Open) -> ConflictError:

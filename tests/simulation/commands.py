@@ -12,16 +12,14 @@ from orchestrator.hosts.hosts import up, up_plan
 from orchestrator.hosts.recover import settle
 from orchestrator.leases.find import underway
 from orchestrator.runs.cancel import cancel
-from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.reopen import attach, saved_plan
+from orchestrator.runs.reopen import attach
 from orchestrator.runs.resume_run import go_on
 from orchestrator.runs.services import Services
-from orchestrator.runs.wake import fetch, waking_usd
+from orchestrator.runs.wake import fetch
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone
 from tests.simulation import firings
-from tests.simulation.accounts import check_start_fits
 from tests.simulation.prunes import prune_all
 from tests.simulation.starts import start_run
 from tests.simulation.world import Actor
@@ -60,8 +58,8 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
     each: dict[str, Callable[[str], object]] = {
         "attach": lambda run_id: attach(services, run_id),
         "cancel": lambda run_id: cancel(services, run_id, reason="cancelled by the user"),
-        "wake": lambda run_id: _fetch(episode, services, run_id),
-        "go on": lambda run_id: go_on(services, run_id, lambda saved: _agree(episode, saved), check_alone),
+        "wake": lambda run_id: fetch(services, run_id),
+        "go on": lambda run_id: go_on(services, run_id, lambda _: None, check_alone),
     }
     wanted = [s.run_id for s in states if s.state == "waiting" or what in ("attach", "cancel")]
     for run_id in wanted if what in each else ():
@@ -80,8 +78,6 @@ def _serve(episode: Episode, workspace: Workspace, services: Services, actor: Ac
 def _start_session(episode: Episode, services: Services) -> None:
     episode.world.advance(0.01)
     saved = plan_session(services, episode.budget, episode.here.target, SESSION_USD, None, 10.0, "sim")
-    check_start_fits(episode, saved.worst_case_usd, episode.here)
-    episode.allowed += saved.worst_case_usd
     sessions.start(services, saved)
 
 
@@ -103,19 +99,4 @@ def _start_beside(episode: Episode, workspace: Workspace, wait_s: float, service
 
 def _up(episode: Episode, workspace: Workspace, services: Services) -> None:
     plan = up_plan(workspace.target, episode.budget, UP_MINUTES)
-    check_start_fits(episode, plan.worst_usd, workspace)
-    episode.allowed += plan.worst_usd
     up(services, workspace.target, plan, workspace=workspace.root.name)
-
-
-def _fetch(episode: Episode, services: Services, run_id: str) -> None:
-    saved = saved_plan(services, run_id)
-    worst_usd = waking_usd(saved) if saved is not None else 0.0
-    check_start_fits(episode, worst_usd, episode.here)
-    episode.allowed += worst_usd
-    fetch(services, run_id)
-
-
-def _agree(episode: Episode, saved: SavedPlan) -> None:
-    check_start_fits(episode, saved.worst_case_usd, episode.here)
-    episode.allowed += saved.worst_case_usd

@@ -23,22 +23,23 @@ from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.record_power import Witness
+from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.money.watched_cloud import WatchedClouds
 from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
 from orchestrator.tune.bundle import TuneBundles
 from tests.simulation import commands, invariants, prunes
-from tests.simulation.accounts import RATE, same_window
+from tests.simulation.accounts import RATE, check_start_fits, same_window
 from tests.simulation.cloud import SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
 from tests.simulation.company import Company
 from tests.simulation.firings import Fired
 from tests.simulation.host import Guest, Hosts
 from tests.simulation.laptop import (
+    CountedBook,
     CountedSessions,
     CountedStore,
-    CountedUsage,
     Files,
     Nobody,
     Silent,
@@ -149,19 +150,32 @@ class Episode:
             self.cloud.crash(instance)
 
     # --------------------------------------------------------------------------------------------------- one command
-    def services(self, actor: Actor, workspace: Workspace | None = None) -> Services:
+    def book(self, actor: Actor, workspace: Workspace, clock: VirtualClock, firing: str | None = None) -> CountedBook:
+        """The book of the workspace's computer, as the workspace sees it."""
+        machines = {(t.project, t.instance) for t in self.targets.values()}
+        scope = Scope(workspace.root.name, str(workspace.root / "results"), frozenset(machines))
+        folder = self.root / f"state-{workspace.computer}"
+        return CountedBook(folder, clock, scope, firing, self.world, actor, partial(self._reserved, workspace))
+
+    def _reserved(self, workspace: Workspace, reservation: Reservation) -> None:
+        if reservation.owner != "kept":
+            check_start_fits(self, reservation.usd, workspace)
+            self.allowed += reservation.usd
+
+    def services(self, actor: Actor, workspace: Workspace | None = None, firing: str | None = None) -> Services:
         workspace = workspace or self.here
         clock = VirtualClock(self.world, actor)
         book = Book(self.world, actor, workspace.pages, workspace.locks)
         results = workspace.root / "results"
         store = CountedStore(results, clock, self.world, actor)
-        sightings = CountedUsage(results, self.world)
+        spending = self.book(actor, workspace, clock, firing)
         clouds = CloudsPort(self.cloud, actor, Login("me", workspace.key, "ssh-ed25519 AAAA"))
-        witness = Witness(sightings, clock, listed())
+        witness = Witness(spending, clock, listed())
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
-            book=book, notifier=Nobody(), sightings=sightings, bundles=TuneBundles(self.root),
+            book=book, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
+            bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
             recover_runs=recover.settle, recover_sessions=sessions.settle,
         )  # fmt: skip
@@ -260,7 +274,8 @@ class Episode:
             project="sim-project", zone=ZONES[0], name=ELSEWHERE, instance_id="0", target=ELSEWHERE,
             usd_per_hour=PROJECT_USD, started=began, stopped=now, seen=now,
         )  # fmt: skip
-        CountedUsage(self.here.root / "results", self.world).note(record)
+        judge = Actor("judge")
+        self.book(judge, self.here, VirtualClock(self.world, judge)).note(record)
         over = self.schedule.spent_elsewhere
         # What a run in a session may cost was reserved when the session began.
         if over is None or "session" in self.schedule.commands or not same_window(over, began, now):

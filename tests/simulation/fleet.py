@@ -25,8 +25,9 @@ from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
 from orchestrator.machines.provision.wake_options import Waking
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_power import Witness
-from orchestrator.money.usage_file import SightingFile
+from orchestrator.money.reservations import Scope
 from orchestrator.money.watched_cloud import WatchedClouds
 from orchestrator.runs.cancel import cancel, with_members
 from orchestrator.runs.job.prepare import Wanted
@@ -180,15 +181,16 @@ class Fleet:
         clock = VirtualClock(self.world, actor)
         book = Book(self.world, actor, self.pages, self.locks)
         results = self.root / "results"
-        sightings = SightingFile(results)
+        spending = SpendingBook(self.root / "state", clock, Scope("sim", str(results)))
         clouds = CloudsPort(self.cloud, actor, Login("me", self.key, "ssh-ed25519 AAAA"))
-        witness = Witness(sightings, clock, listed())
+        witness = Witness(spending, clock, listed())
         store = CountedStore(results, clock, self.world, actor)
         self.stores.append(store)
         return Services(
             clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
             observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
-            sightings=sightings, bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
+            open_book=lambda: spending, budget=listed(),
+            bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
             recover_runs=settle, recover_sessions=sessions.settle,
         )  # fmt: skip

@@ -13,7 +13,8 @@ from orchestrator.base.files import disk_errors
 from orchestrator.leases.session_files import FileHeldSession, SessionFiles
 from orchestrator.machines.connect import reconnect as links
 from orchestrator.machines.provision import find as machines
-from orchestrator.money.usage_file import SightingFile
+from orchestrator.money.book import Change, SpendingBook
+from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.machine import pending_releases as debts
@@ -82,16 +83,29 @@ def refuse_if_full(world: World, folder: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class CountedUsage(SightingFile):
-    """The real file of usage records, on a disk that may be full."""
+class CountedBook(SpendingBook):
+    """The real book of spending, on a disk that may be full; a controller may be killed after each change."""
 
-    def __init__(self, root: Path, world: World) -> None:
-        super().__init__(root)
-        self._world = world
+    def __init__(
+        self, folder: Path, clock: Any, scope: Scope, firing: str | None, world: World, actor: Actor,
+        reserved: Callable[[Reservation], None],
+    ) -> None:  # fmt: skip
+        """Args: reserved: hears of each start that the book has let pass."""
+        super().__init__(folder, clock, scope, firing)
+        self._world, self._actor, self._reserved = world, actor, reserved
 
-    def _append(self, word: Any) -> None:
-        refuse_if_full(self._world, self._folder)
-        super()._append(word)
+    @contextmanager
+    def changing(self) -> Iterator[Change]:
+        kinds: set[str] = set()
+        with super().changing() as change:
+            yield change
+            if change.lines:
+                refuse_if_full(self._world, self._folder)
+                kinds = {line.kind for line in change.lines}
+        if kinds == {"reserve"}:  # else it takes the place of another one
+            self._reserved(Reservation.model_validate(change.lines[0].data))
+        if kinds & {"reserve", "release"}:
+            self._world.effect(self._actor, f"book: {' '.join(sorted(kinds))}", lambda: None, via="disk")
 
 
 class CountedStore(FileStore):

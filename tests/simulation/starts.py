@@ -10,7 +10,6 @@ from orchestrator.runs.job.prepare import Prepared, Wanted, prepare
 from orchestrator.runs.reopen import new_link
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
-from tests.simulation.accounts import check_start_fits
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -28,11 +27,9 @@ def start_run(
     prepared = _prepared(episode, services, workspace, budget or episode.budget)
     saved, stop_at = prepared.saved, episode.schedule.stop_at
     if saved.session is None or saved.session_abroad:  # else it is the session's money
-        episode.allowed += saved.worst_case_usd
         episode.named[services.store.actor.name] = saved.worst_case_usd  # type: ignore[attr-defined]
         if stop_at is not None and saved.worst_case_usd > stop_at:
             raise Violation(f"a run that stops at ${stop_at} is let cost more")
-        check_start_fits(episode, saved.worst_case_usd, workspace)
     episode.runs.append(saved.plan.run_id)
     link = new_link(services, workspace.target)
     if services.book.known("sim-project", "vm") is not None:

@@ -101,7 +101,7 @@ class Guard:
         if cap.over not in starts:
             return own
         now = self._services.clock.now()
-        return min(own, (now - starts[cap.over](now, self._services.money_zone)) / 3600 * rate)
+        return min(own, (now - starts[cap.over](now, self._services.budget.zone)) / 3600 * rate)
 
     def _elsewhere(self, cap: Cap) -> float:
         """What all the other runs of that time have cost."""

@@ -1,58 +1,189 @@
-"""The books of a workspace: what its runs and its machines cost, and what is left of the caps."""
+"""The money of a workspace: what is spent, what is reserved, and the one function that every start asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
-from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import ledger as books
+from orchestrator.money.book import RunUsage, State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
 from orchestrator.money.ledger import Line, Sighting, Spent
-from orchestrator.results.records import RunRecord
-from orchestrator.results.store_api import Store
-from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
+from orchestrator.runs.cost.owners import settle_reservations, still_reserved, usage_of
 from orchestrator.runs.services import Services
 
+NAMES = ("day", "month", "project")
+#: Past the cloud's limit, and its lateness, when a machine is taken to be off although nobody has seen it, seconds.
+SURELY_OFF_S = 60.0
 
+
+@dataclass(frozen=True)
+class CapBalance:
+    """How the caps of the day, the month and the project stand, dollars."""
+
+    spent: Spent
+    reserved: Sequence[Reserved]
+    budget: Budget
+
+    @property
+    def reserved_usd(self) -> float:
+        return sum(one.usd for one in self.reserved)
+
+    def used(self) -> list[tuple[str, float, float]]:
+        """(day, month or project; its cap; what is spent of it), of those that have a cap."""
+        caps = (self.budget.per_day_usd, self.budget.per_month_usd, self.budget.project_usd)
+        spent = (self.spent.day, self.spent.month, self.spent.project)
+        return [(name, cap, usd) for name, cap, usd in zip(NAMES, caps, spent, strict=True) if cap is not None]
+
+    def left(self) -> list[tuple[str, float]]:
+        """What is free of each cap, with what is reserved taken as spent."""
+        return [(name, cap - spent - self.reserved_usd) for name, cap, spent in self.used()]
+
+    def refuse(self, worst_usd: float) -> None:
+        """Raises BudgetError, with what is spent, reserved and free, if ``worst_usd`` more could break a cap."""
+        for name, cap, spent in self.used():
+            if worst_usd <= 0 or spent + self.reserved_usd + worst_usd <= cap + 1e-9:
+                continue
+            free, also = max(0.0, cap - spent - self.reserved_usd), ""
+            if self.reserved_usd >= 0.005:
+                what = [one.reservation.owner_id for one in self.reserved if one.usd > 0]
+                others = f" and {len(what) - 2} more" if len(what) > 2 else ""
+                also = f", and {dollars(self.reserved_usd)} are reserved for {', '.join(what[:2])}{others}"
+            raise BudgetError(
+                f"this could cost {dollars(worst_usd)}, and {dollars(free)} are left of the {name}'s {dollars(cap)}",
+                cause=f"${spent:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
+                hint=_hint(name),
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- the one function
+def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
+    """Set aside what a start may cost at most. Check and reservation are one step, whoever else starts something.
+
+    Every start calls this before anything can cost: a run, a resumed one, a session, a machine that is turned on by
+    hand or to fetch results, and a machine that is kept.
+
+    Args:
+        replaces: ids of reservations that this one takes the place of.
+
+    Raises:
+        BudgetError: it could break a cap of the day, the month or the project; nothing was reserved.
+        FcctlError: the book cannot be written; nothing may start.
+    """
+    settle_reservations(services)
+    with services.spending.changing() as change:
+        instead = {wanted.reservation_id, *replaces}
+        if services.budget.holds_over_runs and not wanted.emulated:
+            account_of(services, without=instead).refuse(wanted.usd)
+        open_ = change.state.open()
+        for name in instead - {wanted.reservation_id}:
+            if name in open_:
+                change.release(open_[name])
+        change.reserve(wanted)
+
+
+def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
+    """Refuse what could break a cap of the day, the month or the project; nothing is reserved yet.
+
+    Raises:
+        BudgetError: with what is spent, what is left, and what this could cost.
+    """
+    if worst_usd > 0 and budget.holds_over_runs:
+        account_of(services, budget).refuse(worst_usd)
+
+
+def account_of(
+    services: Services, budget: Budget | None = None, *, without: Iterable[str] = ()
+) -> CapBalance:
+    """How the caps stand now.
+
+    Args:
+        budget: its caps; the workspace's if left out.
+        without: ids of reservations that are not counted.
+    """
+    now, found = services.clock.now(), lines(services, until_now=True)
+    left = set(without)
+    open_ = [one for one in reservations(services) if one.reservation_id not in left]
+    return CapBalance(books.spent(found, now, services.budget.zone), remaining(open_, found), budget or services.budget)
+
+
+def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
+    """What is left of the day's, the month's and the project's cap, dollars, with what is reserved taken as spent."""
+    return account_of(services, budget).left() if budget.holds_over_runs else []
+
+
+def spent_without(services: Services, run_id: str) -> Spent:
+    """What was spent today, this month and ever by all but one run."""
+    others = [line for line in lines(services, until_now=True) if line.run_id != run_id]
+    return books.spent(others, services.clock.now(), services.budget.zone)
+
+
+# --------------------------------------------------------------------------------------------------------- the ledger
 def lines(services: Services, *, until_now: bool = False) -> list[Line]:
-    """All that was ever billed here, machines and what stands without them, oldest first.
+    """All that was ever billed to this project or for its machines, and what stands without them, oldest first.
 
     Args:
         until_now: count a machine that was on when it was last seen as on since then: the caps take it for spent.
     """
-    sightings = services.sightings.all()
-    found = books.ledger(_records(services.store), _still_on(services, sightings) if until_now else sightings)
+    state = services.spending.state()
+    usages, scope = _usages(services, state)
+    power = [one for line, one in state.of("power", Sighting)
+             if scope.has(line.project, line.results, (one.project, one.name))]  # fmt: skip
+    found = books.ledger(usages, _still_on(services, power) if until_now else power)
     found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
-    things = services.sightings.holdings()
-    if things:
-        from orchestrator.money.billable import standing_lines
-
-        found += standing_lines(things, services.clock.now(), services.money_zone)
+    found += _standing(services, state, scope)
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
 
 
-def _still_on(services: Services, sightings: list[Sighting]) -> list[Sighting]:
-    """The same, with each machine that was on when last seen taken as on until now, or until its limit. A machine of an
-    active run or session is left as it is: that run or session is counted with its worst case."""
+def _usages(services: Services, state: State) -> tuple[list[RunUsage], Scope]:
+    """What the runs cost, and the scope with their machines: the book's, and those of runs that it does not know."""
+    scope, booked = services.spending.scope, state.runs()
+    own = [usage for line, usage in booked.values()
+           if scope.has(line.project, line.results, _machine(usage))]  # fmt: skip
+    known = {usage.run_id for usage in own}
+    for row in services.store.rows():
+        if row.run_id not in known:
+            try:
+                own.append(usage_of(services.store.get(row.run_id)))
+            except FcctlError:
+                continue  # damaged or just pruned; listings say so
+    machines = {machine for usage in own if (machine := _machine(usage)) is not None}
+    return own, replace(scope, machines=scope.machines | machines)
+
+
+def _machine(usage: RunUsage) -> tuple[str, str] | None:
+    return (usage.machine.project, usage.machine.name) if usage.machine is not None else None
+
+
+def _standing(services: Services, state: State, scope: Scope) -> list[Line]:
+    if not state.raw.get("resource"):
+        return []
+    from orchestrator.money.billable import Holding, standing_lines
+
+    words = state.of("resource", Holding)
+    ours = {one.key for line, one in words if scope.has(line.project, line.results, (one.project, one.name))}
+    return standing_lines([one for _, one in words if one.key in ours], services.clock.now(), services.budget.zone)
+
+
+def _still_on(services: Services, power: list[Sighting]) -> list[Sighting]:
+    """The same, with each machine that was on when last seen taken as on until now, or until its limit. A machine that
+    a reservation is for is left as it is: that counts in full."""
     now = services.clock.now()
-    plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
-    used = [(plan or {}).get("target") or {} for plan in plans]
-    names = {(target.get("project"), target.get("instance")) for target in used}
-    names |= {(saved.target.project, saved.target.instance) for saved, _ in _sessions(services)
-              if isinstance(saved.target, GcpTarget)}  # fmt: skip
-    on = [s for s in books.latest(sightings) if s.stopped is None and (s.project, s.name) not in names]
+    used = {one.machine for one in reservations(services)}
+    on = [s for s in books.latest(power) if s.stopped is None and (s.project, s.name) not in used]
     limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
-    return [*sightings, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
+    return [*power, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
 
 
 def _open_sessions(services: Services) -> Iterator[SessionRecord]:
     """The sessions that are not over, as if they ended now."""
     now = services.clock.now()
-    for saved, machine in _sessions(services):
+    for saved, machine in sessions_underway(services):
         if machine is not None:
             yield SessionRecord(
                 session_id=saved.session_id, target=saved.target.name, how="stopped", reason="open",
@@ -60,7 +191,7 @@ def _open_sessions(services: Services) -> Iterator[SessionRecord]:
             )  # fmt: skip
 
 
-def _sessions(services: Services) -> Iterator[tuple[SavedSession, Machine | None]]:
+def sessions_underway(services: Services) -> Iterator[tuple[SavedSession, Machine | None]]:
     for session_id in services.sessions.open():
         try:
             saved = SavedSession.model_validate(services.sessions.plan_of(session_id))
@@ -69,104 +200,38 @@ def _sessions(services: Services) -> Iterator[tuple[SavedSession, Machine | None
         yield saved, machine_of(services.sessions.journal_of(session_id))
 
 
-def _records(store: Store) -> Iterator[RunRecord]:
-    for row in store.rows():
-        try:
-            yield store.get(row.run_id)
-        except FcctlError:
-            continue  # damaged or just pruned; listings say so
+# --------------------------------------------------------------------------------------------------------- reservations
+def reservations(services: Services) -> list[Reservation]:
+    """The open ones that count against this workspace's caps, as the records of their owners have them now."""
+    state = services.spending.state()
+    scope = services.spending.scope
+    open_ = [one for one in state.open().values() if scope.has(one.project, one.results, one.machine)]
+    power = books.latest(one for _, one in state.of("power", Sighting))
+    return [one for one in still_reserved(services, open_) if not _is_off(one, power, services.clock.now())]
 
 
-def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
-    """Refuse what could break a cap of the day, the month or the project.
-
-    Runs that are not complete count with their worst case: they may still cost that.
-
-    Raises:
-        BudgetError: with what is spent, what is left, and what this could cost.
-    """
-    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
-    if worst_usd <= 0 or all(cap is None for cap in caps):
-        return
-    spent = books.spent(lines(services, until_now=True), services.clock.now(), services.money_zone)
-    underway = _underway(services)
-    for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True):
-        if cap is not None and used + underway + worst_usd > cap + 1e-9:
-            left = max(0.0, cap - used - underway)
-            also = f", and runs underway may cost ${underway:.2f}" if underway else ""
-            raise BudgetError(
-                f"this could cost {dollars(worst_usd)}, and {dollars(left)} are left of the {name}'s {dollars(cap)}",
-                cause=f"${used:.2f} are spent (fcctl cost ledger --by {'day' if name == 'day' else 'month'}){also}",
-                hint=_hint(name),
-            )
+def _is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
+    """Whether the machine that was kept on is off by now: the cloud said so, or it is past the limit that the cloud
+    told, up to which the ledger has it then."""
+    if one.owner not in ("up", "kept"):
+        return False
+    of_it = [s for s in power if (s.project, s.name) == one.machine and _is_start_of(one, s)]
+    if any(s.stopped is not None or (s.fence is not None and now > s.fence + FENCE_LATENESS_S + SURELY_OFF_S)
+           for s in of_it):  # fmt: skip
+        return True
+    newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
+    return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
 
 
-def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
-    """What is left of the day's, the month's and the project's cap, dollars, with what is underway taken as spent."""
-    if not budget.holds_over_runs:
-        return []
-    spent = books.spent(lines(services, until_now=True), services.clock.now(), services.money_zone)
-    underway = _underway(services)
-    caps = (budget.per_day_usd, budget.per_month_usd, budget.project_usd)
-    return [
-        (name, cap - used - underway)
-        for cap, used, name in zip(caps, _used(spent), ("day", "month", "project"), strict=True)
-        if cap is not None
-    ]
-
-
-def spent_without(services: Services, run_id: str) -> Spent:
-    """What was spent today, this month and ever by all but one run."""
-    others = [line for line in lines(services, until_now=True) if line.run_id != run_id]
-    return books.spent(others, services.clock.now(), services.money_zone)
-
-
-def _underway(services: Services) -> float:
-    """Dollars that runs which are not complete, sessions that are not over, and machines that could not be stopped may
-    cost, each at its worst."""
-    store, total = services.store, 0.0
-    for run_id in store.active():
-        try:
-            saved = SavedPlan.model_validate(store.plan_of(run_id))
-        except ValidationError:
-            continue  # `fcctl ps` says so
-        if saved.target.kind != "sandbox" and (saved.session is None or saved.session_abroad):
-            total += saved.worst_case_usd
-    return total + sum(_rest_of_sessions(services)) + sum(_left_on(services))
-
-
-def _left_on(services: Services) -> Iterator[float]:
-    """Dollars, for each machine that could not be stopped after its run: the run's worst case without the cost that
-    its record has. The machine may run until its limit, and the record may have been written before that."""
-    store = services.store
-    for run_id, debt in store.owed().items():
-        if "left" in debt or not store.is_complete(run_id):
-            continue  # handed on to a run, which counts it; or counted as underway
-        try:
-            saved, cost = SavedPlan.model_validate(plan_at_home(store, run_id)), store.get(run_id).cost
-        except (ValidationError, FcctlError):
-            continue
-        if saved.target.kind != "sandbox" and saved.session is None:
-            yield max(0.0, saved.worst_case_usd - cost.usd)
-
-
-def _rest_of_sessions(services: Services) -> Iterator[float]:
-    """What each open session may cost beyond what the books have of it already."""
-    for saved, machine in _sessions(services):
-        if saved.target.kind == "sandbox":
-            continue
-        booked = 0.0
-        if machine is not None and machine.started is not None:
-            name = f"{machine.name} ({machine.instance_id})"
-            of_it = [line for line in lines(services) if line.machine == name and line.start >= machine.started - 1.0]
-            booked = sum(line.usd for line in of_it)
-        yield max(0.0, saved.worst_case_usd - booked)
-
-
-def _used(spent: Spent) -> tuple[float, float, float]:
-    return spent.day, spent.month, spent.project
+def _is_start_of(one: Reservation, sighting: Sighting) -> bool:
+    if one.started is not None:
+        return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0
+    return sighting.started >= one.at - books.NEAR_S
 
 
 def _hint(name: str) -> str:
     key = {"day": "per_day_usd", "month": "per_month_usd", "project": "project_usd"}[name]
-    return f"take fewer steps with --steps, lower their timeouts, or raise [budget] {key}"
+    return (
+        f"see what is reserved: fcctl cost budget; take fewer steps with --steps, lower their timeouts, or raise"
+        f" [budget] {key}"
+    )

@@ -131,8 +131,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
         found = session_on(services, saved.target)
         if found is not None:
             saved, cap = within(services, saved, found)
-            # What it may cost was reserved when the session began; in the books of the workspace that began it.
-            of_session, over_runs = [cap], over_runs and found.abroad is not None
+            of_session, over_runs = [cap], False  # what it may cost was reserved when the session began
             if found.abroad is not None:
                 services.observer.note(f"{saved.target.name} has a session of {found.abroad.place}: the run is in it")
     if not over_runs and not of_session and all(usd is None for usd in given):

@@ -23,6 +23,7 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import in_cloud
 from orchestrator.machines.provision.release import Hold, StillWanted, at_work, release, runs_on_host, who_is_coming
 from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.services import Services
 
@@ -97,6 +98,7 @@ def _still_owed(run_id: str, debt: Mapping[str, Any], age_s: float) -> str:
 def _try(services: Services, run_id: str, debt: dict[str, Any]) -> None:
     try:
         if _is_paid(services, run_id, debt):
+            release_kept(services, owner_id=run_id)
             services.store.paid(run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""

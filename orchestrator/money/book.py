@@ -1,0 +1,365 @@
+"""The user's book of spending, ``book.jsonl`` in the state folder: one append-only file that all workspaces share.
+
+It has what was reserved, what runs cost, and what the cloud said of machines and billable resources. Deleting runs,
+their folders or a checkout takes nothing out of it. A line is ``CRC KIND JSON``; each is on disk before the call that
+wrote it returns. A line that a power cut tore is cut off by the next one; a damaged line costs only itself, and is
+counted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.base.clock import Clock
+from orchestrator.base.errors import ConflictError
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.models import KEPT
+from orchestrator.money.billable import Holding, Key, lives
+from orchestrator.money.ledger import Sighting, latest
+from orchestrator.money.reservations import Reservation, Scope
+from orchestrator.results.records import CostRecord, MachineRecord
+
+NAME, LOCK = "book.jsonl", "book.lock"
+#: What earlier versions kept in a workspace's ``results``; its lines are copied once.
+LEGACY = "machines.jsonl"
+#: How long to wait for another fcctl at the book, seconds: a check of the caps takes a fraction of one.
+PATIENCE_S = 30.0
+#: A file of fewer bytes is not worth compacting; a larger one is once half of it is of no use any more.
+COMPACT_BYTES = 1 << 20
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class RunUsage(BaseModel):
+    """What a complete run cost, as the ledger needs it: it survives the run's own files."""
+
+    model_config = KEPT
+
+    run_id: str
+    job: str
+    target: str
+    created: str
+    started: str | None = None
+    cost: CostRecord
+    machine: MachineRecord | None = None
+    #: The schedule's firing that it was started for.
+    firing: str | None = None
+
+
+class FiringCost(BaseModel):
+    """What one firing of a schedule counts in its month, until its run's own cost is known."""
+
+    model_config = KEPT
+
+    firing: str  # see :func:`orchestrator.money.reservations.firing_id`
+    schedule: str  # project/schedule
+    due: float
+    usd: float
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the book: whose it is (the project's name, and its ``results``), and what it says."""
+
+    kind: str
+    project: str
+    results: str
+    data: dict[str, Any]
+
+    def encoded(self) -> bytes:
+        said = json.dumps({"by": [self.project, self.results], "data": self.data}, separators=(",", ":"))
+        text = f"{self.kind} {said}".encode()
+        return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+@dataclass
+class State:
+    """The lines of the book, by kind, oldest first. Reading one kind parses no other."""
+
+    raw: dict[str, list[bytes]] = field(default_factory=dict)
+    #: Bytes up to the end of the last whole line; numbers of damaged lines before it.
+    length: int = 0
+    damaged: list[int] = field(default_factory=list)
+    count: int = 0
+    _parsed: dict[str, list[Line]] = field(default_factory=dict)
+
+    def lines(self, kind: str) -> list[Line]:
+        own = self.raw.get(kind, [])
+        done = self._parsed.setdefault(kind, [])
+        for raw in own[len(done) :]:
+            told = json.loads(raw)
+            project, results = told["by"]
+            done.append(Line(kind, project, results, told["data"]))
+        return done
+
+    def of(self, kind: str, model: type[Model]) -> list[tuple[Line, Model]]:
+        """The lines of a kind that this version can read."""
+        found = []
+        for line in self.lines(kind):
+            try:
+                found.append((line, model.model_validate(line.data)))
+            except ValidationError:
+                continue
+        return found
+
+    def open(self) -> dict[str, Reservation]:
+        """Reservations that are not released, oldest first."""
+        found = {one.reservation_id: one for _, one in self.of("reserve", Reservation)}
+        # A reservation may be made anew under the same id after a release, so what counts is the later of the two.
+        released = {str(line.data.get("reservation_id")): line.data.get("after") for line in self.lines("release")}
+        return {
+            name: one for name, one in found.items() if name not in released or one.at > float(released[name] or 0.0)
+        }
+
+    def runs(self) -> dict[str, tuple[Line, RunUsage]]:
+        return {usage.run_id: (line, usage) for line, usage in self.of("run", RunUsage)}
+
+    def firings(self) -> dict[str, FiringCost]:
+        return {one.firing: one for _, one in self.of("firing", FiringCost)}
+
+
+class Change:
+    """Lines to be written together, while no other process writes."""
+
+    def __init__(self, state: State, scope: Scope) -> None:
+        self.state, self._scope = state, scope
+        self.lines: list[Line] = []
+
+    def add(self, kind: str, data: BaseModel | dict[str, Any]) -> None:
+        plain = data.model_dump(mode="json") if isinstance(data, BaseModel) else data
+        self.lines.append(Line(kind, self._scope.project, self._scope.results, plain))
+
+    def reserve(self, reservation: Reservation) -> None:
+        self.add("reserve", reservation)
+
+    def release(self, reservation: Reservation) -> None:
+        self.add("release", {"reservation_id": reservation.reservation_id, "after": reservation.at})
+
+
+class SpendingBook:
+    """The book as one workspace sees it. Safe with many processes."""
+
+    def __init__(self, folder: Path, clock: Clock, scope: Scope, firing: str | None = None) -> None:
+        """Args: firing: the schedule's firing that this command belongs to."""
+        self._folder, self._clock, self.scope, self.firing = folder, clock, scope, firing
+        self._state, self._inode = State(), 0
+        #: Threads of one process share what was read.
+        self._mutex = threading.RLock()
+        self._locked = False
+
+    # ------------------------------------------------------------------------------------------------------- reading
+    def state(self) -> State:
+        """The book as it is now."""
+        with self._mutex:
+            if not self._locked:
+                self._import_legacy()
+            return self._read()
+
+    def _read(self) -> State:
+        """Reads what was appended since the last time; all, if the file is another one by now."""
+        try:
+            with (self._folder / NAME).open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._state.length:
+                    self._state, self._inode = State(), status.st_ino
+                file.seek(self._state.length)
+                _parse(file.read(), self._state)
+        except FileNotFoundError:
+            self._state, self._inode = State(), 0
+        return self._state
+
+    # ------------------------------------------------------------------------------------------------------- writing
+    @contextmanager
+    def changing(self) -> Iterator[Change]:
+        """Read, decide and write as one step; nothing is written if the block raises.
+
+        Raises:
+            ConflictError: another fcctl is at it for longer than anything takes.
+            FcctlError: the state folder cannot be written.
+        """
+        with self._mutex, self._lock():
+            change = Change(self._read(), self.scope)
+            yield change
+            if change.lines:
+                self._append(change.lines)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with disk_errors("write the book of spending", self._folder):
+            make_folders(self._folder, 0o700)
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            self._wait_for(lock)
+            self._locked = True
+            yield
+        finally:
+            self._locked = False
+            os.close(lock)
+
+    def _wait_for(self, lock: int) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise ConflictError(
+                        f"another fcctl is at the book of spending for more than {PATIENCE_S:.0f} s",
+                        cause=f"it has the lock {self._folder / LOCK}",
+                        hint=f"see which one: fuser {self._folder / LOCK}; then repeat the command",
+                    ) from None
+                time.sleep(0.005)
+            else:
+                return
+
+    def _append(self, lines: list[Line]) -> None:
+        state = self._state
+        with disk_errors("write the book of spending", self._folder):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(self._folder / NAME, flags, 0o600)
+            try:
+                os.ftruncate(fd, state.length)  # what a crash cut short was never reported as done
+                os.lseek(fd, state.length, os.SEEK_SET)
+                try:
+                    write_all(fd, b"".join(line.encoded() for line in lines))
+                    os.fsync(fd)
+                except OSError:
+                    os.ftruncate(fd, state.length)
+                    raise
+                self._inode = os.fstat(fd).st_ino
+            finally:
+                os.close(fd)
+            sync_folder(self._folder)
+        if self._read().length > COMPACT_BYTES:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Write the book anew without what counts no more, if that halves it."""
+        kept = [line.encoded() for line in _live(self._state)]
+        content = b"".join(kept)
+        if not self._state.damaged and len(content) < self._state.length / 2:
+            with disk_errors("compact the book of spending", self._folder):
+                write_atomic(self._folder, NAME, content)
+            self._read()
+
+    def set_damage_aside(self) -> str | None:
+        """Write the book anew without its damaged lines, and keep the damaged book beside it; its path, if any was."""
+        with self.changing() as change:
+            if not change.state.damaged:
+                return None
+            aside = self._folder / f"book.damaged-{int(self._clock.now())}.jsonl"
+            with disk_errors("write the book of spending", self._folder):
+                write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes())
+                write_atomic(self._folder, NAME, b"".join(line.encoded() for line in _all(change.state)))
+            self._read()
+        return str(aside)
+
+    # ------------------------------------------------------- what the cloud said; see orchestrator.money.usage_api
+    def note(self, sighting: Sighting) -> None:
+        with self.changing() as change:
+            change.add("power", sighting)
+
+    def all(self) -> list[Sighting]:
+        return [one for _, one in self.state().of("power", Sighting)]
+
+    def note_holding(self, holding: Holding) -> None:
+        with self.changing() as change:
+            change.add("resource", holding)
+
+    def holdings(self) -> list[Holding]:
+        return [one for _, one in self.state().of("resource", Holding)]
+
+    # -------------------------------------------------------------------------------------------- from earlier versions
+    def _import_legacy(self) -> None:
+        """Copy what an earlier version wrote down of machines into ``results``, once for each workspace."""
+        old = Path(self.scope.results) / LEGACY
+        if not self.scope.results or not old.is_file() or self._imported():
+            return
+        with self.changing() as change:
+            if self._imported():
+                return
+            power, resources = _legacy(old)
+            for sighting in latest(power):
+                change.add("power", sighting)
+            for holding in resources:
+                change.add("resource", holding)
+            change.add("imported", {"results": self.scope.results})
+
+    def _imported(self) -> bool:
+        return any(line.data.get("results") == self.scope.results for line in self._read().lines("imported"))
+
+
+def _parse(content: bytes, state: State) -> None:
+    """Add whole lines to ``state``. A damaged one counts only if a good one follows: else it is what a crash left."""
+    position, suspects, length = 0, [], state.length
+    while (end := content.find(b"\n", position)) >= 0:
+        line, position = content[position:end], end + 1
+        state.count += 1
+        text = line[9:]
+        kind, _, told = text.partition(b" ")
+        if line[8:9] != b" " or not told or line[:8] != b"%08x" % zlib.crc32(text):
+            suspects.append(state.count)
+            continue
+        state.raw.setdefault(kind.decode(), []).append(told)
+        state.damaged += suspects
+        suspects, state.length = [], length + position
+    state.count -= len(suspects)
+
+
+def _all(state: State) -> Iterator[Line]:
+    for kind in state.raw:
+        yield from state.lines(kind)
+
+
+def _live(state: State) -> Iterator[Line]:
+    """The lines that still count: the last word on each start of a machine, each run, each open reservation; what is
+    known of resources without repetitions."""
+    open_ = state.open()
+    said = state.of("power", Sighting)
+    last = {id(one) for one in latest(one for _, one in said)}
+    yield from (line for line, one in said if id(one) in last)
+    yield from _last(state, "run", "run_id")
+    yield from _last(state, "firing", "firing")
+    yield from (line for line in _last(state, "reserve", "reservation_id") if line.data.get("reservation_id") in open_)
+    resources = state.of("resource", Holding)
+    words: dict[Key, list[Holding]] = {}
+    for _, one in resources:
+        words.setdefault(one.key, []).append(one)
+    known = {id(word) for own in words.values() for life in lives(own) for word in life.words}
+    yield from (line for line, one in resources if id(one) in known)
+    yield from _last(state, "imported", "results")
+    others = {"power", "run", "firing", "reserve", "release", "resource", "imported"}
+    for kind in state.raw.keys() - others:  # of a later version
+        yield from state.lines(kind)
+
+
+def _last(state: State, kind: str, key: str) -> list[Line]:
+    return list({str(line.data.get(key)): line for line in state.lines(kind)}.values())
+
+
+def _legacy(path: Path) -> tuple[list[Sighting], list[Holding]]:
+    power: list[Sighting] = []
+    resources: list[Holding] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            if line.strip():
+                power.append(Sighting.model_validate_json(line))
+        except ValidationError:
+            try:
+                resources.append(Holding.model_validate_json(line))
+            except ValidationError:
+                continue
+    return power, resources

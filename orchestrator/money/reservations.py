@@ -1,0 +1,132 @@
+"""Reservations: dollars set aside before anything can cost, and what of them may still be spent. Pure.
+
+A reservation is released by the record of what it was made for, or by the machine's own history, never because time has
+passed. On one machine, what keeps it on (a person, a kept machine) and what runs on it pay for the same hours, so the
+larger of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from orchestrator.base.models import KEPT
+from orchestrator.money.ledger import IDLE, Line
+
+#: ``wake``: a machine that is turned on only to fetch a run's results. ``up``: by ``fcctl hosts up``. ``kept``: left on
+#: after a run, because its target says so or because it could not be stopped.
+Owner = Literal["run", "session", "wake", "up", "kept"]
+
+
+class Reservation(BaseModel):
+    """Dollars that a start may cost at most."""
+
+    model_config = KEPT
+
+    reservation_id: str
+    owner: Owner
+    #: The run or session whose record releases it; of ``up``, its own id.
+    owner_id: str
+    #: The name of the fcctl project, and the ``results`` folder that has the owner's record.
+    project: str
+    results: str
+    target: str
+    #: The cloud's machine; empty for one that is simply there.
+    cloud_project: str = ""
+    instance: str = ""
+    #: The start of the machine that it is for, once it is known: its id, and when it was started by the cloud's clock.
+    instance_id: str = ""
+    started: float | None = None
+    #: When it was made, epoch seconds.
+    at: float
+    usd: float
+    #: Nobody pays: it is the sandbox's.
+    emulated: bool = False
+    #: The schedule's firing that it was made for, see :func:`firing_id`.
+    firing: str | None = None
+
+    @property
+    def machine(self) -> tuple[str, str]:
+        """Cloud project and instance; of a machine that is simply there, the target."""
+        return (self.cloud_project, self.instance) if self.instance else ("", self.target)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Whose money a cap counts: all that this project spent, wherever it was checked out, and all that its targets'
+    machines cost, whoever used them from this computer."""
+
+    project: str
+    results: str
+    #: (cloud project, instance) of the workspace's targets.
+    machines: frozenset[tuple[str, str]] = frozenset()
+
+    def has(self, project: str, results: str, machine: tuple[str, str] | None) -> bool:
+        return project == self.project or results == self.results or (machine is not None and machine in self.machines)
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """A reservation, and what of it may still be spent beyond what the ledger has, dollars."""
+
+    reservation: Reservation
+    usd: float
+
+
+def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> list[Reserved]:
+    """What may still be spent of each.
+
+    Args:
+        lines: the ledger's. What it already has of a reservation's machine since the reservation is spent, and not
+            reserved any more.
+    """
+    by_machine: dict[tuple[str, str], list[Reservation]] = {}
+    for one in reservations:
+        if not one.emulated:
+            by_machine.setdefault(one.machine, []).append(one)
+    # The ledger's lines name no cloud project: of two machines of one name nobody can tell whose they are.
+    names = [name for project, name in by_machine if project]
+    found: list[Reserved] = []
+    for machine, group in by_machine.items():
+        of_it = [line for line in lines if _is_of(line, machine[1])] if names.count(machine[1]) == 1 else []
+        keeping = [_left(one, of_it) for one in group if one.owner in ("up", "kept")]
+        using = [_left(one, of_it) for one in group if one.owner == "session"]
+        using += _left_of_runs([one for one in group if one.owner in ("run", "wake")], of_it)
+        larger = max(keeping, using, key=lambda side: sum(one.usd for one in side))
+        found += larger
+        found += [Reserved(one.reservation, 0.0) for one in (*keeping, *using) if one not in larger]
+    return sorted(found, key=lambda r: (r.reservation.at, r.reservation.reservation_id))
+
+
+def _left(one: Reservation, lines: Sequence[Line]) -> Reserved:
+    """Of one that is for a whole start of the machine: less all that the ledger has of the machine since then."""
+    since = one.at if one.started is None else one.started
+    return Reserved(one, max(0.0, one.usd - sum(_usd_since(line, since) for line in lines)))
+
+
+def _left_of_runs(group: Sequence[Reservation], lines: Sequence[Line]) -> list[Reserved]:
+    """Of runs, which have no lines yet: less the time of their machine that no run has."""
+    since = min((one.at for one in group), default=0.0)
+    spent = sum(_usd_since(line, since) for line in lines if line.activity == IDLE)
+    found = []
+    for one in sorted(group, key=lambda r: r.at):
+        found.append(Reserved(one, max(0.0, one.usd - spent)))
+        spent = max(0.0, spent - one.usd)
+    return found
+
+
+def _usd_since(line: Line, since: float) -> float:
+    return line.usd * min(1.0, max(0.0, line.start + line.seconds - since) / line.seconds) if line.seconds > 0 else 0.0
+
+
+def _is_of(line: Line, name: str) -> bool:
+    """Whether the line is of a machine of that name; its id is not known before the machine was made."""
+    return line.machine is not None and line.machine.rpartition(" (")[0] == name
+
+
+def firing_id(project: str, schedule: str, due: float) -> str:
+    """The name of one firing in the book: ``project/schedule@due``."""
+    return f"{project}/{schedule}@{due!r}"

@@ -1,0 +1,191 @@
+"""What reservations were made for, found by name: a run or a session that is over, or off, needs them no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.journal import JournalEntry
+from orchestrator.leases.session_api import SessionBook
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.money.book import Change, RunUsage
+from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
+from orchestrator.money.reservations import Owner, Reservation
+from orchestrator.results.records import RunRecord
+from orchestrator.results.store_api import Store
+from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+
+
+def reservation(
+    services: Services, owner: Owner, owner_id: str, target: Target, usd: float, *, suffix: str = ""
+) -> Reservation:
+    """``usd`` dollars for a start of ``target``, made now."""
+    machine, scope = as_gcp(target), services.spending.scope
+    return Reservation(
+        reservation_id=f"{owner_id}{suffix}", owner=owner, owner_id=owner_id, project=scope.project,
+        results=scope.results, target=target.name, cloud_project=machine.project if machine is not None else "",
+        instance=machine.instance if machine is not None else "", at=services.clock.now(), usd=usd,
+        emulated=target.kind == "sandbox", firing=services.spending.firing,
+    )  # fmt: skip
+
+
+def still_reserved(services: Services, open_: Iterable[Reservation]) -> list[Reservation]:
+    """Those whose owner may still cost something; with what it did cost, where its machine is off by now."""
+    found = []
+    for one in open_:
+        if one.owner == "session":
+            if _session_is_open(services, one):
+                found.append(one)
+        elif one.owner in ("run", "wake"):
+            found += _of_run(services, one)
+        else:
+            found.append(one)
+    return found
+
+
+def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
+    store = store_of(services, one)
+    if store.is_complete(one.owner_id):
+        if store is not services.store:  # its cost is not in the book yet, and its record is in another workspace
+            yield _costing(one, store)
+        return
+    off = _off(store, one)
+    if off is None:
+        yield one
+    elif one.owner == "run":
+        yield one.model_copy(update={"usd": min(one.usd, off)})
+
+
+def _costing(one: Reservation, store: Store) -> Reservation:
+    try:
+        usd = store.get(one.owner_id).cost.usd
+    except FcctlError:
+        return one
+    return one.model_copy(update={"usd": usd if one.owner == "run" else 0.0})
+
+
+def _off(store: Store, one: Reservation) -> float | None:
+    """What a run has cost that waits for its machine, which went off after the reservation; None if it may be on."""
+    entries = store.journal_of(one.owner_id)
+    last = next((e for e in reversed(entries) if e.kind in ("acquire", "acquired", "stopped", "released")), None)
+    if last is None or last.kind != "stopped" or last.time <= one.at:
+        return None
+    try:
+        saved = SavedPlan.model_validate(store.plan_of(one.owner_id))
+    except ValidationError:
+        return None
+    return machine_cost(entries, saved, []).usd
+
+
+def _session_is_open(services: Services, one: Reservation) -> bool:
+    book: SessionBook = services.sessions
+    if one.results != services.spending.scope.results:
+        from orchestrator.leases.session_files import SessionFiles
+
+        book = SessionFiles(Path(one.results), services.clock)
+    # A folder that somebody deleted tells nothing about the machine: the reservation stays.
+    return one.owner_id in book.open() or book.plan_of(one.owner_id) is None
+
+
+def store_of(services: Services, one: Reservation) -> Store:
+    """The store that has, or had, the run's record."""
+    if one.results == services.spending.scope.results or services.store.is_complete(one.owner_id):
+        return services.store  # also of a checkout that was moved
+    from orchestrator.results.store.store import FileStore
+
+    return FileStore(Path(one.results), services.clock)
+
+
+# ------------------------------------------------------------------------------------------------------------ releasing
+def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
+    """Book what a run cost and release what was reserved for it; reserve the rest for a machine that is left on.
+
+    Called before the run is complete, so that a run whose files are deleted at once was counted. May be repeated.
+    """
+    with services.spending.changing() as change:
+        _settle(change, record, saved, entries)
+
+
+def settle_reservations(services: Services) -> None:
+    """The same for runs that are complete, and whose controller was killed before it could do that."""
+    scope, open_ = services.spending.scope, services.spending.state().open().values()
+    over = []
+    for one in open_:
+        if not scope.has(one.project, one.results, one.machine):
+            continue
+        if one.owner == "session" and not _session_is_open(services, one):
+            over.append(one)
+        elif one.owner in ("run", "wake"):
+            _settle_complete(services, one)
+    if over:
+        with services.spending.changing() as change:
+            for one in over:
+                change.release(one)
+
+
+def _settle_complete(services: Services, one: Reservation) -> None:
+    store = store_of(services, one)
+    if not store.is_complete(one.owner_id):
+        return
+    try:
+        record = store.get(one.owner_id)
+        raw = (store.folder(one.owner_id) / "plan.json").read_bytes()
+        settle_run(services, record, SavedPlan.model_validate_json(raw), store.journal_of(one.owner_id))
+    except (FcctlError, OSError, ValidationError):
+        return  # damaged: the reservation stays, and `fcctl cost budget` lists it
+
+
+def _settle(change: Change, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
+    own = [one for one in change.state.open().values()
+           if one.owner_id == record.run_id and one.owner in ("run", "wake")]  # fmt: skip
+    if not own and record.cost.usd == 0:
+        return
+    firing = next((one.firing for one in own if one.firing), None)
+    change.add("run", usage_of(record, firing))
+    first = next((one for one in own if one.owner == "run"), own[0] if own else None)
+    kept = _kept(first, record, saved, entries) if first is not None and saved is not None else None
+    if kept is not None and kept.reservation_id not in change.state.open():
+        change.reserve(kept)
+    for one in own:
+        change.release(one)
+
+
+def _kept(
+    first: Reservation, record: RunRecord, saved: SavedPlan, entries: Sequence[JournalEntry]
+) -> Reservation | None:
+    """For a machine that the run kept on, or could not stop: what it may cost until the cloud's limit."""
+    last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased", "acquire")), None)
+    if last is None or saved.session is not None or not isinstance(as_gcp(saved.target), GcpTarget):
+        return None
+    if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept"):
+        return None
+    got = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
+    started, deadline = got.get("started"), got.get("deadline")
+    usd = saved.worst_case_usd
+    if started and deadline:  # of the whole start, whoever turned the machine on
+        usd = fenced_worst_case_usd(deadline - started, rate_of(entries, saved))
+    name = f"{got['instance_id']}:{round(started)}" if got.get("instance_id") and started else record.run_id
+    return first.model_copy(update={
+        "reservation_id": f"kept:{name}", "owner": "kept", "usd": usd, "started": started,
+        "instance_id": str(got.get("instance_id") or ""),
+    })  # fmt: skip
+
+
+def release_kept(services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None) -> None:
+    """The machine that a run left on, or that somebody turned on by hand, is off now."""
+    with services.spending.changing() as change:
+        for one in change.state.open().values():
+            if one.owner in ("up", "kept") and (one.owner_id == owner_id or one.machine == machine):
+                change.release(one)
+
+
+def usage_of(record: RunRecord, firing: str | None = None) -> RunUsage:
+    return RunUsage(
+        run_id=record.run_id, job=record.job, target=record.target, created=record.created, started=record.started,
+        cost=record.cost, machine=record.machine, firing=firing,
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""A run's reservation: made once its record is on disk, so that it can always be found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.results.store_api import ActiveRun
+from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.services import Services
+
+
+def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replaces: Iterable[str] = ()) -> None:
+    """Reserve what the run may cost; in a session that is part of the session's reservation.
+
+    Args:
+        replaces: ids of reservations that this one takes the place of.
+
+    Raises:
+        BudgetError: it could break a cap by now. The run is discarded: nothing of it was started.
+    """
+    if saved.worst_case_usd <= 0 or saved.session is not None:
+        return
+    from orchestrator.runs.cost.owners import reservation
+    from orchestrator.runs.cost.spending import reserve
+
+    wanted = reservation(services, "run", saved.plan.run_id, saved.target, saved.worst_case_usd)
+    try:
+        reserve(services, wanted, replaces=replaces)
+    except BaseException:
+        active.discard()
+        raise
+
+
+def set_aside_wake(services: Services, saved: SavedPlan, usd: float) -> str:
+    """Reserve what it may cost to turn the run's machine on once more; the reservation's id.
+
+    Raises:
+        BudgetError: it could break a cap; nothing was started.
+    """
+    from orchestrator.runs.cost.owners import reservation
+    from orchestrator.runs.cost.spending import reserve
+
+    wanted = reservation(services, "wake", saved.plan.run_id, saved.target, usd, suffix=".wake")
+    reserve(services, wanted)
+    return wanted.reservation_id
