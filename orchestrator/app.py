@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 
-#: The environment variable by which a firing's commands know that they are its.
-FIRING = "FCCTL_FIRING"
-
-
 class Options(Protocol):
     """What a command says of itself: how much it wants to be told, and where."""
 
@@ -196,12 +192,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
     workspace, clock = options.workspace(), SystemClock()
 
-    @functools.cache
-    def book() -> SpendingBook:
-        from orchestrator.money.book import SpendingBook
-        from orchestrator.money.price_file import folder
-
-        return SpendingBook(folder(), clock, _scope(workspace), os.environ.get(FIRING))
+    book = functools.cache(functools.partial(spending_book, workspace))
 
     @functools.cache
     def witness() -> Witness:
@@ -228,6 +219,15 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
     )
+
+
+def spending_book(workspace: Workspace) -> SpendingBook:
+    """The user's book of spending, as the workspace sees it."""
+    from orchestrator.money.book import SpendingBook
+    from orchestrator.money.firings import FIRING
+    from orchestrator.money.price_file import folder
+
+    return SpendingBook(folder(), SystemClock(), _scope(workspace), os.environ.get(FIRING))
 
 
 def _scope(workspace: Workspace) -> Scope:
@@ -391,8 +391,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     def start(name: str, firing: Firing) -> None:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
-    book = firings(workspace)
-    decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
+    book, spending, budget = firings(workspace), spending_book(workspace), workspace.config.budget
+    decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
@@ -417,7 +417,8 @@ def fire(options: Options, name: str, due: float) -> Firing:
     found = workspace.config.schedules.get(name)
     if found is None:
         raise NotFoundError(f"there is no schedule '{name}' any more", hint="fcctl schedule ls")
-    return schedule.fire(name, found, due, firings(workspace), SystemClock(), run_job(workspace.root))
+    spending = spending_book(workspace)
+    return schedule.fire(name, found, due, firings(workspace), spending, SystemClock(), run_job(workspace.root))
 
 
 def print_pdf(html: str) -> bytes:

@@ -63,7 +63,7 @@ class FiringCost(BaseModel):
 
     model_config = KEPT
 
-    firing: str  # see :func:`orchestrator.money.reservations.firing_id`
+    firing: str  # see :func:`orchestrator.money.firings.firing_id`
     schedule: str  # project/schedule
     due: float
     usd: float

@@ -45,7 +45,7 @@ class Reservation(BaseModel):
     usd: float
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
-    #: The schedule's firing that it was made for, see :func:`firing_id`.
+    #: The schedule's firing that it was made for; see :mod:`orchestrator.money.firings`.
     firing: str | None = None
 
     @property
@@ -125,8 +125,3 @@ def _usd_since(line: Line, since: float) -> float:
 def _is_of(line: Line, name: str) -> bool:
     """Whether the line is of a machine of that name; its id is not known before the machine was made."""
     return line.machine is not None and line.machine.rpartition(" (")[0] == name
-
-
-def firing_id(project: str, schedule: str, due: float) -> str:
-    """The name of one firing in the book: ``project/schedule@due``."""
-    return f"{project}/{schedule}@{due!r}"

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.base.files import disk_errors
+from orchestrator.money.firings import FIRING
 from orchestrator.schedules.due import Schedule
+from orchestrator.schedules.fire import RunJob
 
 _FCCTL = (sys.executable, "-m", "orchestrator.cli.entry")
 
@@ -29,16 +31,16 @@ def launch(workspace: Path, arguments: Sequence[str], log: Path) -> None:
         )
 
 
-def run_job(workspace: Path) -> Callable[[Schedule, float | None], Mapping[str, Any]]:
+def run_job(workspace: Path) -> RunJob:
     """``fcctl run`` of a schedule's job: its record, or the error's object."""
 
-    def run(schedule: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+    def run(schedule: Schedule, firing: str) -> Mapping[str, Any]:
         argv = [*_FCCTL, "-C", str(workspace), "--json", "--yes", "run", schedule.job, "--on", schedule.on]
         for key, value in schedule.settings.items():
             argv += ["--set", f"{key}={value}"]
-        env = dict(os.environ)
-        if budget_usd is not None:
-            env["FCCTL_BUDGET_PER_RUN_USD"] = repr(budget_usd)
+        env = {**os.environ, FIRING: firing}
+        if schedule.budget_usd is not None:
+            env["FCCTL_BUDGET_PER_RUN_USD"] = repr(schedule.budget_usd)
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env, cwd=workspace)
         return _object(done.stdout) or _object(done.stderr) or _nothing(done)
 

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -149,6 +149,8 @@ class Firing(BaseModel):
     status: str | None = None
     exit_code: int | None = None
     usd: float | None = None
+    #: Of ``refused``: how many times in a row, up to ``due``, for the same reason.
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -186,12 +188,11 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> Past:
     return Past(seen, next(reversed(open_.values()), None))
 
 
-def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool, refusal: str | None = None) -> Decision:
+def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool) -> Decision:
     """What to record, and whether to start, at ``now``.
 
     Args:
         running: an earlier firing is still at work.
-        refusal: why nothing may be started at present (a month's cap, say).
 
     A schedule that was just added (or changed) starts with the next time, not with one of its past. Of the times that
     passed unseen only the newest is made up for, and only within ``catch_up_minutes``. A clock that was set back does
@@ -206,18 +207,16 @@ def decide(schedule: Schedule, past: Past, now: datetime, *, running: bool, refu
     times = due_between(schedule, datetime.fromtimestamp(past.seen, UTC), now)
     firings = [_missed(schedule, time, now, "a later time of this schedule is due too") for time in times[:-1]]
     if times:
-        firings.append(_newest(schedule, times[-1], now, running=running, refusal=refusal))
+        firings.append(_newest(schedule, times[-1], now, running=running))
     return Decision(tuple(firings))
 
 
-def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool, refusal: str | None) -> Firing:
+def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) -> Firing:
     late = (now.timestamp() - due.timestamp()) / 60
     if late > max(schedule.catch_up_minutes, 1.5):
         return _missed(schedule, due, now, f"noticed {late:.0f} minutes late (this computer slept or was off)")
     if running:
         return _firing(schedule, due, now, "overlap", "the firing before it is still at work")
-    if refusal is not None:
-        return _firing(schedule, due, now, "refused", refusal)
     return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)
 
 
@@ -227,37 +226,3 @@ def _missed(schedule: Schedule, due: datetime, now: datetime, reason: str) -> Fi
 
 def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, reason: str | None) -> Firing:
     return Firing(outcome=outcome, due=due.timestamp(), at=now.timestamp(), key=schedule.key, reason=reason)
-
-
-def spent_in_month(
-    schedule: Schedule, record: Sequence[Firing], now: datetime, local: tzinfo, per_run_usd: float | None = None
-) -> float:
-    """Dollars of the firings that were due in ``now``'s calendar month of the zone ``local``.
-
-    A firing whose end or cost is unknown counts with its whole budget (the schedule's, else ``per_run_usd``): it may
-    still be spending, and one that ended with an error may have had a machine before that.
-    """
-    month = (now.astimezone(local).year, now.astimezone(local).month)
-    total: dict[float, float] = {}
-    for firing in record:
-        due = datetime.fromtimestamp(firing.due, local)
-        if (due.year, due.month) != month:
-            continue
-        if firing.outcome == "started":
-            total[firing.due] = schedule.budget_usd or per_run_usd or 0.0
-        elif firing.outcome == "finished" and firing.usd is not None:
-            total[firing.due] = firing.usd
-    return sum(total.values())
-
-
-def refusal_by_month(
-    schedule: Schedule, record: Sequence[Firing], now: datetime, local: tzinfo, per_run_usd: float
-) -> str | None:
-    """Why the month's cap does not allow one more firing of at most ``per_run_usd``; None if it does."""
-    cap = schedule.per_month_usd
-    if cap is None:
-        return None
-    spent = spent_in_month(schedule, record, now, local, per_run_usd)
-    if spent + per_run_usd <= cap + 1e-9:
-        return None
-    return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${per_run_usd:.2f}"

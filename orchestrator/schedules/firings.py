@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all
+from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.lock import OwnerLock
 from orchestrator.schedules.due import Firing
 
@@ -29,21 +29,27 @@ class FiringRecords:
     def __init__(self, results_dir: Path) -> None:
         self._folder = results_dir / "schedules"
 
-    def read(self, name: str) -> list[Firing]:
-        """The schedule's firings, oldest first; lines that are torn or of another version are left out."""
+    def read(self, name: str, *, whole: bool = False) -> list[Firing]:
+        """The schedule's firings, oldest first; lines that are torn or of another version are left out.
+
+        Args:
+            whole: also what is far from the end of a long record.
+        """
         try:
             with self._path(name).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _NEWEST_BYTES))
+                file.seek(0 if whole else max(0, os.fstat(file.fileno()).st_size - _NEWEST_BYTES))
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
         return [firing for line in lines if (firing := _firing(line)) is not None]
 
     def append(self, name: str, firings: tuple[Firing, ...]) -> None:
-        """On disk when this returns."""
+        """On disk when this returns. A refusal for the same reason as the one before it only raises its count."""
         with disk_errors("write a schedule's record", self._folder):
             make_folders(self._folder)
             path = self._path(name)
+            if len(firings) == 1 and firings[0].outcome == "refused" and self._counted(path, firings[0]):
+                return
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
                 # A line that a crash cut short must not swallow this one; an empty line more is nothing.
@@ -53,6 +59,20 @@ class FiringRecords:
             finally:
                 os.close(fd)
             sync_folder(self._folder)
+
+    def _counted(self, path: Path, refused: Firing) -> bool:
+        """Whether the last line is the same refusal, and has it counted now."""
+        try:
+            before, _, last = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
+        except FileNotFoundError:
+            return False
+        known = _firing(last)
+        same = ("outcome", "reason", "key")
+        if known is None or any(getattr(known, name) != getattr(refused, name) for name in same):
+            return False
+        line = json.dumps(refused.model_copy(update={"count": known.count + 1}).model_dump(exclude_none=True))
+        write_atomic(path.parent, path.name, b"".join([before, b"\n" if before else b"", line.encode(), b"\n"]))
+        return True
 
     @contextmanager
     def deciding(self) -> Iterator[bool]:

@@ -94,6 +94,10 @@ class Episode:
     #: By process: the worst case that was named before its run started, dollars.
     named: dict[str, float] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
+    #: By process: the run that it started.
+    run_of: dict[str, str] = field(default_factory=dict)
+    #: The processes that the book let start something.
+    reserved_by: set[str] = field(default_factory=set)
     _depth: int = 0
 
     def __post_init__(self) -> None:
@@ -155,9 +159,12 @@ class Episode:
         machines = {(t.project, t.instance) for t in self.targets.values()}
         scope = Scope(workspace.root.name, str(workspace.root / "results"), frozenset(machines))
         folder = self.root / f"state-{workspace.computer}"
-        return CountedBook(folder, clock, scope, firing, self.world, actor, partial(self._reserved, workspace))
+        return CountedBook(
+            folder, clock, scope, firing, self.world, actor, partial(self._reserved, workspace, actor.name)
+        )
 
-    def _reserved(self, workspace: Workspace, reservation: Reservation) -> None:
+    def _reserved(self, workspace: Workspace, process: str, reservation: Reservation) -> None:
+        self.reserved_by.add(process)
         if reservation.owner != "kept":
             check_start_fits(self, reservation.usd, workspace)
             self.allowed += reservation.usd
@@ -203,11 +210,11 @@ class Episode:
         invariants.check(self, services)
 
     def process(
-        self, name: str, workspace: Workspace, act: Callable[[Services, Actor], object]
+        self, name: str, workspace: Workspace, act: Callable[[Services, Actor], object], firing: str | None = None
     ) -> tuple[Services, str]:
         """What a process does from its start to its end, and how it ended."""
         actor = Actor(name, computer=workspace.computer)
-        services = self.services(actor, workspace)
+        services = self.services(actor, workspace, firing)
         try:
             act(services, actor)
         except Killed:

@@ -75,7 +75,8 @@ def tick(episode: Episode, services: Services, workspace: Workspace, actor: Acto
         episode.company.join(lambda: _fire(episode, workspace, firing))
 
     now = episode.world.now
-    firing_of.tick({NAME: fired.schedule}, records, episode.budget, services.clock, launch)
+    spending, budget = services.spending, episode.budget
+    firing_of.tick({NAME: fired.schedule}, records, spending, budget, services.clock, launch)
     fired.last_tick = now
     left = [run.run_id for run in known(services) if run.state == "interrupted"]
     if left or services.store.owed():
@@ -87,20 +88,20 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
     fired, name = episode.fired, name_of(firing.due)
     actor = Actor(name)
     records = CountedRecords(workspace.root / "results", episode.world, actor)
-    clock = episode.services(actor, workspace).clock
+    services = episode.services(actor, workspace)
 
-    def run_job(schedule: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+    def run_job(schedule: Schedule, of_firing: str) -> Mapping[str, Any]:
         fired.ran[firing.due] += 1
         if fired.ran[firing.due] > 1:
             raise Violation(f"the firing of {firing.due:.0f} runs a second time")
         answer: list[Mapping[str, Any]] = []
-        budget = episode.with_caps(per_run_usd=budget_usd)
+        budget = episode.with_caps(per_run_usd=schedule.budget_usd)
 
         def run(services: Services, _: Actor) -> None:
             finished = start_run(episode, services, workspace, budget=budget)
             answer.append(finished.record.model_dump(mode="json") if finished is not None else {})
 
-        _, ending = episode.process(name, workspace, run)
+        _, ending = episode.process(name, workspace, run, firing=of_firing)
         episode.note(f"{name}: {ending}")
         if ending == "killed" and not fired.plan.strictly:
             raise Killed
@@ -109,7 +110,7 @@ def _fire(episode: Episode, workspace: Workspace, firing: Firing) -> None:
         return answer[0] if answer else {"error": {"message": ending, "exit_code": 1}}
 
     with suppress(KeyboardInterrupt):  # it ends this process, as a kill does
-        firing_of.fire(NAME, fired.schedule, firing.due, records, clock, run_job)
+        firing_of.fire(NAME, fired.schedule, firing.due, records, services.spending, services.clock, run_job)
 
 
 def name_of(due: float) -> str:
@@ -123,6 +124,11 @@ def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing
     fired = episode.fired
     record = records.read(NAME)
     ended = {one.due for one in record if one.outcome == "finished"}
+    # One that was interrupted costs what its run did cost, once that is complete.
+    store = episode.stores()[0]
+    ended |= {one.due for one in record if store.is_complete(episode.run_of.get(name_of(one.due), ""))}
+    gone = {one.due for one in record if one.outcome == "interrupted"}
+    ended |= {due for due in gone if name_of(due) not in episode.reserved_by}  # nothing can have started
     excused = set() if fired.plan.strictly else fired.failed | _left_on(episode, record)
     total = 0.0
     for due in {one.due for one in record if one.outcome == "started"} - excused - {firing.due}:
@@ -142,7 +148,8 @@ def check_firings(episode: Episode) -> None:
     record = FiringRecords(episode.here.root / "results").read(NAME)
     if not record:
         return
-    decided = Counter(firing.due for firing in record if firing.outcome in DECIDED)
+    step = fired.plan.every_minutes * 60.0  # a refusal that is repeated is one line, with how often
+    decided = Counter(f.due - n * step for f in record if f.outcome in DECIDED for n in range(f.count))
     expected = fired.due_between(record[0].due, fired.last_tick)
     lost, twice = set(expected) - set(decided), [due for due, count in decided.items() if count > 1]
     if lost:

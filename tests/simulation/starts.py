@@ -31,6 +31,7 @@ def start_run(
         if stop_at is not None and saved.worst_case_usd > stop_at:
             raise Violation(f"a run that stops at ${stop_at} is let cost more")
     episode.runs.append(saved.plan.run_id)
+    episode.run_of[services.store.actor.name] = saved.plan.run_id  # type: ignore[attr-defined]
     link = new_link(services, workspace.target)
     if services.book.known("sim-project", "vm") is not None:
         link.open_soon()

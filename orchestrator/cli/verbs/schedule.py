@@ -112,7 +112,7 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
         else:
             tables.print_firings(found, cli.console)
         return
-    standing = standings(schedules, book, app.clock(), workspace.config.budget.zone)
+    standing = standings(schedules, book, app.spending_book(workspace), app.clock(), workspace.config.budget.zone)
     if cli.json:
         installed = app.schedule_installed(workspace)
         cli.emit({"installed": installed, "schedules": [tables.standing_json(s) for s in standing]})

@@ -97,9 +97,7 @@ def check_caps(services: Services, budget: Budget, worst_usd: float) -> None:
         account_of(services, budget).refuse(worst_usd)
 
 
-def account_of(
-    services: Services, budget: Budget | None = None, *, without: Iterable[str] = ()
-) -> CapBalance:
+def account_of(services: Services, budget: Budget | None = None, *, without: Iterable[str] = ()) -> CapBalance:
     """How the caps stand now.
 
     Args:

@@ -1,0 +1,125 @@
+"""What the firings of a schedule count in its month: each its budget, until what it did cost is known.
+
+Both are in the book, so that no file that is deleted gives a month's money again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+
+from orchestrator.money.book import FiringCost, SpendingBook, State
+from orchestrator.money.reservations import Scope
+
+#: The environment variable by which the commands of a firing know that they are its.
+FIRING = "FCCTL_FIRING"
+
+
+def firing_id(scope: Scope, schedule: str, due: float) -> str:
+    """The name of one firing: two checkouts of a project fire for themselves, and share the month."""
+    return f"{_key(scope, schedule)}@{due!r} {scope.results}"
+
+
+def start(book: SpendingBook, schedule: str, due: float, usd: float, *, cap: float | None, zone: tzinfo) -> str | None:
+    """Count a firing with ``usd``, unless the month's cap does not allow it; then why not.
+
+    Args:
+        zone: whose months count.
+    """
+    firing = firing_id(book.scope, schedule, due)
+    with book.changing() as change:
+        spent = spent_in_month(change.state, book.scope, schedule, due, zone, but=firing)
+        if cap is not None and spent + usd > cap + 1e-9:
+            return f"${spent:.2f} of this month's ${cap:.2f} are spent, and one firing may cost ${usd:.2f}"
+        change.add("firing", FiringCost(firing=firing, schedule=_key(book.scope, schedule), due=due, usd=usd))
+    return None
+
+
+def end(book: SpendingBook, schedule: str, due: float, usd: float | None) -> None:
+    """A firing is over.
+
+    Args:
+        usd: what it did cost; None: it does not say. Then it is nothing if nothing was ever reserved for it, what its
+            runs cost if all of them are booked, and its budget else.
+    """
+    firing = firing_id(book.scope, schedule, due)
+    with book.changing() as change:
+        known = change.state.firings().get(firing)
+        if known is None:
+            return
+        if usd is None and not _has_reserved(change.state, firing):
+            usd = 0.0
+        change.add("firing", known.model_copy(update={"usd": known.usd if usd is None else usd, "ended": True}))
+
+
+def spent_in_month(
+    state: State, scope: Scope, schedule: str, moment: float, zone: tzinfo, *, but: str | None = None
+) -> float:
+    """Dollars of the firings that were due in the month of ``moment``.
+
+    Args:
+        but: a firing that is not counted.
+    """
+    month, key, total = _month(moment, zone), _key(scope, schedule), 0.0
+    booked, reserved = _booked(state), _reserved(state)
+    for one in state.firings().values():
+        if one.schedule != key or one.firing == but or _month(one.due, zone) != month:
+            continue
+        cost = booked.get(one.firing, 0.0)
+        if one.firing in reserved:  # a run is not over, or its machine is not known to be off
+            total += max(one.usd, cost + reserved[one.firing])
+        else:
+            total += cost if one.firing in booked else one.usd
+    return total
+
+
+def import_record(book: SpendingBook, schedule: str, read: Callable[[], list[FiringCost]]) -> None:
+    """Count what a record of firings has that was kept before the book was; once for each schedule.
+
+    Args:
+        read: the firings of the whole record.
+    """
+    name = {"results": f"{book.scope.results}#{_key(book.scope, schedule)}"}
+    if any(line.data == name for line in book.state().lines("imported")):
+        return
+    with book.changing() as change:
+        known = change.state.firings()
+        for one in read():
+            if one.firing not in known:
+                change.add("firing", one)
+        change.add("imported", name)
+
+
+def cost_of(scope: Scope, schedule: str, due: float, usd: float, *, ended: bool) -> FiringCost:
+    return FiringCost(
+        firing=firing_id(scope, schedule, due), schedule=_key(scope, schedule), due=due, usd=usd, ended=ended
+    )
+
+
+def _has_reserved(state: State, firing: str) -> bool:
+    return any(line.data.get("firing") == firing for line in state.lines("reserve"))
+
+
+def _booked(state: State) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for _, usage in state.runs().values():
+        if usage.firing:
+            found[usage.firing] = found.get(usage.firing, 0.0) + usage.cost.usd
+    return found
+
+
+def _reserved(state: State) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in state.open().values():
+        if one.firing:
+            found[one.firing] = found.get(one.firing, 0.0) + one.usd
+    return found
+
+
+def _key(scope: Scope, schedule: str) -> str:
+    return f"{scope.project}/{schedule}"
+
+
+def _month(moment: float, zone: tzinfo) -> tuple[int, int]:
+    when = datetime.fromtimestamp(moment, zone)
+    return when.year, when.month
