@@ -31,7 +31,7 @@ from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
 from orchestrator.money.deadline import fence_within
-from orchestrator.money.ledger import IDLE, Line
+from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
 
 Stage = Literal["starting", "open", "leaving"]
 #: How a session ended: it was stopped, its machine was off when somebody looked, or it never came to be.
@@ -177,13 +177,17 @@ def attributed(lines: Iterable[Line], sessions: Iterable[SessionRecord]) -> list
     return [_of_session(line, on) for line in lines] if on else list(lines)
 
 
+def _is_start(line: Line, started: float) -> bool:
+    """Whether a line is billed for the time of being on that began at ``started``."""
+    return line.on_since is not None and abs(line.on_since - started) < SLIGHT_S
+
+
 def _of_session(line: Line, on: dict[str, list[SessionRecord]]) -> Line:
     if line.activity != IDLE or line.run_id is not None or line.machine is None:
         return line
     instance_id = line.machine.rpartition("(")[2].rstrip(")")
     for session in on.get(instance_id, []):
         until = session.stopped if session.stopped is not None else session.ended
-        # A minute is billed for the shortest time, so that a line may begin before the machine did.
-        if session.started is not None and -MINIMUM_BILLED_S <= line.start - session.started <= until - session.started:
+        if session.started is not None and _is_start(line, session.started) and line.start <= until:
             return replace(line, run_id=session.session_id, job="session")
     return line

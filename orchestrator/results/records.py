@@ -99,7 +99,10 @@ class SittingRecord(_Record):
     """One time that the machine was on for a run."""
 
     began: str
+    #: Billed for the run, with what the minute's minimum adds.
     seconds: float
+    #: When the cloud had started the machine, which others may have used before.
+    started: str | None = None
 
 
 class MachineRecord(_Record):
