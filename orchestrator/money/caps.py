@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -13,7 +14,8 @@ from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
-    from orchestrator.money.prices import Model, Price, PriceTable
+    from orchestrator.machines.cloud import Hardware
+    from orchestrator.money.prices import Model, PriceTable
 
 #: Dollars that a person may mean.
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
@@ -40,12 +42,24 @@ class Budget(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: Returns the price list in force; not called for machines that nobody sells.
     _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
+    #: What the clouds show of targets' machines, by project and instance.
+    _seen: Mapping[tuple[str, str], tuple[Hardware, ...]] = PrivateAttr(default_factory=dict)
 
     def with_prices(self, prices: Callable[[], PriceTable]) -> Budget:
         """The same caps, reckoned with the price list that ``prices`` returns."""
         made = self.model_copy()
         made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
+
+    def with_seen(self, target: GcpTarget, found: Iterable[Hardware]) -> Budget:
+        """The same caps, reckoned with the machines that the cloud shows for ``target``."""
+        made = self.model_copy()
+        made._seen = {**self._seen, (target.project, target.instance): tuple(found)}  # noqa: SLF001 - as above
+        return made
+
+    def seen(self, target: GcpTarget) -> tuple[Hardware, ...]:
+        """What :meth:`with_seen` was told; empty: no machine, or nobody asked."""
+        return self._seen.get((target.project, target.instance), ())
 
     @property
     def prices(self) -> PriceTable:
@@ -81,63 +95,77 @@ def models(target: GcpTarget) -> tuple[Model, ...]:
     return order[target.provisioning]
 
 
-def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable | None = None) -> Price:
-    """An hour of a gcp target's machine in one zone: the target's own price, else the budget's, else the list's.
+@dataclass(frozen=True)
+class HourlyPlan:
+    """What an hour of a target is planned to cost, dollars; a run's and a session's plan have fields of these names."""
+
+    #: The machine with its GPUs, in the place that is tried first.
+    usd_per_hour: float
+    #: The same in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
+    usd_by_place: dict[str, float]
+    #: The same in the dearest of them.
+    worst_usd_per_hour: float
+    #: At most what the disks and the external address cost beside that.
+    rest_usd_per_hour: float
+
+    @property
+    def most(self) -> float:
+        """All of it in the dearest place."""
+        return self.worst_usd_per_hour + self.rest_usd_per_hour
+
+
+def hourly_plan(target: Target, budget: Budget, table: PriceTable | None = None) -> HourlyPlan:
+    """What an hour of ``target`` is planned to cost, over all :func:`machine_choices`. ``local`` costs nothing unless it
+    says so itself; the sandbox, which nobody pays, what the machine that it plays would.
 
     Raises:
-        ConfigError: nobody knows it, so that no cap could hold.
+        ConfigError: a gcp target whose machine has no known price.
     """
-    from orchestrator.machines.cloud import region_of
-    from orchestrator.money.prices import Price
+    if (machine := as_gcp(target)) is None:
+        usd = usd_per_hour(target, budget, table)
+        return HourlyPlan(usd, {}, usd, 0.0)
+    from orchestrator.money.machine_price import machine_price
 
-    if target.usd_per_hour is not None:
-        return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
-    if budget.usd_per_hour is not None:
-        return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
-    table = table or budget.prices
-    found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
-    if found is None:
-        raise ConfigError(
-            f"no price is known for {target.machine_type} in {zone}, so that no cap on {target.name} could hold",
-            cause=f"the price table of {table.date} has the g2 family in the regions that offer it",
-            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{target.name}]",
-        )
-    return found
+    choices = [(one, machine_price(one, budget, machine, table)) for one in machine_choices(machine, budget)]
+    by_place: dict[str, float] = {}
+    for one, price in choices:
+        place = f"{one.zone}/{'spot' if one.spot else 'on_demand'}"
+        by_place[place] = max(price.usd, by_place.get(place, 0.0))
+    worst = max(by_place.values())
+    return HourlyPlan(
+        choices[0][1].usd, by_place, worst, max(price.usd + price.rest_usd for _, price in choices) - worst
+    )
+
+
+def machine_choices(target: GcpTarget, budget: Budget) -> list[Hardware]:
+    """The machines that a start of ``target`` may end in, the one tried first is the first: what the cloud shows of it,
+    as far as ``budget`` was told; and what may be made, in each zone and price model."""
+    from orchestrator.machines.provision.spec import hardware
+
+    seen = budget.seen(target)
+    if seen and not (target.create and target.on_stockout == "rebuild"):
+        return list(seen)
+    made = [hardware(target, zone, spot=model == "spot") for model in models(target) for zone in target.zones]
+    return [*seen, *made]
 
 
 def usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
     """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
 
-    A gcp target's is that of its first zone, in the price model tried first; the sandbox's, which nobody pays, that of
-    the machine it plays. ``local`` costs nothing unless it says so itself.
+    A gcp target's is that of the first of :func:`machine_choices`.
 
     Raises:
         ConfigError: a gcp target whose machine has no known price.
     """
     if (machine := as_gcp(target)) is not None:
-        return price_in(machine, budget, machine.zones[0], models(machine)[0], table).usd
+        from orchestrator.money.machine_price import machine_price
+
+        return machine_price(machine_choices(machine, budget)[0], budget, machine, table).usd
     if target.usd_per_hour is not None:
         return target.usd_per_hour
     if target.kind == "ssh" and budget.usd_per_hour is not None:
         return budget.usd_per_hour
     return 0.0
-
-
-def usd_by_place(target: Target, budget: Budget, table: PriceTable | None = None) -> dict[str, float]:
-    """What an hour costs in each zone and price model that a start may end in, by ``zone/model``; empty if none may."""
-    machine = as_gcp(target)
-    if machine is None:
-        return {}
-    places = [(zone, model) for zone in machine.zones for model in models(machine)]
-    return {f"{zone}/{model}": price_in(machine, budget, zone, model, table).usd for zone, model in places}
-
-
-def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
-    """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
-    machine = as_gcp(target)
-    if machine is None:
-        return usd_per_hour(target, budget, table)
-    return max(price_in(machine, budget, zone, model, table).usd for zone in machine.zones for model in models(machine))
 
 
 def as_gcp(target: Target) -> GcpTarget | None:
