@@ -24,7 +24,8 @@ from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Claim, Finding
-from orchestrator.money.caps import Budget, fenced_worst_case_usd, hourly_plan, usd_per_hour
+from orchestrator.money.caps import Budget, fenced_worst_case_usd
+from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle

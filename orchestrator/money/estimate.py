@@ -11,9 +11,10 @@ from fcctl_remote import wire
 from orchestrator.machines.cloud import region_of
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money import caps as reckoning
+from orchestrator.money import rates
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.money.machine_price import machine_price
-from orchestrator.money.prices import Model, Price, PriceTable
+from orchestrator.money.prices import Model, Price
 from orchestrator.money.storage_prices import monthly
 
 #: Seconds by activity of one earlier run, its ledger line.
@@ -117,7 +118,6 @@ def cost_plan(
     max_minutes: float | None,
     job_cap_usd: float | None = None,
     past: Sequence[Past] = (),
-    table: PriceTable | None = None,
     egress_usd: float = 0.0,
 ) -> CostPlan:
     """The plan of one run.
@@ -131,14 +131,14 @@ def cost_plan(
     Raises:
         ConfigError: no price is known, or the steps do not fit into what the target allows.
     """
-    machine, table = reckoning.as_gcp(target), table or budget.prices
+    machine = reckoning.as_gcp(target)
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]
     expected_s, worst_s = (sum(expected) if past else None), sum(line.worst_s for line in lines)
     choices = tuple(
         Choice(zone, model, price, rest_usd, None if expected_s is None else expected_s / 3600 * price.usd,
                worst_s / 3600 * (price.usd + rest_usd))
-        for zone, model, price, rest_usd in _prices(target, machine, budget, table)
+        for zone, model, price, rest_usd in _prices(target, machine, budget)
     )  # fmt: skip
     minutes = reckoning.worst_case_minutes([spec for _, spec in steps], max_minutes)
     return CostPlan(
@@ -149,22 +149,22 @@ def cost_plan(
         choices=choices,
         fence_s=None if machine is None else reckoning.fence_s(minutes, machine),
         runs_before=len(past),
-        standing=() if machine is None else tuple(_standing(machine, budget, table)),
+        standing=() if machine is None else tuple(_standing(machine, budget)),
         caps=_caps(budget, job, job_cap_usd),
         egress_usd=0.0 if machine is None else egress_usd,
     )
 
 
 def _prices(
-    target: Target, machine: GcpTarget | None, budget: Budget, table: PriceTable
+    target: Target, machine: GcpTarget | None, budget: Budget
 ) -> Iterator[tuple[str | None, Model | None, Price, float]]:
     """Zone, price model, price of the machine and of the rest, of each way that a start may end."""
     if machine is None:
-        rate = reckoning.usd_per_hour(target, budget, table)
+        rate = rates.usd_per_hour(target, budget)
         yield None, None, Price(rate, "hour", "configured", _source(target, budget)), 0.0
         return
-    for hardware in reckoning.machine_choices(machine, budget):
-        price = machine_price(hardware, budget, machine, table)
+    for hardware in rates.machine_choices(machine, budget):
+        price = machine_price(hardware, budget, machine)
         yield hardware.zone, "spot" if hardware.spot else "on_demand", price.machine, price.rest_usd
 
 
@@ -202,13 +202,13 @@ def _medians(past: Sequence[Past]) -> dict[str, float]:
     return {name: statistics.median(run.get(name, 0.0) for run in past) for name in names}
 
 
-def _standing(machine: GcpTarget, budget: Budget, table: PriceTable) -> Iterator[Standing]:
-    first = reckoning.machine_choices(machine, budget)[0]
+def _standing(machine: GcpTarget, budget: Budget) -> Iterator[Standing]:
+    first = rates.machine_choices(machine, budget)[0]
     region = region_of(first.zone)
     for kind, gib in first.disks:
-        usd = monthly("disk", kind or machine.disk_type, gib, region, True, table, machine)
+        usd = monthly("disk", kind or machine.disk_type, gib, region, True, budget.prices, machine)
         yield Standing(f"{gib} GB {kind or machine.disk_type}", _rounded(usd), certain=True)
-    usd = monthly("address", "", 0, region, True, table, machine)
+    usd = monthly("address", "", 0, region, True, budget.prices, machine)
     yield Standing("a static address", _rounded(usd), certain=False)
 
 

@@ -35,9 +35,7 @@ class MachinePrice:
         return self.disks_usd + self.address_usd
 
 
-def machine_price(
-    hardware: Hardware, budget: Budget, target: GcpTarget | None = None, table: PriceTable | None = None
-) -> MachinePrice:
+def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None = None) -> MachinePrice:
     """The price of a machine.
 
     Args:
@@ -47,10 +45,10 @@ def machine_price(
         ConfigError: no price of the machine is known, so that no cap could hold.
     """
     configured = _configured(budget, target)
-    listed = list_price(hardware, table or budget.prices) if configured is None else None
+    listed = list_price(hardware, budget.prices) if configured is None else None
     machine = configured or listed
     if machine is None:
-        date, name = (table or budget.prices).date, target.name if target is not None else "NAME"
+        date, name = budget.prices.date, target.name if target is not None else "NAME"
         raise ConfigError(
             f"no price is known for {hardware.text} in {hardware.zone}, so that no cap on {name} could hold",
             cause=f"the price table of {date} has the g2 family in the regions that offer it",
@@ -58,10 +56,10 @@ def machine_price(
         )
     disks, guessed = 0.0, []
     for kind, gib in hardware.disks:
-        usd, known = _disk_usd_per_month(kind, gib, hardware.zone, table or budget.prices, target)
+        usd, known = _disk_usd_per_month(kind, gib, hardware.zone, budget.prices, target)
         disks += usd / HOURS_PER_MONTH
         guessed += [] if known else [kind]
-    address = monthly("address", "", 0, "", True, table or budget.prices, target) if hardware.address else None
+    address = monthly("address", "", 0, "", True, budget.prices, target) if hardware.address else None
     return MachinePrice(machine, disks, (address or 0.0) / HOURS_PER_MONTH, tuple(guessed))
 
 

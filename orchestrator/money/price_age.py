@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, as_gcp, machine_choices
+from orchestrator.money.caps import Budget, as_gcp
 from orchestrator.money.machine_price import machine_price
+from orchestrator.money.rates import machine_choices
 
 #: List prices older than this many days are named in every plan; older than so many nothing is started with, unless the
 #: user says so.
@@ -30,7 +31,7 @@ def price_date(target: Target, budget: Budget) -> str | None:
 
 
 def age_days(date: str, now: float) -> int:
-    """Whole days from ``date`` until ``now``, epoch seconds; 0 for a date to come. What is no date is as old as can be."""
+    """Whole days from ``date`` until ``now``, epoch seconds; 0 for a date to come. No date is as old as can be."""
     try:
         since = datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -8,8 +8,9 @@ from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError, UsageError
 from orchestrator.leases.session_rules import SavedSession
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, as_gcp, dollars, hourly_plan
+from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import LEAST_S
+from orchestrator.money.rates import hourly_plan
 from orchestrator.runs.services import Services
 
 

@@ -14,8 +14,9 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, dollars, hourly_plan
+from orchestrator.money.caps import Budget, dollars
 from orchestrator.money.deadline import Cap, tightest
+from orchestrator.money.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost.egress import known_egress_usd
 from orchestrator.runs.job.job import Job

@@ -80,7 +80,7 @@ class MachineHold:
             start=self._saved.session is None or self._saved.session_abroad,
             restart=restart,
             allow_unfenced=allow_unfenced,
-            planned=self._planned(),
+            planned=_planned(self._saved),
         )
         self._acquire(wish)
         if self._saved.session is not None and self._saved.session_abroad:
@@ -90,7 +90,7 @@ class MachineHold:
 
     def wake(self, seconds: int) -> None:
         """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
-        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=self._planned()))
+        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(self._saved)))
 
     def join(self) -> bool:
         """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""
@@ -104,12 +104,6 @@ class MachineHold:
         self._log("acquire", joins=True)
         self._log("acquired", **_facts(way, price), warm=True, turned_on=False, joins=True)
         return True
-
-    def _planned(self) -> PlannedPrice | None:
-        saved = self._saved
-        if saved.target.kind == "sandbox":
-            return None
-        return PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
 
     def _acquire(self, wish: Wish) -> None:
         self._log("acquire", max_run_s=wish.max_run_s)
@@ -207,6 +201,12 @@ class MachineHold:
         if self._saved.fleet_of is not None:
             hint = f"it helped a search; with all of its machines again: {self._saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
+
+
+def _planned(saved: SavedPlan) -> PlannedPrice | None:
+    if saved.target.kind == "sandbox":
+        return None
+    return PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
 
 
 def _facts(way: Endpoint, price: HourlyPrice) -> dict[str, object]:
