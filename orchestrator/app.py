@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.connector import Connector
     from orchestrator.machines.connect.reconnect import Link
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.host_api import Bundle, Bundles
     from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.machines.tunnel_api import Tunnels
+    from orchestrator.money.machine_price import MachinePrice
     from orchestrator.money.prices import PriceTable
     from orchestrator.money.record_power import Witness
     from orchestrator.results.compare.source_history import SourceHistory
@@ -198,6 +200,11 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
         return Witness(sightings, clock, workspace.config.budget)
 
+    def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
+        from orchestrator.money.machine_price import machine_price
+
+        return machine_price(hardware, workspace.config.budget, target)
+
     known_clouds = WatchedClouds(clouds, witness)
     return Services(
         clock=clock,
@@ -207,6 +214,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         observer=watcher,
         clouds=known_clouds,
         book=machine_book(),
+        price=price,
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         sightings=sightings,
         sessions=SessionFiles(workspace.results_dir, clock, shared_folder),

@@ -163,9 +163,11 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
 
 
 def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
-    """Dollars an hour where the machine was in the end, and as what it was bought."""
+    """Dollars an hour of the machine that the run was on in the end, as the cloud showed it; as planned without one."""
     for entry in reversed(entries):
         if entry.kind == "acquired":
+            if (own := entry.data.get("usd_per_hour")) is not None:
+                return float(own)
             model = "spot" if entry.data.get("spot") else "on_demand"
             return saved.usd_by_place.get(f"{entry.data.get('zone')}/{model}", saved.usd_per_hour)
     return saved.usd_per_hour
