@@ -145,7 +145,8 @@ class StepRun:
         supervisor.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
         supervisor.mirror.follow(self.place.log)
         process = StepProcess(self._command(), supervisor.signals)
-        supervisor.progress.state.session = process.pid
+        state = supervisor.progress.state
+        state.session, state.leader_started = process.pid, process.started
         try:
             supervisor.progress.save()
         except files.DiskFull:
