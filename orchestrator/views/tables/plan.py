@@ -66,8 +66,14 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         gates = Text("\n".join(gate_text(g) for g in step.gates))  # whose brackets are no markup
         table.add_row(shown, _limit(step), _needs(step.needs), gates)
     console.print(table)
-    for line in _worst_case(prepared.saved):
+    for line in [*_gpu_idle(plan.idle), *_worst_case(prepared.saved)]:
         console.print(line, highlight=False)
+
+
+def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:
+    if rule is not None:
+        where = f"in {', '.join(rule.steps)}" if rule.steps else "- but no step of it uses a GPU"
+        yield f"idle        ended if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
 
 
 def fleet_json(plans: Plans) -> dict[str, Any]:
