@@ -138,7 +138,7 @@ class StepSpec(Message):
 
 @dataclass(eq=False, repr=False)
 class GpuIdle(Message):
-    """When a run ends as ``idle``: in one of ``steps`` no GPU of the machine reached ``below_pct`` % for ``seconds``."""
+    """When a run ends as ``idle``: in one of ``steps`` no GPU reached ``below_pct`` % in ``seconds``."""
 
     below_pct: float
     seconds: float

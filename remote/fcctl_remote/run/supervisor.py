@@ -197,7 +197,7 @@ class Supervisor:
         return outcome.exit_code
 
     def _idle_before_the_end(self) -> float:
-        """For how long nobody has used the machine when its idle GPU ends the run; a minute is left to the controller."""
+        """For how long nobody has used the machine when its idle GPU ends a run; one minute is left."""
         if self.ending != "idle" or self.plan.idle is None or self.plan.idle_stop_s is None:
             return 0.0
         return min(self.plan.idle.seconds, max(0.0, self.plan.idle_stop_s - wire.LEAST_IDLE_STOP_S))
