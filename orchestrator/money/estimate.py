@@ -12,6 +12,7 @@ from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money import caps as reckoning
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.money.prices import Model, Price, PriceTable
+from orchestrator.money.spot import SpotPreview, spot_preview
 from orchestrator.money.storage_prices import address_usd_per_month, disk_usd_per_month
 
 #: Seconds by activity of one earlier run, its ledger line.
@@ -58,6 +59,7 @@ class CostPlan:
     runs_before: int
     standing: tuple[Standing, ...]
     caps: Mapping[str, float]
+    spot: SpotPreview | None = None
 
     @property
     def expected_usd(self) -> float | None:
@@ -98,6 +100,7 @@ class CostPlan:
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
+            "spot": self.spot.as_json() if self.spot is not None else None,
         }
 
 
@@ -153,6 +156,7 @@ def cost_plan(
         runs_before=len(past),
         standing=() if machine is None else tuple(_standing(machine, table)),
         caps=_caps(budget, job, job_cap_usd),
+        spot=None if machine is None else spot_preview(machine, table),
     )
 
 

@@ -15,6 +15,7 @@ from orchestrator.views.live.run import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from orchestrator.money.spot import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
     from orchestrator.tune.fleet.plan import Plans
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _VALUE = 60
 
 
-def plan_json(prepared: Prepared) -> dict[str, Any]:
+def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, Any]:
     """What ``fcctl run --dry-run --json`` prints."""
     plan = prepared.saved.plan
     return {
@@ -38,10 +39,11 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
             "usd": prepared.saved.worst_case_usd,
             "stop_at_usd": prepared.saved.stop_at_usd,
         },
+        "spot": spot.as_json() if spot is not None else None,
     }
 
 
-def print_plan(prepared: Prepared, console: Console) -> None:
+def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = None) -> None:
     """Print steps, limits, gates and the worst case."""
     from rich.table import Table
     from rich.text import Text
@@ -68,6 +70,8 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     console.print(table)
     for line in [*_gpu_idle(plan.idle), *_worst_case(prepared.saved)]:
         console.print(line, highlight=False)
+    if spot is not None:
+        console.print(f"            {spot.text}", highlight=False)
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:
