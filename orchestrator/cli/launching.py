@@ -246,9 +246,13 @@ def _say_submitted(cli: Cli, run_id: str) -> None:
 
 
 def _show_plan(cli: Cli, prepared: Prepared) -> None:
+    from orchestrator.money.caps import as_gcp
+    from orchestrator.money.spot import spot_preview
     from orchestrator.views.tables.plan import plan_json, print_plan
 
+    machine = as_gcp(prepared.saved.target)
+    spot = spot_preview(machine, cli.workspace().config.budget.prices) if machine is not None else None
     if cli.json:
-        cli.emit(plan_json(prepared))
+        cli.emit(plan_json(prepared, spot))
     else:
-        print_plan(prepared, cli.console)
+        print_plan(prepared, cli.console, spot)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import WRITTEN
 from orchestrator.base.text.timezones import zone
-from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+from orchestrator.machines.targets import GcpTarget, IdleGpu, SandboxTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
@@ -43,6 +43,8 @@ class Budget(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: IANA name of the zone whose days and months all money is counted in.
     timezone: Annotated[str, Field(max_length=64)] = "UTC"
+    #: When a run is ended because it leaves the GPU idle, where neither its job nor its target says.
+    idle: IdleGpu | None = None
     #: Returns the price list in force; not called for machines that nobody sells.
     _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
     #: What the clouds show of targets' machines, by project and instance.

@@ -15,6 +15,7 @@ from orchestrator.money import rates
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.money.machine_price import machine_price
 from orchestrator.money.prices import Model, Price
+from orchestrator.money.spot import SpotPreview, spot_preview
 from orchestrator.money.storage_prices import monthly
 
 #: Seconds by activity of one earlier run, its ledger line.
@@ -65,6 +66,7 @@ class CostPlan:
     caps: Mapping[str, float]
     #: For fetching as much as earlier runs left; part of the worst case.
     egress_usd: float = 0.0
+    spot: SpotPreview | None = None
 
     @property
     def expected_usd(self) -> float | None:
@@ -106,6 +108,7 @@ class CostPlan:
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
+            "spot": self.spot.as_json() if self.spot is not None else None,
         }
 
 
@@ -152,6 +155,7 @@ def cost_plan(
         standing=() if machine is None else tuple(_standing(machine, budget)),
         caps=_caps(budget, job, job_cap_usd),
         egress_usd=0.0 if machine is None else egress_usd,
+        spot=None if machine is None else spot_preview(machine, budget.prices),
     )
 
 

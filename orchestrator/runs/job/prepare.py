@@ -84,6 +84,7 @@ def prepare(
         now,
         workspace=tree_name(project, root),
         searches=_searches(services, wanted),
+        idle=budget.idle,
     )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(

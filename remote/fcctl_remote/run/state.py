@@ -15,8 +15,8 @@ from fcctl_remote.run.process import ends_with
 
 #: Exit code of a run for each ending; the controller's table is the same.
 EXIT_CODES = {
-    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100,
-    "error": 100,
+    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "idle": 5,
+    "preempted": 100, "error": 100,
 }  # fmt: skip
 
 
