@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.money.usage_file import NAME, SightingFile
+
 from orchestrator.money import price_file
 from orchestrator.money.billable import Holding
 from orchestrator.money.ledger import Sighting
-from orchestrator.money.usage_file import NAME, SightingFile
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
 MACHINE = Sighting(

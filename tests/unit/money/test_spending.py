@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from orchestrator.money.usage_file import SightingFile
 
 from fcctl_remote import wire
 from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget, SshTarget, Target
-from orchestrator.money.usage_file import SightingFile
 from orchestrator.results.records import CostLine, CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import spending

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.record_power import Witness, sighting_of
-from orchestrator.money.usage_file import SightingFile
 from orchestrator.money.watched_cloud import WatchedClouds
 from tests.support.budgets import listed
 
