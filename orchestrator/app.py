@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.cache import FileMachineBook
+    from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.connector import Connector
     from orchestrator.machines.connect.reconnect import Link
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.machines.tunnel_api import Tunnels
     from orchestrator.money.book import SpendingBook
+    from orchestrator.money.machine_price import MachinePrice
     from orchestrator.money.prices import PriceTable
     from orchestrator.money.record_power import Witness
     from orchestrator.money.reservations import Scope
@@ -201,6 +203,11 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
         return Witness(book(), clock, workspace.config.budget)
 
+    def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
+        from orchestrator.money.machine_price import machine_price
+
+        return machine_price(hardware, workspace.config.budget, target)
+
     known_clouds = WatchedClouds(clouds, witness)
     return Services(
         clock=clock,
@@ -210,6 +217,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         observer=watcher,
         clouds=known_clouds,
         book=machine_book(),
+        price=price,
         notifier=Notifier(workspace.config.notify, workspace.config.project.name),
         open_book=book,
         budget=workspace.config.budget,

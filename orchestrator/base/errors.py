@@ -24,7 +24,8 @@
     ├── RunNotFound             102
     └── RunCancelled            103
 
-A run that is ``incomplete`` (a gate without a value) ends with 104; there is no error of it.
+A run that is ``incomplete`` (a gate without a value) ends with 104, one that left its GPU ``idle`` with 5; there is no
+error of them.
 
 An error says what happened (``message``), why (``cause``) and what to type next (``hint``). Exceptions of other
 libraries are translated once, in the adapter that called them.

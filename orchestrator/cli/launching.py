@@ -13,6 +13,8 @@ import click
 
 from orchestrator.cli.amounts import DOLLARS
 from orchestrator.cli.context import Cli
+from orchestrator.cli.prices import accepting_prices, own_price
+from orchestrator.machines.provision.wake_options import NOTHING, AcceptedPrices
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -61,6 +63,7 @@ class Launching:
     stop_at_budget: bool = False
     restart: bool = False
     allow_unfenced: bool = False
+    accepted: AcceptedPrices = NOTHING
     #: Further targets, of a verb that may take several.
     others: tuple[str, ...] = ()
 
@@ -88,9 +91,10 @@ def _launching(function: Callable[..., Any], on: Callable[..., Any]) -> Callable
         how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
         return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
+    made = accepting_prices(with_options)
     for option in reversed((on, *_OPTIONS)):
-        with_options = option(with_options)
-    return with_options
+        made = option(made)
+    return made
 
 
 def launch(
@@ -120,12 +124,14 @@ def launch(
             hosts.prepare()
         services = app.services(cli, observer, hosts)
         reading = ahead(lambda: services.source.read(workspace.root))
+        pricing = ahead(lambda: own_price(services, on, workspace.config.budget, how.accepted))
         comparing = compare(services) if compare else None
         from orchestrator.runs.job.prepare import prepare
 
         config, asked = workspace.config, wanted(on)
         observer.phase("source", "reading")
-        prepared = prepare(services, workspace.root, config.project.name, config.budget, asked, reading.result())
+        source, budget = reading.result(), pricing.result()
+        prepared = prepare(services, workspace.root, config.project.name, budget, asked, source)
         if how.dry_run:
             observer.close()
             _show_plan(cli, prepared)
@@ -240,9 +246,13 @@ def _say_submitted(cli: Cli, run_id: str) -> None:
 
 
 def _show_plan(cli: Cli, prepared: Prepared) -> None:
+    from orchestrator.money.caps import as_gcp
+    from orchestrator.money.spot import spot_preview
     from orchestrator.views.tables.plan import plan_json, print_plan
 
+    machine = as_gcp(prepared.saved.target)
+    spot = spot_preview(machine, cli.workspace().config.budget.prices) if machine is not None else None
     if cli.json:
-        cli.emit(plan_json(prepared))
+        cli.emit(plan_json(prepared, spot))
     else:
-        print_plan(prepared, cli.console)
+        print_plan(prepared, cli.console, spot)

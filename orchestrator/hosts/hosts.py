@@ -16,7 +16,7 @@ from orchestrator.leases.stop_reason import why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
-from orchestrator.machines.provision.actions import Wish
+from orchestrator.machines.provision.actions import PlannedPrice, Wish
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.machines.provision.ready import make_ready
 from orchestrator.machines.provision.release import Hold, Released, others_on_host, release
@@ -24,7 +24,9 @@ from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Claim, Finding
-from orchestrator.money.caps import Budget, fenced_worst_case_usd, usd_per_hour, worst_usd_per_hour
+from orchestrator.money.caps import Budget, fenced_worst_case_usd
+from orchestrator.money.rates import hourly_plan, usd_per_hour
+from orchestrator.money.record_billable import is_emulated
 from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.services import Services
@@ -79,6 +81,8 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
         known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
+        if isinstance(target, GcpTarget) and known is not None and known.hardware is not None:
+            budget = budget.with_seen(target, [known.hardware])
         price, like = usd_per_hour(target, budget), member_of(targets, name)
         found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return found
@@ -155,8 +159,11 @@ class UpPlan:
 
     target: str
     minutes: float
+    #: Of the machine in the dearest place, with its disks and its address.
     usd_per_hour: float
     worst_usd: float
+    #: What of that is the disks and the address.
+    rest_usd_per_hour: float
 
 
 @dataclass(frozen=True)
@@ -174,8 +181,9 @@ def up_plan(target: GcpTarget, budget: Budget, minutes: float | None) -> UpPlan:
             f"{target.name} runs {target.max_run_minutes:g} minutes at most, not {wanted:g}",
             hint=f"fewer --minutes, or raise max_run_minutes of [targets.{target.name}]",
         )
-    rate = worst_usd_per_hour(target, budget)
-    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate))
+    hourly = hourly_plan(target, budget)
+    rate = hourly.most
+    plan = UpPlan(target.name, wanted, rate, fenced_worst_case_usd(wanted * 60, rate), hourly.rest_usd_per_hour)
     if budget.per_run_usd is not None and plan.worst_usd > budget.per_run_usd:
         raise BudgetError(
             f"{wanted:g} minutes of {target.name} could cost ${plan.worst_usd:.2f}, and one start may cost"
@@ -203,7 +211,8 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
         if kind == "cloud" and data.get("action") in ("start", "create", "resume"):
             zones.append(str(data["zone"]))
 
-    wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0)
+    planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
+    wish = Wish(max_run_s=int(plan.minutes * 60), need_s=0.0, planned=None if is_emulated(target) else planned)
     start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
     reserve(services, start)
     _say_for_whom(services, target, purpose, log)

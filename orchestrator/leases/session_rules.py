@@ -31,7 +31,7 @@ from orchestrator.base.models import KEPT
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, as_gcp, fenced_worst_case_usd
 from orchestrator.money.deadline import fence_within
-from orchestrator.money.ledger import IDLE, Line
+from orchestrator.money.ledger import IDLE, SLIGHT_S, Line
 
 Stage = Literal["starting", "open", "leaving"]
 #: How a session ended: it was stopped, its machine was off when somebody looked, or it never came to be.
@@ -54,12 +54,19 @@ class SavedSession(BaseModel):
     usd_per_hour: float
     usd_by_place: dict[str, float] = {}
     worst_usd_per_hour: float
+    #: At most what an hour of its disks and its external address costs; None: not planned, in an older version's plan.
+    rest_usd_per_hour: float | None = None
+
+    @property
+    def worst_rate(self) -> float:
+        """Dollars an hour in the dearest place that the start may end in, with the machine's disks and its address."""
+        return self.worst_usd_per_hour + (self.rest_usd_per_hour or 0.0)
 
     @property
     def fence_s(self) -> int:
         """Fence 1: what the budget buys, no longer than ``max_hours`` and than the target allows; whole seconds."""
         machine = as_gcp(self.target)
-        limits = [fence_within(self.budget_usd, self.worst_usd_per_hour)]
+        limits = [fence_within(self.budget_usd, self.worst_rate)]
         limits += [self.max_hours * 3600] if self.max_hours is not None else []
         limits += [machine.max_run_minutes * 60] if machine is not None else []
         return int(min(limits))
@@ -67,7 +74,7 @@ class SavedSession(BaseModel):
     @property
     def worst_case_usd(self) -> float:
         """The most it can cost, whatever happens."""
-        return fenced_worst_case_usd(self.fence_s, self.worst_usd_per_hour)
+        return fenced_worst_case_usd(self.fence_s, self.worst_rate)
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -105,6 +112,8 @@ class Machine:
     started: float | None
     deadline: float | None
     spot: bool
+    #: Its price as the cloud showed it; None: an older version's journal.
+    usd_per_hour: float | None = None
 
 
 def stage(entries: Iterable[JournalEntry]) -> Stage:
@@ -124,7 +133,7 @@ def machine_of(entries: Sequence[JournalEntry]) -> Machine | None:
         return None
     return Machine(
         str(facts["zone"]), str(facts["name"]), str(facts["instance_id"]), str(facts["project"]),
-        facts.get("started"), facts.get("deadline"), bool(facts.get("spot")),
+        facts.get("started"), facts.get("deadline"), bool(facts.get("spot")), facts.get("usd_per_hour"),
     )  # fmt: skip
 
 
@@ -135,9 +144,11 @@ def asked_for(entries: Sequence[JournalEntry]) -> dict[str, float]:
 
 
 def rate(saved: SavedSession, machine: Machine | None) -> float:
-    """Dollars an hour where the machine is, and as what it was bought."""
+    """Dollars an hour of the machine as the cloud showed it; of one that is not there yet, as it was planned."""
     if machine is None:
         return saved.usd_per_hour
+    if machine.usd_per_hour is not None:
+        return machine.usd_per_hour
     return saved.usd_by_place.get(f"{machine.zone}/{'spot' if machine.spot else 'on_demand'}", saved.usd_per_hour)
 
 
@@ -177,13 +188,17 @@ def attributed(lines: Iterable[Line], sessions: Iterable[SessionRecord]) -> list
     return [_of_session(line, on) for line in lines] if on else list(lines)
 
 
+def _is_start(line: Line, started: float) -> bool:
+    """Whether a line is billed for the time of being on that began at ``started``."""
+    return line.on_since is not None and abs(line.on_since - started) < SLIGHT_S
+
+
 def _of_session(line: Line, on: dict[str, list[SessionRecord]]) -> Line:
     if line.activity != IDLE or line.run_id is not None or line.machine is None:
         return line
     instance_id = line.machine.rpartition("(")[2].rstrip(")")
     for session in on.get(instance_id, []):
         until = session.stopped if session.stopped is not None else session.ended
-        # A minute is billed for the shortest time, so that a line may begin before the machine did.
-        if session.started is not None and -MINIMUM_BILLED_S <= line.start - session.started <= until - session.started:
+        if session.started is not None and _is_start(line, session.started) and line.start <= until:
             return replace(line, run_id=session.session_id, job="session")
     return line

@@ -21,7 +21,7 @@ from orchestrator.base.files import make_folders, replace_file
 from orchestrator.machines.provision.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it
-    from orchestrator.machines.cloud import Endpoint
+    from orchestrator.machines.cloud import Endpoint, Hardware
 
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -170,7 +170,27 @@ def _endpoint(data: Any) -> Endpoint:
         started=_moment(data["started"]),
         seen=_moment(data["seen"]) or 0.0,
         boot_id=_matching(data["boot_id"], _WORD) if data.get("boot_id") else "",
+        hardware=_hardware(data["hardware"]) if data.get("hardware") is not None else None,
     )
+
+
+def _hardware(data: Any) -> Hardware:
+    from orchestrator.machines.cloud import Hardware
+
+    return Hardware(
+        zone=_matching(data["zone"], _WORD),
+        machine_type=_matching(data["machine_type"], _WORD) if data["machine_type"] else "",
+        spot=data["spot"] is True,
+        accelerators=tuple((_matching(kind, _WORD), _count(count)) for kind, count in data["accelerators"]),
+        disks=tuple((_matching(kind, _WORD) if kind else "", _count(gb)) for kind, gb in data["disks"]),
+        address=data["address"] is True,
+    )
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1_000_000:
+        raise ValueError("not a count")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -56,6 +56,29 @@ class Disk:
     boot: bool
     gb: int
     auto_delete: bool
+    #: ``pd-balanced``, ``local-ssd``, ...; empty: only the disk's own entry tells.
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What of a machine costs something while it is on."""
+
+    zone: str
+    machine_type: str
+    spot: bool
+    #: (type, count), the GPUs that are part of the machine type among them.
+    accelerators: tuple[tuple[str, int], ...] = ()
+    #: (type, GiB); the type is empty where the cloud did not say it.
+    disks: tuple[tuple[str, int], ...] = ()
+    #: Whether it has an external address while it is on.
+    address: bool = False
+
+    @property
+    def text(self) -> str:
+        """``g2-standard-96 (spot)``; GPUs are named where the type does not imply them."""
+        extra = "".join(f" with {count} x {kind}" for kind, count in self.accelerators if kind != "nvidia-l4")
+        return f"{self.machine_type or 'a machine of unknown type'}{extra} ({'spot' if self.spot else 'on demand'})"
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,8 @@ class Machine:
     spot: bool = False
     internal_ip: str | None = None
     external_ip: str | None = None
+    #: Whether it has an external address, or gets one when it starts.
+    external: bool = False
     disks: tuple[Disk, ...] = ()
     created: float | None = None
     started: float | None = None
@@ -92,6 +117,14 @@ class Machine:
     @property
     def billed(self) -> bool:
         return self.power in BILLED
+
+    @property
+    def hardware(self) -> Hardware:
+        """What its price depends on, as far as the machine's own entry says it."""
+        return Hardware(
+            self.zone, self.machine_type, self.spot, tuple(sorted(self.accelerators.items())),
+            tuple((disk.type, disk.gb) for disk in self.disks), self.external or self.external_ip is not None,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,6 +182,8 @@ class Endpoint:
     seen: float = 0.0
     #: Which boot answered last; empty: none did since this was written. Another one may have another deadline.
     boot_id: str = ""
+    #: What it was made of when it answered; None: written by a version that did not ask.
+    hardware: Hardware | None = None
 
 
 class Remedy(StrEnum):

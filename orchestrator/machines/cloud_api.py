@@ -72,6 +72,9 @@ class Cloud(Protocol):
     def has_snapshot(self, name: str) -> bool:
         """Whether a snapshot of that name is ready to be used."""
 
+    def disks(self, machine: Machine) -> list[Leftover]:
+        """The disks that the machine has, each as its own entry has it; one that cannot be read is left out."""
+
     def leftovers(self) -> tuple[list[Leftover], list[str]]:
         """All disks, snapshots and static addresses of the project, and what could not be asked."""
 
@@ -83,6 +86,18 @@ class Cloud(Protocol):
 
     def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
         """Those of ``permissions`` (``compute.instances.start``) that the caller does not have on the machine."""
+
+
+class HourlyPrice(Protocol):
+    """What an hour of a machine costs while it is on, dollars."""
+
+    @property
+    def usd(self) -> float:
+        """The machine with its GPUs."""
+
+    @property
+    def rest_usd(self) -> float:
+        """Its disks and its external address."""
 
 
 class Clouds(Protocol):

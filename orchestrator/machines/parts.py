@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
-    from orchestrator.machines.cloud_api import Clouds, MachineBook
+    from orchestrator.machines.cloud import Hardware
+    from orchestrator.machines.cloud_api import Clouds, HourlyPrice, MachineBook
     from orchestrator.machines.host_api import HostConnector
+    from orchestrator.machines.targets import GcpTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +26,5 @@ class MachineParts:
     clouds: Clouds
     #: What this computer remembers of machines.
     book: MachineBook
+    #: The price of a machine of a target; raises ConfigError if none is known.
+    price: Callable[[GcpTarget, Hardware], HourlyPrice]

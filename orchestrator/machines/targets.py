@@ -14,6 +14,16 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_leng
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*$", max_length=255)]
 
 
+class IdleGpu(BaseModel):
+    """When a run is ended for an idle GPU: no GPU of its machine reached ``gpu_below`` % for ``minutes``."""
+
+    model_config = WRITTEN
+
+    gpu_below: Annotated[float, Field(gt=0, le=100)] = 5.0
+    #: 0: never.
+    minutes: Annotated[float, Field(ge=0, le=7 * 24 * 60)] = 10.0
+
+
 class _TargetBase(BaseModel):
     model_config = WRITTEN
 
@@ -32,6 +42,8 @@ class _TargetBase(BaseModel):
     owned: bool = False
     #: What an hour of the machine costs; ``[budget] usd_per_hour`` stands in where a billed machine names none.
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    #: The job's is stronger, ``[budget] idle`` weaker.
+    idle: IdleGpu | None = None
 
 
 class LocalTarget(_TargetBase):

@@ -15,12 +15,11 @@ from orchestrator.machines.cloud import (
     Leftover,
     Machine,
     Power,
-    region_of,
 )
 from orchestrator.machines.provision.spec import UP_PREFIX, woken_by_hand
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget, price_in
-from orchestrator.money.prices import Model
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
+from orchestrator.money.machine_price import machine_price
 from orchestrator.money.storage_prices import belongs
 
 Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "stray"]
@@ -135,17 +134,12 @@ def _stray(machine: Machine, claims: Sequence[Claim], label: str, workspace: str
 
 # ---------------------------------------------------------------------------------------------------------- prices
 def rate_of(machine: Machine, target: GcpTarget | None, budget: Budget) -> float | None:
-    """Dollars an hour: as the target of that name or the budget says, else the list price; None if nobody knows."""
-    model: Model = "spot" if machine.spot else "on_demand"
-    if target is not None:
-        try:
-            return price_in(target, budget, machine.zone, model).usd
-        except ConfigError:
-            return None
-    if budget.usd_per_hour is not None:
-        return budget.usd_per_hour
-    price = budget.prices.machine(machine.machine_type, region_of(machine.zone), model)
-    return None if price is None else price.usd
+    """Dollars an hour of the machine as the cloud shows it: as the target of its name or the budget says, else the list
+    price of what it is made of; None if nobody knows."""
+    try:
+        return machine_price(machine.hardware, budget, target).usd
+    except ConfigError:
+        return None
 
 
 # -------------------------------------------------------------------------------------------------------- leftovers

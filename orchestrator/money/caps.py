@@ -1,8 +1,8 @@
-"""What a run may cost: the caps of ``[budget]``, the rate of a target, and the worst case of a plan."""
+"""What a run may cost: the caps of ``[budget]``, and the worst case of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +11,12 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import WRITTEN
 from orchestrator.base.text.timezones import zone
-from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
+from orchestrator.machines.targets import GcpTarget, IdleGpu, SandboxTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
-    from orchestrator.money.prices import Model, Price, PriceTable
+    from orchestrator.machines.cloud import Hardware
+    from orchestrator.money.prices import PriceTable
 
 #: Dollars that a person may mean.
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
@@ -42,8 +43,12 @@ class Budget(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: IANA name of the zone whose days and months all money is counted in.
     timezone: Annotated[str, Field(max_length=64)] = "UTC"
+    #: When a run is ended because it leaves the GPU idle, where neither its job nor its target says.
+    idle: IdleGpu | None = None
     #: Returns the price list in force; not called for machines that nobody sells.
     _prices: Callable[[], PriceTable] | None = PrivateAttr(default=None)
+    #: What the clouds show of targets' machines, by project and instance.
+    _seen: Mapping[tuple[str, str], tuple[Hardware, ...]] = PrivateAttr(default_factory=dict)
 
     @field_validator("timezone")
     @classmethod
@@ -61,6 +66,16 @@ class Budget(BaseModel):
         made = self.model_copy()
         made._prices = prices  # noqa: SLF001 - the copy's, that nobody else has yet
         return made
+
+    def with_seen(self, target: GcpTarget, found: Iterable[Hardware]) -> Budget:
+        """The same caps, reckoned with the machines that the cloud shows for ``target``."""
+        made = self.model_copy()
+        made._seen = {**self._seen, (target.project, target.instance): tuple(found)}  # noqa: SLF001 - as above
+        return made
+
+    def seen(self, target: GcpTarget) -> tuple[Hardware, ...]:
+        """What :meth:`with_seen` was told; empty: no machine, or nobody asked."""
+        return self._seen.get((target.project, target.instance), ())
 
     @property
     def prices(self) -> PriceTable:
@@ -82,77 +97,6 @@ class Budget(BaseModel):
 def dollars(usd: float) -> str:
     """``$2.50``; of less than a cent, what it is and not ``$0.00``."""
     return f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.2g}"
-
-
-# ------------------------------------------------------------------------------------------------------------- rates
-def models(target: GcpTarget) -> tuple[Model, ...]:
-    """The price models a start of ``target`` may end in, in the order in which they are tried."""
-    order: dict[str, tuple[Model, ...]] = {
-        "on_demand": ("on_demand",),
-        "spot": ("spot",),
-        "spot_then_on_demand": ("spot", "on_demand"),
-        "on_demand_then_spot": ("on_demand", "spot"),
-    }
-    return order[target.provisioning]
-
-
-def price_in(target: GcpTarget, budget: Budget, zone: str, model: Model, table: PriceTable | None = None) -> Price:
-    """An hour of a gcp target's machine in one zone: the target's own price, else the budget's, else the list's.
-
-    Raises:
-        ConfigError: nobody knows it, so that no cap could hold.
-    """
-    from orchestrator.machines.cloud import region_of
-    from orchestrator.money.prices import Price
-
-    if target.usd_per_hour is not None:
-        return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
-    if budget.usd_per_hour is not None:
-        return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
-    table = table or budget.prices
-    found = table.machine(target.machine_type, region_of(zone), model) if not target.accelerators else None
-    if found is None:
-        raise ConfigError(
-            f"no price is known for {target.machine_type} in {zone}, so that no cap on {target.name} could hold",
-            cause=f"the price table of {table.date} has the g2 family in the regions that offer it",
-            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{target.name}]",
-        )
-    return found
-
-
-def usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
-    """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
-
-    A gcp target's is that of its first zone, in the price model tried first; the sandbox's, which nobody pays, that of
-    the machine it plays. ``local`` costs nothing unless it says so itself.
-
-    Raises:
-        ConfigError: a gcp target whose machine has no known price.
-    """
-    if (machine := as_gcp(target)) is not None:
-        return price_in(machine, budget, machine.zones[0], models(machine)[0], table).usd
-    if target.usd_per_hour is not None:
-        return target.usd_per_hour
-    if target.kind == "ssh" and budget.usd_per_hour is not None:
-        return budget.usd_per_hour
-    return 0.0
-
-
-def usd_by_place(target: Target, budget: Budget, table: PriceTable | None = None) -> dict[str, float]:
-    """What an hour costs in each zone and price model that a start may end in, by ``zone/model``; empty if none may."""
-    machine = as_gcp(target)
-    if machine is None:
-        return {}
-    places = [(zone, model) for zone in machine.zones for model in models(machine)]
-    return {f"{zone}/{model}": price_in(machine, budget, zone, model, table).usd for zone, model in places}
-
-
-def worst_usd_per_hour(target: Target, budget: Budget, table: PriceTable | None = None) -> float:
-    """The most an hour of ``target`` can cost: the dearest of the zones and price models a start may end in."""
-    machine = as_gcp(target)
-    if machine is None:
-        return usd_per_hour(target, budget, table)
-    return max(price_in(machine, budget, zone, model, table).usd for zone in machine.zones for model in models(machine))
 
 
 def as_gcp(target: Target) -> GcpTarget | None:

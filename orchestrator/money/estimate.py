@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fcctl_remote import wire
+from orchestrator.machines.cloud import region_of
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money import caps as reckoning
+from orchestrator.money import rates
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
-from orchestrator.money.prices import Model, Price, PriceTable
-from orchestrator.money.storage_prices import address_usd_per_month, disk_usd_per_month
+from orchestrator.money.machine_price import machine_price
+from orchestrator.money.prices import Model, Price
+from orchestrator.money.spot import SpotPreview, spot_preview
+from orchestrator.money.storage_prices import monthly
 
 #: Seconds by activity of one earlier run, its ledger line.
 Past = Mapping[str, float]
@@ -34,6 +38,8 @@ class Choice:
     zone: str | None  # None: a machine that is simply there
     model: Model | None
     price: Price
+    #: What an hour of the disks and the external address costs beside that.
+    rest_usd_per_hour: float
     expected_usd: float | None
     worst_usd: float
 
@@ -58,6 +64,9 @@ class CostPlan:
     runs_before: int
     standing: tuple[Standing, ...]
     caps: Mapping[str, float]
+    #: For fetching as much as earlier runs left; part of the worst case.
+    egress_usd: float = 0.0
+    spot: SpotPreview | None = None
 
     @property
     def expected_usd(self) -> float | None:
@@ -66,7 +75,7 @@ class CostPlan:
     @property
     def worst_usd(self) -> float:
         """In the dearest of the choices."""
-        return max(choice.worst_usd for choice in self.choices)
+        return max(choice.worst_usd for choice in self.choices) + self.egress_usd
 
     @property
     def refused_by(self) -> list[str]:
@@ -95,9 +104,11 @@ class CostPlan:
                 {**asdict(c), "expected_usd": _rounded(c.expected_usd), "worst_usd": _rounded(c.worst_usd)}
                 for c in self.choices
             ],
+            "egress_usd": _rounded(self.egress_usd),
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
+            "spot": self.spot.as_json() if self.spot is not None else None,
         }
 
 
@@ -110,7 +121,7 @@ def cost_plan(
     max_minutes: float | None,
     job_cap_usd: float | None = None,
     past: Sequence[Past] = (),
-    table: PriceTable | None = None,
+    egress_usd: float = 0.0,
 ) -> CostPlan:
     """The plan of one run.
 
@@ -118,29 +129,19 @@ def cost_plan(
         steps: (activity, step) of those that run on the machine.
         max_minutes: the job's own limit for all of them.
         past: earlier runs of these steps on this target that passed.
+        egress_usd: what fetching as much as earlier runs left costs.
 
     Raises:
         ConfigError: no price is known, or the steps do not fit into what the target allows.
     """
-    machine, table = reckoning.as_gcp(target), table or budget.prices
+    machine = reckoning.as_gcp(target)
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]
     expected_s, worst_s = (sum(expected) if past else None), sum(line.worst_s for line in lines)
-    if machine is None:
-        rate = reckoning.usd_per_hour(target, budget, table)
-        prices: list[tuple[str | None, Model | None, Price]] = [
-            (None, None, Price(rate, "hour", "configured", _source(target, budget)))
-        ]
-    else:
-        prices = [
-            (zone, model, reckoning.price_in(machine, budget, zone, model, table))
-            for model in reckoning.models(machine)
-            for zone in machine.zones
-        ]
     choices = tuple(
-        Choice(zone, model, price, None if expected_s is None else expected_s / 3600 * price.usd,
-               worst_s / 3600 * price.usd)
-        for zone, model, price in prices
+        Choice(zone, model, price, rest_usd, None if expected_s is None else expected_s / 3600 * price.usd,
+               worst_s / 3600 * (price.usd + rest_usd))
+        for zone, model, price, rest_usd in _prices(target, machine, budget)
     )  # fmt: skip
     minutes = reckoning.worst_case_minutes([spec for _, spec in steps], max_minutes)
     return CostPlan(
@@ -151,9 +152,24 @@ def cost_plan(
         choices=choices,
         fence_s=None if machine is None else reckoning.fence_s(minutes, machine),
         runs_before=len(past),
-        standing=() if machine is None else tuple(_standing(machine, table)),
+        standing=() if machine is None else tuple(_standing(machine, budget)),
         caps=_caps(budget, job, job_cap_usd),
+        egress_usd=0.0 if machine is None else egress_usd,
+        spot=None if machine is None else spot_preview(machine, budget.prices),
     )
+
+
+def _prices(
+    target: Target, machine: GcpTarget | None, budget: Budget
+) -> Iterator[tuple[str | None, Model | None, Price, float]]:
+    """Zone, price model, price of the machine and of the rest, of each way that a start may end."""
+    if machine is None:
+        rate = rates.usd_per_hour(target, budget)
+        yield None, None, Price(rate, "hour", "configured", _source(target, budget)), 0.0
+        return
+    for hardware in rates.machine_choices(machine, budget):
+        price = machine_price(hardware, budget, machine)
+        yield hardware.zone, "spot" if hardware.spot else "on_demand", price.machine, price.rest_usd
 
 
 def _lines(
@@ -190,12 +206,14 @@ def _medians(past: Sequence[Past]) -> dict[str, float]:
     return {name: statistics.median(run.get(name, 0.0) for run in past) for name in names}
 
 
-def _standing(machine: GcpTarget, table: PriceTable) -> list[Standing]:
-    disk, address = disk_usd_per_month(machine, table), address_usd_per_month(machine, table)
-    return [
-        Standing(f"{machine.disk_gb} GB {machine.disk_type}", _rounded(disk), certain=True),
-        Standing("a static address", _rounded(address), certain=False),
-    ]
+def _standing(machine: GcpTarget, budget: Budget) -> Iterator[Standing]:
+    first = rates.machine_choices(machine, budget)[0]
+    region = region_of(first.zone)
+    for kind, gib in first.disks:
+        usd = monthly("disk", kind or machine.disk_type, gib, region, True, budget.prices, machine)
+        yield Standing(f"{gib} GB {kind or machine.disk_type}", _rounded(usd), certain=True)
+    usd = monthly("address", "", 0, region, True, budget.prices, machine)
+    yield Standing("a static address", _rounded(usd), certain=False)
 
 
 def _caps(budget: Budget, job: str, job_cap_usd: float | None) -> dict[str, float]:

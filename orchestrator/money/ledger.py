@@ -1,14 +1,14 @@
 """The ledger: every second that a machine is billed belongs to a run and an activity, or to nobody (``idle``). Pure.
 
 Runs say what they used (``run.json``). Machines' own spans of being on come from the cloud, as it was seen to tell
-them; what of a span no run used is idle. Where runs add up to more than their machine was on, the difference is a line
-of its own: the books show what does not fit.
+them; what of a span no run used is idle. The cloud's word is the bill: where runs add up to more than their machine was
+on, each one's lines are shortened alike, so that all lines of a machine are its bill, and none is below zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Literal, Protocol
@@ -16,20 +16,21 @@ from typing import Literal, Protocol
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
+from orchestrator.machines.power_history import NEAR_START_S
 from orchestrator.money.calendar import days
 from orchestrator.money.caps import MINIMUM_BILLED_S
 from orchestrator.results.records import CostRecord, MachineRecord
 
-Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
 #: How far a line can be relied on: it is what the cloud said; it is reckoned from what the cloud said once; it cannot
 #: have been more, and may have been less; it costs something, and no price is known.
 Sure = Literal["known", "estimated", "upper_bound", "unpriced"]
 IDLE = "idle"
 #: Whose it is that no target has.
 STANDING = "(project)"
-UNEXPLAINED = "unexplained"
 #: Why a machine's seconds may be too many.
 BOUND = "when its machine went off is not known: counted until it must have been off"
+#: Of less nobody has to hear, seconds: a start's or a stop's own, rounded.
+SLIGHT_S = 1.0
 #: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
 NEAR_S = 900.0
 
@@ -126,22 +127,10 @@ class Line:
     sure: Sure = "known"
     #: What it is that is not known.
     why: str = ""
-
-
-@dataclass(frozen=True)
-class Total:
-    """The lines of one group."""
-
-    group: str
-    #: Of machines; what stands, stands all the time.
-    seconds: float
-    usd: float
-    runs: int
-    idle_usd: float
-    #: Of the dollars, those for disks, snapshots and addresses.
-    standing_usd: float = 0.0
-    #: Of the dollars, those that are not simply what the cloud said.
-    unsure_usd: float = 0.0
+    #: When the machine's time of being on began that this is billed for.
+    on_since: float | None = None
+    #: What the run claims beyond the bill.
+    beyond_s: float = 0.0
 
 
 def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
@@ -184,99 +173,165 @@ def _closed(found: list[Span]) -> list[Span]:
     return result[::-1]
 
 
-def run_lines(record: CostedRun) -> list[Line]:
+@dataclass(frozen=True)
+class _Use:
+    """What a run says of one time that a machine was on for it: lines without gaps between them."""
+
+    lines: list[Line]
+    #: When the cloud had started the machine; None: the run does not say.
+    started: float | None = None
+
+
+def _uses(record: CostedRun) -> list[_Use]:
     """What one run used, by activity, in the order of its breakdown; a time while its machine was off is left out."""
     sure: Sure = "upper_bound" if record.cost.upper_bound else "known"
-    times = _times(record)
     machine = f"{record.machine.name} ({record.machine.instance_id})" if record.machine is not None else None
-    lines = []
-    for cost in record.cost.breakdown:
-        left = cost.seconds
-        while left > 0:
-            begun, room = times[0]
-            taken = left if len(times) == 1 else min(left, room)
-            times = [(begun + taken, room - taken), *times[1:]] if taken < room or len(times) == 1 else times[1:]
-            usd = cost.usd * taken / cost.seconds
+    costs = [(cost.activity, cost.seconds, cost.usd) for cost in record.cost.breakdown if cost.seconds > 0]
+    uses = []
+    for begun, longest, started in _times(record):
+        lines: list[Line] = []
+        start, room = begun, longest
+        while costs and room > 1e-9:
+            activity, seconds, usd = costs.pop(0)
+            taken = min(seconds, room)
+            if taken < seconds:
+                costs.insert(0, (activity, seconds - taken, usd * (seconds - taken) / seconds))
             lines.append(
-                Line(begun, taken, usd, cost.activity, record.target, record.run_id, record.job, machine,
+                Line(start, taken, usd * taken / seconds, activity, record.target, record.run_id, record.job, machine,
                      record.cost.emulated, sure=sure, why=BOUND if sure == "upper_bound" else "")
             )  # fmt: skip
-            left -= taken
-    return lines
+            start, room = start + taken, room - taken
+        uses.append(_Use(lines, started))
+    return [use for use in uses if use.lines]
 
 
-def _times(record: CostedRun) -> list[tuple[float, float]]:
-    """(since, for how long) the machine was on for the run, epoch seconds and seconds; the last one has no end."""
+def _times(record: CostedRun) -> list[tuple[float, float, float | None]]:
+    """(since, for how long, the machine's start) of each time that the machine was on for the run, epoch seconds and
+    seconds; the last one has no end."""
     begun = _epoch(record.started) or _epoch(record.created) or 0.0
     machine = record.machine
     if machine is None:
-        return [(begun, math.inf)]
-    sittings = [(_epoch(sitting.began) or begun, sitting.seconds) for sitting in machine.sittings]
-    return [one for one in sittings if one[1] > 0] or [(_epoch(machine.began) or begun, math.inf)]
+        return [(begun, math.inf, None)]
+    sittings = [(_epoch(s.began) or begun, s.seconds, _epoch(s.started)) for s in machine.sittings if s.seconds > 0]
+    if not sittings:
+        return [(_epoch(machine.began) or begun, math.inf, None)]
+    return [*sittings[:-1], (sittings[-1][0], math.inf, sittings[-1][2])]
 
 
 def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[Line]:
-    """All lines, oldest first."""
+    """All lines, oldest first. Of a machine whose times of being on are known, they add up to the cloud's bill."""
     lines: list[Line] = []
-    used: dict[str, list[Line]] = {}
-    on = spans(sightings)
+    used: dict[str, list[_Use]] = {}
+    on: dict[str, list[Span]] = {}
+    for span in spans(sightings):
+        on.setdefault(span.instance_id, []).append(span)
     for record in records:
-        of_run = run_lines(record)
+        uses = _uses(record)
         instance_id = record.machine.instance_id if record.machine is not None else None
-        if record.machine is None and (likely := _likely(of_run, on)) is not None:
+        if record.machine is None and (likely := _likely(uses, on)) is not None:
             instance_id = likely.instance_id
-            of_run = [replace(line, machine=likely.machine) for line in of_run]
-        lines += of_run
-        if instance_id is not None:
-            used.setdefault(instance_id, []).extend(of_run)
-    known: dict[str, list[Span]] = {}
-    for span in on:
-        known.setdefault(span.instance_id, []).append(span)
-    for instance_id, of_machine in known.items():
-        lines += _rest(of_machine, used.get(instance_id, []))
+            uses = [_Use([replace(line, machine=likely.machine) for line in use.lines], likely.started) for use in uses]
+        if instance_id in on:
+            used.setdefault(instance_id, []).extend(uses)
+        else:
+            lines += [line for use in uses for line in use.lines]
+    for instance_id, of_machine in on.items():
+        lines += shared(of_machine, used.get(instance_id, []))
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
 
 
-def _likely(of_run: Sequence[Line], on: Sequence[Span]) -> Span | None:
+def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[Span]]) -> Span | None:
     """The machine of a run that never got hold of one, but had it turned on: its target's, at that time."""
-    if not of_run:
+    if not uses:
         return None
-    start, end = of_run[0].start, of_run[-1].start + of_run[-1].seconds
+    first, last = uses[0].lines[0], uses[-1].lines[-1]
+    start, end = first.start, last.start + last.seconds
 
     def gap(span: Span) -> float:
         return max(span.started - end, start - (math.inf if span.on else span.until))
 
-    near = [span for span in on if span.target == of_run[0].target and gap(span) <= NEAR_S]
+    near = [span for of_one in on.values() for span in of_one if span.target == first.target and gap(span) <= NEAR_S]
     return min(near, key=gap, default=None)
 
 
-def _rest(of_machine: Sequence[Span], used: Sequence[Line]) -> list[Line]:
-    """What of a machine's spans no run used; below zero, what runs claim beyond them. The cloud's word is the bill."""
-    lines, outside = [], sum(line.seconds for line in used)
-    for span in of_machine:
-        inside = sum(_overlap(line, span) for line in used)
-        outside -= inside
-        # Of a machine that is still on, its runs know more than whoever saw it last.
-        rest = max(span.billed_s, inside) - inside if span.on else span.billed_s - inside
-        lines.append(_correction(span, span.until - max(0.0, rest), rest))
-    lines.append(_correction(of_machine[-1], of_machine[-1].until, -outside))
-    return [line for line in lines if abs(line.seconds) >= 1.0]
+def shared(on: Sequence[Span], uses: Iterable[_Use]) -> list[Line]:
+    """One machine's bill for each start, divided among the runs that used it; what none of them used is ``idle``.
+
+    A run that claims a start of which the cloud told nothing keeps its own account of it.
+    """
+    shares: list[list[Line]] = [[] for _ in on]
+    lines: list[Line] = []
+    for use in uses:
+        first = _start_of(use, on)
+        if first is None:
+            lines += use.lines
+            continue
+        for line in _moved(use.lines, on[first]):
+            for number, part in _pieces(line, on, first):
+                shares[number].append(part)
+    return lines + [line for span, own in zip(on, shares, strict=True) for line in _billed(span, own)]
 
 
-def _overlap(line: Line, span: Span) -> float:
-    """Seconds of a line that are within a span; a minute is billed for the shortest."""
-    end = math.inf if span.on else max(span.until, span.started + MINIMUM_BILLED_S)
-    return max(0.0, min(line.start + line.seconds, end) - max(line.start, span.started))
+def _start_of(use: _Use, on: Sequence[Span]) -> int | None:
+    """Which start of the machine a run used: the one that it names, else the last one before it began."""
+    if use.started is not None:
+        apart, number = min((abs(span.started - use.started), number) for number, span in enumerate(on))
+        return number if apart <= NEAR_START_S else None
+    began = use.lines[0].start + SLIGHT_S
+    return max((number for number, span in enumerate(on) if span.started <= began), default=0)
 
 
-def _correction(span: Span, start: float, seconds: float) -> Line:
-    usd = round(span.usd(seconds), 6)
-    activity = IDLE if seconds > 0 else UNEXPLAINED
+def _moved(lines: Sequence[Line], span: Span) -> Iterator[Line]:
+    """The same lines, begun while the machine was on: this computer's clock, which told them, may be wrong."""
+    end = math.inf if span.on else span.started + span.billed_s
+    began, seconds = lines[0].start, sum(line.seconds for line in lines)
+    inside = began if span.started <= began < end else max(span.started, min(began, end - seconds))
+    return (replace(line, start=inside + (line.start - began)) for line in lines)
+
+
+def _pieces(line: Line, on: Sequence[Span], number: int) -> Iterator[tuple[int, Line]]:
+    """A line cut where the machine was started again; what the minute's minimum adds to a start is of that start."""
+    while line.seconds > 1e-6:
+        span, later = on[number], on[number + 1 :]
+        room = (max(later[0].started, span.started + span.billed_s) if later else math.inf) - line.start
+        if room > 1e-6:
+            taken = min(room, line.seconds)
+            yield number, replace(line, seconds=taken, usd=line.usd * taken / line.seconds)
+            left = line.seconds - taken
+            line = replace(line, start=line.start + taken, seconds=left, usd=line.usd * left / line.seconds)
+        number += 1
+
+
+def _billed(span: Span, own: Sequence[Line]) -> Iterator[Line]:
+    """One start: its runs' lines made to fit the bill, and what none of them used."""
+    claimed = sum(line.seconds for line in own)
+    # Of a machine that is still on, its runs know more than whoever saw it last.
+    billed = max(span.billed_s, claimed) if span.on else span.billed_s
+    fits = bool(own) and billed - claimed < SLIGHT_S
+    scale = billed / claimed if fits else 1.0
+    for line in own:
+        seconds = line.seconds * scale
+        usd = line.usd * scale if span.usd_per_hour is None else span.usd(seconds)
+        beyond = max(0.0, line.seconds - seconds)
+        yield replace(line, seconds=seconds, usd=usd, on_since=span.started, beyond_s=beyond)
+    if not fits:
+        yield from _idle(span, own, billed - claimed)
+
+
+def _idle(span: Span, own: Iterable[Line], seconds: float) -> Iterator[Line]:
+    """``seconds`` that no run used, in the gaps between their lines."""
+    gaps, at, end = [], span.started, max(span.until, span.started + MINIMUM_BILLED_S)
+    for start, until in [*sorted((line.start, line.start + line.seconds) for line in own), (end, end)]:
+        if start - at >= SLIGHT_S:
+            gaps.append((at, start - at))
+        at = max(at, until)
+    gaps = gaps or [(max(span.started, end - seconds), seconds)]
+    scale = seconds / sum(length for _, length in gaps)
     sure: Sure = "unpriced" if span.usd_per_hour is None else "upper_bound" if span.bound else "known"
     why = {"unpriced": "no price is known for the machine", "upper_bound": BOUND}.get(sure, "")
-    return Line(
-        start, seconds, usd, activity, span.target, machine=span.machine, emulated=span.emulated, sure=sure, why=why
-    )
+    for start, length in gaps:
+        yield Line(start, length * scale, span.usd(length * scale), IDLE, span.target, machine=span.machine,
+                   emulated=span.emulated, sure=sure, why=why, on_since=span.started)  # fmt: skip
 
 
 def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
@@ -289,71 +344,6 @@ def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
         for begun, ended in pieces:
             part = (ended - begun) / line.seconds
             yield replace(line, start=begun, seconds=line.seconds * part, usd=line.usd * part)
-
-
-def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
-    """Sums by group: times in order, everything else by dollars. What nobody pays (the sandbox's) is left out."""
-    groups: dict[str, list[Line]] = {}
-    for line in cut_by_day(lines, zone) if by in ("day", "week", "month") else lines:
-        if not line.emulated:
-            groups.setdefault(_group(line, by, zone), []).append(line)
-    found = [
-        Total(
-            name,
-            sum(line.seconds for line in own if line.what is None),
-            sum(line.usd for line in own),
-            len({line.run_id for line in own if line.run_id}),
-            sum(line.usd for line in own if line.activity == IDLE),
-            sum(line.usd for line in own if line.what is not None),
-            sum(line.usd for line in own if line.sure != "known"),
-        )
-        for name, own in groups.items()
-    ]
-    in_time = by in ("day", "week", "month")
-    return sorted(found, key=lambda t: (t.group,) if in_time else (-t.usd, t.group))
-
-
-def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
-    when = datetime.fromtimestamp(line.start, zone)
-    match by:
-        case "day":
-            return f"{when:%Y-%m-%d}"
-        case "week":
-            year, week, _ = when.isocalendar()
-            return f"{year}-W{week:02d}"
-        case "month":
-            return f"{when:%Y-%m}"
-        case "job":
-            return line.job or f"({line.activity})"
-        case "run":
-            return line.run_id or f"({line.activity})"
-        case "machine":
-            return line.machine or line.what or line.target
-        case "target":
-            return line.target
-        case "activity":
-            return line.activity
-
-
-@dataclass(frozen=True)
-class Remark:
-    """What of the books is not simply what the cloud said, and why."""
-
-    sure: Sure
-    what: str
-    why: str
-    usd: float
-
-
-def remarks(lines: Iterable[Line]) -> list[Remark]:
-    """One for each thing or run, the dearest first; what has no price comes before all."""
-    sums: dict[tuple[Sure, str, str], float] = {}
-    for line in lines:
-        if line.sure != "known" and not line.emulated:
-            key = (line.sure, line.what or line.run_id or line.machine or line.target, line.why)
-            sums[key] = sums.get(key, 0.0) + line.usd
-    found = [Remark(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
-    return sorted(found, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))
 
 
 @dataclass(frozen=True)

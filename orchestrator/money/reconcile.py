@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from orchestrator.machines.cloud import Operation
 from orchestrator.machines.power_history import NEAR_START_S, On, off_at
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
-from orchestrator.money.ledger import UNEXPLAINED, Line, Sighting, Span, latest
+from orchestrator.money.caps import FENCE_LATENESS_S
+from orchestrator.money.ledger import SLIGHT_S, Line, Sighting, Span, latest
 
 #: By how much a stop that was seen may be from the end of the stop's operation without being another, seconds.
 SAME_STOP_S = 60.0
-#: Of less nobody has to hear, seconds: a start's or a stop's own, rounded.
-SLIGHT_S = 1.0
 
 
 # ------------------------------------------------------------------------------------------- what the ledger learns
@@ -120,7 +118,7 @@ class Account:
     #: What the ledger had before this look: what the cloud says beyond it was added by the look.
     ledger_s: float
     ledger_usd: float
-    #: What runs claim beyond what the machine was on; the ledger has it as a line below zero.
+    #: What runs claim beyond what the machine was on; it is not in the ledger.
     beyond_s: float
     beyond_usd: float
     #: When it was on before the ledger's first word on it; not in the ledger.
@@ -174,18 +172,17 @@ def account(
     had = [line for line in before if line.machine == name]
     has = [line for line in after if line.machine == name]
     used = [line for line in has if line.run_id is not None]
-    beyond = [line for line in has if line.activity == UNEXPLAINED]
+    beyond = [(line.beyond_s, line.usd / line.seconds * line.beyond_s) for line in has if line.beyond_s]
     return Account(
         word.project, word.zone, word.name, word.instance_id, word.target, there,
         tuple(_time(span, used) for span in on),
         sum(line.seconds for line in had), sum(line.usd for line in had),
-        -sum(line.seconds for line in beyond), -sum(line.usd for line in beyond), tuple(earlier), word.emulated,
+        sum(seconds for seconds, _ in beyond), sum(usd for _, usd in beyond), tuple(earlier), word.emulated,
     )  # fmt: skip
 
 
 def _time(span: Span, used: Iterable[Line]) -> Time:
-    end = max(span.until, span.started + MINIMUM_BILLED_S)
-    inside = sum(max(0.0, min(line.start + line.seconds, end) - max(line.start, span.started)) for line in used)
+    inside = sum(line.seconds for line in used if line.on_since == span.started)
     return Time(
         span.started, None if span.on else span.until, span.billed_s, span.usd(span.billed_s),
         min(inside, span.billed_s), span.user, span.bound,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.base.clock import Clock
-from orchestrator.machines.cloud import Machine, Operation
+from orchestrator.machines.cloud import Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import rate_of
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.reconcile import closings
 from orchestrator.money.record_billable import Holdings, is_emulated
-from orchestrator.money.storage_prices import of_machine
+from orchestrator.money.storage_prices import of_leftover, of_machine
 from orchestrator.money.usage_api import Sightings
 
 _Word = tuple[str, float, float | None, float | None]
@@ -35,6 +35,11 @@ class Witness:
         said = sighting_of(target, machine, self._budget, now)
         if _word(said) not in self._words():
             self._note(said)
+
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+        """The machine's disks, as their own entries have them: their type and age are the cloud's word."""
+        now, emulated, prices = self._clock.now(), is_emulated(target), self._budget.prices
+        self._holdings.see(of_leftover(one, target, [machine], prices, now, emulated=emulated) for one in found)
 
     def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
         """What was done to the machine: it says when one that is gone went off."""

@@ -12,12 +12,13 @@ from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MON
 
 def monthly_usd(leftover: Leftover, table: PriceTable, target: GcpTarget | None = None) -> float | None:
     """Dollars a month; None where nobody knows."""
-    return _monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
+    return monthly(leftover.kind, leftover.type, leftover.gb, leftover.region, bool(leftover.users), table, target)
 
 
-def _monthly(
+def monthly(
     kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: GcpTarget | None
 ) -> float | None:
+    """Dollars a month of one thing in a region; None where nobody knows."""
     if kind == "address":
         unused = table.unused_address(region)
         listed = ADDRESS_IN_USE_USD_PER_HOUR if in_use else None if unused is None else unused.usd
@@ -32,16 +33,6 @@ def _monthly(
         price = table.snapshot(region)
     of_gib = own if own is not None else None if price is None else price.usd
     return None if of_gib is None else of_gib * gb
-
-
-def disk_usd_per_month(target: GcpTarget, table: PriceTable) -> float | None:
-    """The boot disk of the machine that ``target`` makes, in its first zone."""
-    return _monthly("disk", target.disk_type, target.disk_gb, region_of(target.zones[0]), True, table, target)
-
-
-def address_usd_per_month(target: GcpTarget, table: PriceTable) -> float | None:
-    """A static address that the machine of ``target`` has."""
-    return _monthly("address", "", 0, region_of(target.zones[0]), True, table, target)
 
 
 # --------------------------------------------------------------------------------------------------- what was seen
@@ -92,7 +83,7 @@ def of_machine(machine: Machine, target: GcpTarget, table: PriceTable, now: floa
             project=machine.project, kind="disk", place=machine.zone, name=disk.name, target=target.name, gb=disk.gb,
             type=target.disk_type, in_use=True, machine_id=machine.id, auto_delete=disk.auto_delete,
             created=machine.created, seen=now, by_machine=True,
-            usd_per_month=_monthly("disk", target.disk_type, disk.gb, region, True, table, target),
+            usd_per_month=monthly("disk", target.disk_type, disk.gb, region, True, table, target),
             emulated=emulated,
         )
         for disk in machine.disks

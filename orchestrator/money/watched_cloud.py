@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import Machine, Operation
+    from orchestrator.machines.cloud import Leftover, Machine, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login
     from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -21,6 +21,9 @@ class Witness(Protocol):
 
     def see(self, target: GcpTarget, machine: Machine) -> None:
         """The machine that ``target`` means, as it is now."""
+
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+        """The disks of that machine, as their own entries have them."""
 
     def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
         """All that the cloud remembers to have happened to what has its name there."""
@@ -50,7 +53,7 @@ class WatchedClouds:
 
 
 class _Watched:
-    """A cloud: three of its methods are listened to, the others are its own."""
+    """A cloud: four of its methods are listened to, the others are its own."""
 
     def __init__(self, cloud: Cloud, target: GcpTarget, witness: Callable[[], Witness]) -> None:
         self._cloud = cloud
@@ -66,6 +69,12 @@ class _Watched:
         found, unasked = self._cloud.machines(labels)
         self._see(found)
         return found, unasked
+
+    def disks(self, machine: Machine) -> list[Leftover]:
+        found = self._cloud.disks(machine)
+        if machine.name == self._target.instance:
+            self._witness().see_disks(self._target, machine, found)
+        return found
 
     def operations(self, zone: str, name: str) -> list[Operation]:
         found = self._cloud.operations(zone, name)

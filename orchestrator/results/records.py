@@ -12,18 +12,18 @@ from orchestrator.base.models import KEPT
 
 SCHEMA_VERSION = 1
 
-RunStatus = Literal["passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "preempted", "error"]
+RunStatus = Literal["passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "idle", "preempted", "error"]
 StepStatus = Literal["passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable"]
 Verdict = Literal["pass", "fail", "not_applicable", "unavailable"]
 
 #: Exit code of ``fcctl run`` for each ending.
 EXIT_CODES: dict[str, int] = {
-    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100,
-    "error": 100,
+    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "idle": 5,
+    "preempted": 100, "error": 100,
 }  # fmt: skip
 
 #: How a run ends that did not end by itself.
-CUT_OFF = ("preempted", "over_budget", "lost", "cancelled")
+CUT_OFF = ("preempted", "over_budget", "idle", "lost", "cancelled")
 
 ShortText = Annotated[str, Field(max_length=20_000)]
 
@@ -99,7 +99,10 @@ class SittingRecord(_Record):
     """One time that the machine was on for a run."""
 
     began: str
+    #: Billed for the run, with what the minute's minimum adds.
     seconds: float
+    #: When the cloud had started the machine, which others may have used before.
+    started: str | None = None
 
 
 class MachineRecord(_Record):

@@ -62,7 +62,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         status,
         omitted,
         message=outcome.message,
-        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out")), None),
+        hint=next((s.hint for s in steps if s.hint and s.status in ("failed", "timed_out", "cancelled")), None),
         started=iso(outcome.started),
         finished=iso(outcome.finished) or "",
         host=outcome.host,

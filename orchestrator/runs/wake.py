@@ -27,8 +27,7 @@ def waking_s(saved: SavedPlan) -> int:
 
 def waking_usd(saved: SavedPlan) -> float:
     """The most such a start can cost, dollars."""
-    rate = saved.usd_per_hour if saved.worst_usd_per_hour is None else saved.worst_usd_per_hour
-    return fenced_worst_case_usd(waking_s(saved), rate)
+    return fenced_worst_case_usd(waking_s(saved), saved.worst_rate) + saved.egress_usd
 
 
 def fetch(services: Services, run_id: str) -> RunRecord:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError, UsageError
 from orchestrator.leases.session_rules import SavedSession
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, as_gcp, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import LEAST_S
+from orchestrator.money.rates import hourly_plan
 from orchestrator.runs.services import Services
 
 
@@ -51,14 +54,12 @@ def plan_session(
         budget_usd=usd,
         max_hours=max_hours,
         idle_minutes=idle_minutes,
-        usd_per_hour=usd_per_hour(target, budget),
-        usd_by_place=usd_by_place(target, budget),
-        worst_usd_per_hour=worst_usd_per_hour(target, budget),
+        **asdict(hourly_plan(target, budget)),
     )
     if saved.fence_s < LEAST_S:
         raise BudgetError(
             f"{dollars(usd)} buys {saved.fence_s} seconds of {target.name}, which is too little to begin with",
-            cause=f"${saved.worst_usd_per_hour:.2f} an hour at worst, with the cloud's lateness and its minimum",
+            cause=f"${saved.worst_rate:.2f} an hour at worst, with the cloud's lateness and its minimum",
             hint="raise --budget",
         )
     if target.kind != "sandbox" and budget.holds_over_runs:

@@ -20,7 +20,7 @@ from orchestrator.leases.stop_reason import why_stopped
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
-from orchestrator.machines.provision.actions import Wish
+from orchestrator.machines.provision.actions import PlannedPrice, Wish
 from orchestrator.machines.provision.decide import deadline_of
 from orchestrator.machines.provision.find import Log, look
 from orchestrator.machines.provision.ready import make_ready
@@ -97,7 +97,11 @@ def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: L
             cause="the limit of a machine that runs cannot be set, so that a session's budget would not hold",
             hint="add --restart to stop it and start it for the session, or wait until it is off",
         )
-    wish = Wish(max_run_s=saved.fence_s, need_s=float(saved.fence_s), restart=restart)
+    planned = PlannedPrice(saved.worst_usd_per_hour, saved.rest_usd_per_hour)
+    wish = Wish(
+        max_run_s=saved.fence_s, need_s=float(saved.fence_s), restart=restart,
+        planned=None if saved.target.kind == "sandbox" else planned,
+    )  # fmt: skip
     link = Link(services.hosts, target, services.clock, services.observer)
     try:
         log("acquire", max_run_s=wish.max_run_s)
@@ -107,7 +111,8 @@ def _bring_up(services: Services, saved: SavedSession, target: GcpTarget, log: L
         way = make_ready(services, target, got.machine, link, log)
         deadline = deadline_of(got.machine)
         log("acquired", project=way.project, zone=way.zone, name=way.name, instance_id=way.instance_id,
-            started=got.machine.started, deadline=deadline, spot=got.machine.spot, turned_on=True)  # fmt: skip
+            started=got.machine.started, deadline=deadline, spot=got.machine.spot, turned_on=True,
+            usd_per_hour=got.price.usd)  # fmt: skip
         until = _arm(services, saved, target, link, deadline)
         log("opened", deadline=deadline, until=until)
     finally:

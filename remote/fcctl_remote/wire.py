@@ -47,7 +47,9 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_BLOB_BYTES = 4 * 1024 * 1024
 
 #: How a run can end. ``queued`` and ``running`` are the states before that.
-RUN_ENDINGS = ("passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "preempted", "error")
+RUN_ENDINGS = ("passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "idle", "preempted", "error")
+#: A machine whose run ended as ``idle`` is left on for so long at least, so that its results can be fetched, seconds.
+LEAST_IDLE_STOP_S = 60.0
 #: Exit codes of a step that a person ended, or a system without memory: SIGHUP, SIGINT, SIGKILL, SIGTERM.
 ENDED_BY_OTHERS = (129, 130, 137, 143)
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
@@ -135,6 +137,15 @@ class StepSpec(Message):
 
 
 @dataclass(eq=False, repr=False)
+class GpuIdle(Message):
+    """When a run ends as ``idle``: in one of ``steps`` no GPU reached ``below_pct`` % in ``seconds``."""
+
+    below_pct: float
+    seconds: float
+    steps: List[str]
+
+
+@dataclass(eq=False, repr=False)
 class RunPlan(Message):
     """All the host program needs to carry out one run. Stored as ``plan.json`` before anything starts."""
 
@@ -161,6 +172,7 @@ class RunPlan(Message):
     #: When the money for it ends, epoch seconds of the host's clock: it is ended as ``over_budget`` then, with the
     #: usual notice and grace, whether or not anybody follows it.
     stop_by: Optional[float] = None
+    idle: Optional[GpuIdle] = None
     #: No tmux: the run ends with the connection that submitted it.
     attached: bool = False
     wire_version: int = WIRE_VERSION

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from orchestrator.money.usage_file import SightingFile
 
 from fcctl_remote import archive_main
 from fcctl_remote.agent import calls, submit
@@ -21,7 +22,6 @@ from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal, lock
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.connect import host_program
-from orchestrator.money.usage_file import SightingFile
 from orchestrator.providers.gcp import keys
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.index import Index as RunIndex

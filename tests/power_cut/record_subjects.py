@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.cli.results import export
@@ -14,7 +15,6 @@ from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.money.billable import Holding
 from orchestrator.money.ledger import Sighting
-from orchestrator.money.usage_file import SightingFile
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
 from tests.power_cut.base_subjects import LONG

@@ -48,7 +48,7 @@ from tests.simulation.laptop import (
 )
 from tests.simulation.schedule import ELSEWHERE, PROJECT_USD, FiringPlan, Schedule
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
-from tests.support.budgets import listed
+from tests.support.budgets import list_price, listed
 
 #: The workspace whose ledger has it when :meth:`Episode._bill` happens.
 BILLED = "sim"
@@ -181,7 +181,7 @@ class Episode:
         return Services(
             clock=clock, hosts=Hosts(actor, self.cloud, self.guests, book), store=store, source=Files(),
             observer=Silent(), clouds=WatchedClouds(lambda: clouds, lambda: witness),
-            book=book, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
+            book=book, price=list_price, notifier=Nobody(), open_book=lambda: spending, budget=self.budget,
             bundles=TuneBundles(self.root),
             sessions=CountedSessions(results, clock, self.world, actor, workspace.computer),
             recover_runs=recover.settle, recover_sessions=sessions.settle,

@@ -54,7 +54,7 @@ from tests.simulation.fleet_story import Command, Mishap, Story, Told
 from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, VirtualClock, no_threads
 from tests.simulation.threads import Threads
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
-from tests.support.budgets import listed
+from tests.support.budgets import list_price, listed
 
 SEARCH = parse(Sheet.read("tune: saxpy\nparameters: {P: [1, 2]}\ncheck: 'true'\nbench: 'true'\n"
                           "metric: {reader: metrics, file: b.json, value: metrics.us}\n", "saxpy.yaml"))  # fmt: skip
@@ -189,7 +189,7 @@ class Fleet:
         return Services(
             clock=clock, hosts=Hosts(actor, self, book), store=store, source=Files(),
             observer=observer, clouds=WatchedClouds(lambda: clouds, lambda: witness), book=book, notifier=Nobody(),
-            open_book=lambda: spending, budget=listed(),
+            open_book=lambda: spending, budget=listed(), price=list_price,
             bundles=SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
             recover_runs=settle, recover_sessions=sessions.settle,

@@ -89,7 +89,7 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
     """
     from typing import cast
 
-    from orchestrator.money.ledger import Grouping, remarks, totals
+    from orchestrator.money.totals import Grouping, remarks, totals
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables
 
@@ -111,7 +111,8 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
 @click.pass_obj
 def budget(cli: Cli) -> None:
     """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
-    from orchestrator.money.ledger import remarks, spent
+    from orchestrator.money.ledger import spent
+    from orchestrator.money.totals import remarks
     from orchestrator.runs.cost.spending import lines as all_lines
     from orchestrator.views.tables import ledger as tables
 

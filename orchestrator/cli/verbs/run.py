@@ -53,7 +53,7 @@ def run(
     gets more with `--timeout`.
     """
     if cut_off is not None:
-        if job or steps or against or fail_on or how != Launching(detach=how.detach):
+        if job or steps or against or fail_on or how != Launching(detach=how.detach, accepted=how.accepted):
             raise click.UsageError(
                 "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from fcctl_remote import wire
@@ -19,15 +19,24 @@ from orchestrator.base.errors import (
     HostError,
     NotFoundError,
 )
-from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.machines.cloud import RUN_LABEL, Disk, Hardware, Machine, Operation, Power, Remedy
+from orchestrator.machines.cloud_api import HourlyPrice
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision import actions as decision
 from orchestrator.machines.provision.actions import POLL_S, Attempt, History, Wish, policy
 from orchestrator.machines.provision.decide import next_move
+from orchestrator.machines.provision.decide_price import too_dear
 from orchestrator.machines.provision.endpoint import login_items
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, STOP_LIMIT_S, Changes, Log, look
+from orchestrator.machines.provision.find import (
+    CHANGE_LIMIT_S,
+    STOP_LIMIT_S,
+    Changes,
+    Log,
+    look,
+    with_disk_types,
+)
 from orchestrator.machines.provision.ready import let_in
-from orchestrator.machines.provision.spec import Purpose, machine_spec
+from orchestrator.machines.provision.spec import Purpose, hardware, machine_spec
 from orchestrator.machines.targets import GcpTarget
 
 _ERRORS: dict[decision.Problem, type[FcctlError]] = {
@@ -54,6 +63,8 @@ class Acquired:
     machine: Machine
     #: Whether it was started (or made) here; else somebody's who was before.
     started: bool
+    #: What an hour of it costs, as the cloud shows it.
+    price: HourlyPrice
 
 
 def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> Acquired:
@@ -64,7 +75,7 @@ def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose
 
     Raises:
         CapacityError: no stock, a quota, or it was preempted while it woke.
-        BudgetError: it runs, and its deadline is too near, or it has none.
+        BudgetError: it runs, and its deadline is too near, or it has none; or it costs more than was planned.
         AuthError, ConfigError, ConflictError, NotFoundError, CloudError: as the cloud says.
     """
     return _Acquisition(parts, target, wish, purpose, log).carry_out()
@@ -82,6 +93,8 @@ class _Acquisition:
         self._began = parts.clock.now(), parts.clock.elapsed()
         self._history = History(self._began[0])
         self._name = (target.project, target.instance)
+        #: The disks of machines, with their types.
+        self._disks: dict[tuple[str, Hardware], tuple[Disk, ...]] = {}
         #: Whether no other fcctl on this computer changes the machine meanwhile.
         self._alone = False
 
@@ -123,7 +136,31 @@ class _Acquisition:
         seen = look(self._cloud, self._target, everywhere=bool(self._history.of("create")))
         ahead, now = self._cloud_ahead(seen), self._now()
         # The cloud's clock was compared with the one that people set.
-        return next_move(seen, self._policy, self._history, now, ahead + self._clock.now() - now)
+        move = next_move(seen, self._policy, self._history, now, ahead + self._clock.now() - now)
+        return self._refuse_if_dear(move)
+
+    def _refuse_if_dear(self, move: decision.Move) -> decision.Move:
+        """The move, unless it is about a machine that costs more than was planned.
+
+        Raises:
+            ConfigError: no price of it is known.
+        """
+        if isinstance(move, decision.Create):
+            made_of = hardware(self._target, move.zone, spot=move.spot)
+        elif isinstance(move, decision.Wait | decision.GiveUp | decision.Withdraw):
+            return move
+        else:
+            made_of = self._with_disk_types(move.machine).hardware
+        dear = too_dear(self._target.instance, made_of, self._parts.price(self._target, made_of), self._policy.wish)
+        if dear is not None and (known := self._parts.book.known(*self._name)) is not None:
+            self._parts.book.remember(replace(known, deadline=None))  # so that the next plan asks the cloud
+        return dear or move
+
+    def _with_disk_types(self, machine: Machine) -> Machine:
+        key = machine.id, machine.hardware
+        if key not in self._disks:
+            self._disks[key] = with_disk_types(self._cloud, machine).disks
+        return replace(machine, disks=self._disks[key])
 
     def _now(self) -> float:
         """The time of day, as if nobody had set this computer's clock since it began: waits are to last as long."""
@@ -151,7 +188,8 @@ class _Acquisition:
         labels = self._purpose.labels() if started else self._purpose.labels_on(machine.labels)
         if any(machine.labels.get(key) != value for key, value in labels.items()):
             self._mark(machine, labels)
-        return Acquired(machine, started)
+        machine = self._with_disk_types(machine)
+        return Acquired(machine, started, self._parts.price(self._target, machine.hardware))
 
     def _cloud_ahead(self, seen: list[Machine]) -> float:
         """Of a machine that runs already the deadline counts, which is told by the cloud's clock: ask for its time.

@@ -16,6 +16,16 @@ POLL_S = 2.0
 
 
 @dataclass(frozen=True)
+class PlannedPrice:
+    """What an hour of a machine was planned to cost at most, dollars."""
+
+    #: With its GPUs.
+    usd: float
+    #: Its disks and its external address; None: not planned.
+    rest_usd: float | None = None
+
+
+@dataclass(frozen=True)
 class Wish:
     """What the machine is wanted for."""
 
@@ -31,6 +41,8 @@ class Wish:
     create: bool = True
     #: Start it if it is off; else it is of use only while it runs.
     start: bool = True
+    #: None: nobody pays for the machine.
+    planned: PlannedPrice | None = None
 
 
 @dataclass(frozen=True)

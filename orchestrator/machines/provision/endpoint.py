@@ -111,6 +111,7 @@ def endpoint(
         deadline=machine.deadline,
         started=machine.started,
         seen=now,
+        hardware=machine.hardware,
     )
 
 

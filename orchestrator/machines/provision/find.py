@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.base.clock import Clock
@@ -53,6 +53,13 @@ def look(cloud: Cloud, target: GcpTarget, *, everywhere: bool = False) -> list[M
         places = {machine.zone for machine in found}
         found += [m for m in labelled if m.name == target.instance and m.zone not in places]
     return found
+
+
+def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:
+    """The same machine with the types of its disks, as far as the cloud says them in the disks' own entries."""
+    types = {disk.name: disk.type for disk in cloud.disks(machine)} if machine.disks else {}
+    disks = tuple(replace(disk, type=disk.type or types.get(disk.name, "")) for disk in machine.disks)
+    return replace(machine, disks=disks)
 
 
 def ask_aside(parts: MachineParts, target: GcpTarget, zone: str) -> Future[Machine | None]:

@@ -106,6 +106,7 @@ class _Waking:
         self._cloud = parts.clouds.open(target)
         self._changes = changes
         self._machine = machine
+        self._hardware = machine.hardware
         self._began = self._looked = parts.clock.monotonic()
         self._refused_since: float | None = None
 
@@ -117,7 +118,7 @@ class _Waking:
         while True:
             way = self._way(keys, way)
             if way is not None and self._answers():
-                way = replace(way, boot_id=self._link.session().hello.boot_id)
+                way = replace(way, boot_id=self._link.session().hello.boot_id, hardware=self._hardware)
                 self._parts.book.remember(way)
                 return way
             self._clock.sleep(KNOCK_S)

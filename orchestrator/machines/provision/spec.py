@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.base.run_id import slug
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, WORKSPACE_LABEL, Machine, MachineSpec, Power
+from orchestrator.machines.cloud import (
+    MANAGED_LABEL,
+    RUN_LABEL,
+    WORKSPACE_LABEL,
+    Hardware,
+    Machine,
+    MachineSpec,
+    Power,
+)
 from orchestrator.machines.targets import GcpTarget
 
 #: How the label of a machine begins that ``fcctl hosts up`` woke; its fence is its end.
@@ -44,6 +52,12 @@ def woken_by_hand(machine: Machine, now: float) -> bool:
     if machine.power is Power.STARTING:
         return machine.max_run_s is not None and machine.termination_action == "STOP"
     return machine.power is Power.RUNNING and (machine.deadline or 0.0) > now
+
+
+def hardware(target: GcpTarget, zone: str, *, spot: bool) -> Hardware:
+    """What a machine that is made for ``target`` in ``zone`` consists of."""
+    accelerators, disks = tuple(sorted(target.accelerators.items())), ((target.disk_type, target.disk_gb),)
+    return Hardware(zone, target.machine_type, spot, accelerators, disks, address=not target.iap)
 
 
 def machine_spec(

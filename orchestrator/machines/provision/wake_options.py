@@ -1,4 +1,4 @@
-"""What the user allows fcctl to do with a machine that runs already.
+"""What the user allows fcctl beforehand: to do with a machine that runs already, and to pay for one.
 
 Apart from the actions of a start, which a run on an SSH host never loads.
 """
@@ -16,3 +16,16 @@ class Waking:
     restart: bool = False
     #: Use it though the cloud never stops it: its own shutdown timer is the only fence then.
     allow_unfenced: bool = False
+
+
+@dataclass(frozen=True)
+class AcceptedPrices:
+    """Prices that a plan is made with only if the user says so; neither by default."""
+
+    #: The price of the machine that is there, if it is dearer than the one that its target means.
+    own: bool = False
+    #: List prices that are older than a year.
+    old: bool = False
+
+
+NOTHING = AcceptedPrices()

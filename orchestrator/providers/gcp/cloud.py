@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.base.clock import Clock
@@ -27,7 +28,7 @@ from orchestrator.machines.cloud import (
 )
 from orchestrator.providers.gcp import messages, network
 from orchestrator.providers.gcp.failures import Forbidden
-from orchestrator.providers.gcp.leftovers import leftovers
+from orchestrator.providers.gcp.leftovers import disk, leftovers
 from orchestrator.providers.gcp.requests import Api, unwelcome
 from orchestrator.providers.gcp.retries import Refused, Unanswered, pause
 
@@ -103,6 +104,15 @@ class GcpCloud:
                 return False
             raise unwelcome(refused, f"cannot read snapshot {name}", self.project) from None
         return bool(raw.status == "READY")
+
+    def disks(self, machine: Machine) -> list[Leftover]:
+        found = []
+        for name in (one.name for one in machine.disks if one.name):
+            request = self._api.message("GetDiskRequest", zone=machine.zone, disk=name)
+            with suppress(Refused, Forbidden):  # a disk of the region, one that has just gone, or nobody may ask
+                raw = self._api.ask("Disks", "get", request, f"disk {name}")
+                found.append(disk(raw, self.project, machine.zone))
+        return found
 
     def leftovers(self) -> tuple[list[Leftover], list[str]]:
         return leftovers(self._api)

@@ -42,10 +42,15 @@ def _scopes(api: Api, service: str, request: str, what: str, unasked: set[str]) 
 def _disks(api: Api, unasked: set[str]) -> Iterator[Leftover]:
     for place, scoped in _scopes(api, "Disks", "AggregatedListDisksRequest", "disks", unasked):
         for raw in scoped.disks:
-            yield Leftover(
-                "disk", api.project, place, raw.name, int(raw.size_gb), last(raw.type_), dict(raw.labels),
-                tuple(map(last, raw.users)), last(raw.source_snapshot), moment(raw.creation_timestamp),
-            )  # fmt: skip
+            yield disk(raw, api.project, place)
+
+
+def disk(raw: Any, project: str, place: str) -> Leftover:
+    """A ``Disk``."""
+    return Leftover(
+        "disk", project, place, raw.name, int(raw.size_gb), last(raw.type_), dict(raw.labels),
+        tuple(map(last, raw.users)), last(raw.source_snapshot), moment(raw.creation_timestamp),
+    )  # fmt: skip
 
 
 def _snapshots(api: Api, unasked: set[str]) -> Iterator[Leftover]:

@@ -66,6 +66,7 @@ def machine(raw: Any, project: str) -> Machine:
         spot=scheduling.provisioning_model == "SPOT" or bool(scheduling.preemptible),
         internal_ip=next((i.network_i_p for i in interfaces if i.network_i_p), None),
         external_ip=next((a.nat_i_p for i in interfaces for a in i.access_configs if a.nat_i_p), None),
+        external=any(i.access_configs for i in interfaces),
         disks=tuple(_disk(disk) for disk in raw.disks),
         created=moment(raw.creation_timestamp),
         started=started,
@@ -77,7 +78,9 @@ def machine(raw: Any, project: str) -> Machine:
 
 
 def _disk(raw: Any) -> Disk:
-    return Disk(last(raw.source), raw.device_name, bool(raw.boot), int(raw.disk_size_gb), bool(raw.auto_delete))
+    scratch = "local-ssd" if raw.type_ == "SCRATCH" else ""
+    size, auto_delete = int(raw.disk_size_gb), bool(raw.auto_delete)
+    return Disk(last(raw.source), raw.device_name, bool(raw.boot), size, auto_delete, scratch)
 
 
 _STATES: Mapping[str, OperationState] = {"PENDING": "PENDING", "RUNNING": "RUNNING", "DONE": "DONE"}

@@ -24,6 +24,9 @@ _PHASES: dict[str, str | None] = {
     "abandoned": "stop", "released": None, "unreleased": None, "stopped": None,
 }  # fmt: skip
 
+#: How a machine was released that is off since then.
+_OFF = ("stopped", "deleted", "gone")
+
 
 @dataclass
 class Sitting:
@@ -61,9 +64,20 @@ class Sitting:
         return min(longest, held, self.stopped - self.began if self.stopped > self.began else held)
 
     @property
+    def minimum_s(self) -> float:
+        """What the minute's minimum adds. It is billed once for each start, to the run with which the machine went off;
+        one that is left on may still come to a minute."""
+        if self.released not in _OFF:
+            return 0.0
+        on_s = self.seconds if self.turned_on else MINIMUM_BILLED_S
+        if self.started is not None and self.stopped is not None:
+            on_s = self.stopped - self.started
+        return max(0.0, MINIMUM_BILLED_S - max(on_s, self.seconds))
+
+    @property
     def upper_bound(self) -> bool:
         """Whether nobody knows when it went off: it was on for the run no longer than :attr:`seconds`."""
-        return self.stopped is None and self.released in ("stopped", "deleted", "gone")
+        return self.stopped is None and self.released in _OFF
 
     @property
     def billed(self) -> bool:
@@ -128,10 +142,9 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         for name, seconds in sitting.parts.items():
             parts[name] = parts.get(name, 0.0) + seconds
     parts = _fitted(_with_steps(parts, steps), whole)
-    for sitting in on:
-        missing = MINIMUM_BILLED_S - sitting.seconds
-        if sitting.turned_on and missing > 0:
-            parts["minimum"] = parts.get("minimum", 0.0) + missing
+    minimum = sum(sitting.minimum_s for sitting in on)
+    if minimum > 0:
+        parts["minimum"] = minimum
     rate = rate_of(entries, saved)
     billed = sum(parts.values())
     lines = [
@@ -150,9 +163,11 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
 
 
 def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
-    """Dollars an hour where the machine was in the end, and as what it was bought."""
+    """Dollars an hour of the machine that the run was on in the end, as the cloud showed it; as planned without one."""
     for entry in reversed(entries):
         if entry.kind == "acquired":
+            if (own := entry.data.get("usd_per_hour")) is not None:
+                return float(own)
             model = "spot" if entry.data.get("spot") else "on_demand"
             return saved.usd_by_place.get(f"{entry.data.get('zone')}/{model}", saved.usd_per_hour)
     return saved.usd_per_hour
@@ -197,7 +212,7 @@ def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
     if had is None or not on:
         return None
     last = on[-1]
-    ended = last.stopped if last.released in ("stopped", "deleted", "gone") else None
+    ended = last.stopped if last.released in _OFF else None
     return MachineRecord(
         project=str(had["project"]),
         zone=str(had["zone"]),
@@ -206,5 +221,8 @@ def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
         began=iso(on[0].since),
         ended=iso(ended),
         released=last.released,
-        sittings=[SittingRecord(began=iso(s.since) or "", seconds=round(s.seconds, 3)) for s in on],
+        sittings=[
+            SittingRecord(began=iso(s.since) or "", seconds=round(s.seconds + s.minimum_s, 3), started=iso(s.started))
+            for s in on
+        ],
     )

@@ -24,6 +24,7 @@ from orchestrator.base.models import WRITTEN
 from orchestrator.base.text import durations as duration
 from orchestrator.base.text import problems, yaml_lines
 from orchestrator.base.text.problems import Path, Problem
+from orchestrator.machines.targets import IdleGpu
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200
@@ -141,6 +142,8 @@ class Step(_Part):
     activity: Activity = "test"
     collect: list[Collect] = []
     gates: list[Gate] = []
+    #: Whether the run may be ended because the GPU is idle in this step; None: as its needs and its activity say.
+    uses_gpu: bool | None = None
     #: It searches: ``tune/NAME.yaml`` says what, and its script starts the search with what it then finds there.
     tune: JobName | None = None
 
@@ -193,6 +196,8 @@ class Job(_Part):
     needs: Needs = Field(default_factory=Needs)
     env: Env = {}
     budget: JobBudget = Field(default_factory=JobBudget)
+    #: When a run is ended because it leaves the GPU idle; None: as the target says.
+    idle: IdleGpu | None = None
     #: ``exclusive``: the machine to itself; ``shared``: side by side with other shared runs.
     lock: Literal["exclusive", "shared"] = "exclusive"
     #: Its runs get ``artifacts/manifest.yaml`` and ``artifacts/reports/summary.md`` once they are home.

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError, did_you_mean, nearest
 from orchestrator.base.run_id import slug
-from orchestrator.machines.targets import Target
+from orchestrator.machines.targets import IdleGpu, Target
 from orchestrator.runs.job.job import Job, Step
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.job_source import StepSearch
 
+#: Steps of these activities use a GPU where there is one, whatever their needs say; those of the others do not.
+GPU_ACTIVITIES, OTHER_ACTIVITIES = ("bench", "profile", "tune"), ("preflight", "build")
 #: A machine that fcctl woke goes off so long after its last run, even if nobody comes for the results: seconds.
 IDLE_STOP_S = 15 * 60.0
 
@@ -39,6 +41,7 @@ def make_plan(
     *,
     workspace: str,
     searches: Mapping[str, wire.Tuning] | None = None,
+    idle: IdleGpu | None = None,
 ) -> wire.RunPlan:
     """The host's part of one run; it has no steps if all of them run on the controller.
 
@@ -49,6 +52,7 @@ def make_plan(
         now: epoch seconds.
         workspace: the project's name, which names the tree on the host.
         searches: for the name of each search that a step runs, what it needs there.
+        idle: when an idle GPU ends the run, if neither the job nor the target says.
 
     Raises:
         UsageError: an unknown setting or step.
@@ -70,7 +74,23 @@ def make_plan(
         max_minutes=job.budget.minutes,
         git_commit=source.git_commit,
         idle_stop_s=IDLE_STOP_S if target.kind in ("gcp", "sandbox") else None,
+        idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )
+
+
+def _gpu_idle(rule: IdleGpu | None, job: Job, steps: Sequence[Step]) -> wire.GpuIdle | None:
+    """The rule as the host program takes it, with the steps that it is for."""
+    if rule is None or rule.minutes == 0:
+        return None
+    return wire.GpuIdle(rule.gpu_below, rule.minutes * 60, [step.id for step in steps if _uses_gpu(job, step)])
+
+
+def _uses_gpu(job: Job, step: Step) -> bool:
+    """Whether an idle GPU in ``step`` means that something is wrong."""
+    if step.uses_gpu is not None:
+        return step.uses_gpu
+    needed = any(needs.gpu or needs.compute_capability for needs in (job.needs, step.needs))
+    return step.activity in GPU_ACTIVITIES or (needed and step.activity not in OTHER_ACTIVITIES)
 
 
 def controller_steps(job: Job, settings: Mapping[str, str], steps_range: str | None) -> list[wire.StepSpec]:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, dollars, usd_by_place, usd_per_hour, worst_usd_per_hour
+from orchestrator.money.caps import Budget, dollars
 from orchestrator.money.deadline import Cap, tightest
+from orchestrator.money.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
+from orchestrator.runs.cost.egress import known_egress_usd
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -82,6 +84,7 @@ def prepare(
         now,
         workspace=tree_name(project, root),
         searches=_searches(services, wanted),
+        idle=budget.idle,
     )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(
@@ -91,9 +94,8 @@ def prepare(
         before_wake=controller_steps(wanted.job, wanted.settings, wanted.steps),
         settings=dict(wanted.settings),
         report=wanted.job.report,
-        usd_per_hour=usd_per_hour(wanted.target, budget),
-        usd_by_place=usd_by_place(wanted.target, budget),
-        worst_usd_per_hour=worst_usd_per_hour(wanted.target, budget),
+        **asdict(hourly_plan(wanted.target, budget)),
+        egress_usd=known_egress_usd(services.store, wanted.job.job, wanted.target),
     )
     return _held_to_caps(services, saved, source, budget, wanted)
 

@@ -40,6 +40,10 @@ class SavedPlan(BaseModel):
     usd_by_place: dict[str, float] = {}
     #: The dearest hour a start may end in; None: the same.
     worst_usd_per_hour: float | None = None
+    #: At most what an hour of its disks and its external address costs; None: not planned, in an older version's plan.
+    rest_usd_per_hour: float | None = None
+    #: What fetching as much as earlier runs of the job left costs, dollars.
+    egress_usd: float = 0.0
     #: What it is held to while it goes on.
     caps: list[Cap] = []
     #: Whether a report joins the run's artifacts once they are home.
@@ -63,7 +67,12 @@ class SavedPlan(BaseModel):
 
     @property
     def worst_rate(self) -> float:
-        """Dollars an hour in the dearest place that a start may end in."""
+        """Dollars an hour in the dearest place that a start may end in, with the machine's disks and its address."""
+        return self.worst_machine_rate + (self.rest_usd_per_hour or 0.0)
+
+    @property
+    def worst_machine_rate(self) -> float:
+        """Dollars an hour of the machine with its GPUs alone."""
         return self.usd_per_hour if self.worst_usd_per_hour is None else self.worst_usd_per_hour
 
     @property
@@ -87,7 +96,7 @@ class SavedPlan(BaseModel):
         if self.stop_at_usd is None:
             return fence_s(minutes, machine)
         whole = fence_s(min(minutes, machine.max_run_minutes), machine)
-        return int(min(float(whole), fence_within(self.stop_at_usd, self.worst_rate)))
+        return int(min(float(whole), fence_within(self.stop_at_usd - self.egress_usd, self.worst_rate)))
 
     @property
     def worst_case_usd(self) -> float:
@@ -97,8 +106,10 @@ class SavedPlan(BaseModel):
         """
         rate, fence = self.worst_rate, self.fence_s
         if self.session is not None and self.stop_at_usd is None:
-            return worst_case_usd(self.worst_case_minutes + SESSION_MARGIN_S / 60, rate)
-        return worst_case_usd(self.worst_case_minutes, rate) if fence is None else fenced_worst_case_usd(fence, rate)
+            return worst_case_usd(self.worst_case_minutes + SESSION_MARGIN_S / 60, rate) + self.egress_usd
+        if fence is None:
+            return worst_case_usd(self.worst_case_minutes, rate)
+        return fenced_worst_case_usd(fence, rate) + self.egress_usd
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; :meth:`model_validate` reads them back."""

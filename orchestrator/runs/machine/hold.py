@@ -10,11 +10,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Endpoint, Machine, Power
+from orchestrator.machines.cloud_api import HourlyPrice
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import Acquired, acquire
-from orchestrator.machines.provision.actions import Wish
+from orchestrator.machines.provision.actions import PlannedPrice, Wish
 from orchestrator.machines.provision.decide import deadline_of
+from orchestrator.machines.provision.decide_price import too_dear
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Log, ask_aside
 from orchestrator.machines.provision.ready import StoppedAgain, make_ready
 from orchestrator.machines.provision.spec import Purpose
@@ -77,6 +80,7 @@ class MachineHold:
             start=self._saved.session is None or self._saved.session_abroad,
             restart=restart,
             allow_unfenced=allow_unfenced,
+            planned=_planned(self._saved),
         )
         self._acquire(wish)
         if self._saved.session is not None and self._saved.session_abroad:
@@ -86,7 +90,7 @@ class MachineHold:
 
     def wake(self, seconds: int) -> None:
         """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
-        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False))
+        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(self._saved)))
 
     def join(self) -> bool:
         """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""
@@ -96,8 +100,9 @@ class MachineHold:
         warm = self._warm(Wish(max_run_s=0, need_s=60.0))
         if warm is None:
             return False
+        way, price = warm
         self._log("acquire", joins=True)
-        self._log("acquired", **_facts(warm), warm=True, turned_on=False, joins=True, spot=self._was_spot())
+        self._log("acquired", **_facts(way, price), warm=True, turned_on=False, joins=True)
         return True
 
     def _acquire(self, wish: Wish) -> None:
@@ -105,13 +110,14 @@ class MachineHold:
         self._let_others_stop_it()
         warm = None if wish.restart else self._warm(wish)
         if warm is not None:
-            self._log("acquired", **_facts(warm), warm=True, turned_on=False, spot=self._was_spot())
+            way, price = warm
+            self._log("acquired", **_facts(way, price), warm=True, turned_on=False)
             return
         self._link.close()
         got, way = self._awake(wish)
-        way = replace(way, deadline=deadline_of(got.machine))
+        way = replace(way, deadline=deadline_of(got.machine), hardware=got.machine.hardware)
         self._services.book.remember(way)
-        self._log("acquired", **_facts(way), warm=False, turned_on=got.started, spot=got.machine.spot)
+        self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started)
 
     def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
         """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
@@ -129,13 +135,18 @@ class MachineHold:
                 self._services.observer.note(f"{error.message}, by whoever had it on")
                 self._link.close()
 
-    def _warm(self, wish: Wish) -> Endpoint | None:
-        """The machine by what is remembered of it, if it answers at once; then no cloud is asked.
+    def _warm(self, wish: Wish) -> tuple[Endpoint, HourlyPrice] | None:
+        """The machine by what is remembered of it, and its price, if it answers at once; then no cloud is asked.
 
-        Its host key proves which machine it is, its boot that it ran all the time, and so its deadline did not move.
+        Its host key proves which machine it is, its boot that it ran all the time, and so neither its deadline nor what
+        it is made of changed.
         """
         known = self._services.book.known(self._target.project, self._target.instance)
-        if known is None or known.deadline is None or known.deadline - self._clock.now() < wish.need_s:
+        price = self._price_of(known, wish)
+        if known is None or price is None or known.deadline is None:
+            self._link.close()
+            return None
+        if known.deadline - self._clock.now() < wish.need_s:
             self._link.close()
             return None
         self._link.open_soon()
@@ -151,15 +162,22 @@ class MachineHold:
             self._link.close()
             return None
         self._services.observer.phase("wake", f"{known.name} is up")
-        return known
+        return known, price
+
+    def _price_of(self, known: Endpoint | None, wish: Wish) -> HourlyPrice | None:
+        """The price of a machine as it is remembered; None if that says too little, or is more than was planned: then
+        the cloud is asked."""
+        if known is None or known.hardware is None:
+            return None
+        try:
+            price = self._services.price(self._target, known.hardware)
+        except ConfigError:
+            return None
+        return price if too_dear(known.name, known.hardware, price, wish) is None else None
 
     def _same_boot(self, known: Endpoint) -> bool:
         """Whether it was not started anew since, by somebody else and with a limit that nobody here knows."""
         return known.boot_id in ("", self._link.session().hello.boot_id)
-
-    def _was_spot(self) -> bool:
-        """What a machine that was not asked for was bought as: nobody knows without the cloud, so the first choice."""
-        return self._target.provisioning in ("spot", "spot_then_on_demand")
 
     def _let_others_stop_it(self) -> None:
         """A run that is just stopping the machine is waited for: to log in now would be to work on a dying one."""
@@ -185,9 +203,17 @@ class MachineHold:
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
 
 
-def _facts(way: Endpoint) -> dict[str, object]:
+def _planned(saved: SavedPlan) -> PlannedPrice | None:
+    if saved.target.kind == "sandbox":
+        return None
+    return PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
+
+
+def _facts(way: Endpoint, price: HourlyPrice) -> dict[str, object]:
     names = ("project", "zone", "name", "instance_id", "deadline", "started")
-    return {name: getattr(way, name) for name in names}
+    made_of = way.hardware
+    shown = {} if made_of is None else {"machine_type": made_of.machine_type, "spot": made_of.spot}
+    return {**{name: getattr(way, name) for name in names}, **shown, "usd_per_hour": price.usd}
 
 
 def _is_up(asked: Future[Machine | None], known: Endpoint) -> bool:

@@ -47,6 +47,7 @@ class LettingGo:
         minutes = self._target.keep_minutes
         if session is not None:
             policy, minutes = "keep", session.idle_minutes
+        minutes -= self._idle_before_the_end(minutes)
         if policy == "delete" and (waiting := self.left_behind()):
             self._services.observer.note(
                 f"{self._target.instance} is stopped and not deleted: what {waiting[0]} has is on its disk"
@@ -117,6 +118,14 @@ class LettingGo:
     def left_behind(self) -> list[str]:
         """Runs that nobody follows, whose machine this is: what they have is to be fetched before it goes off."""
         return [n.run_id for n in neighbours(self._services, self._target, self._held.run_id) if n.left_behind]
+
+    def _idle_before_the_end(self, minutes: float) -> float:
+        """Of the ``minutes`` that an unused machine stays on, those that are over when its idle GPU ends a run."""
+        rule = self._held.saved.plan.idle
+        status = next((e.data.get("status") for e in reversed(self._held.entries()) if e.kind == "ended"), None)
+        if rule is None or status != "idle":
+            return 0.0
+        return min(rule.seconds / 60, max(0.0, minutes - wire.LEAST_IDLE_STOP_S / 60))
 
     # --------------------------------------------------------------------------------------------------- it stays on
     def _session_there(self) -> SavedSession | None:

@@ -164,7 +164,7 @@ class Watch:
         except HostError:
             return
         same = known.started is not None and known.started == machine.started
-        self._services.book.remember(replace(way, boot_id=known.boot_id if same else ""))
+        self._services.book.remember(replace(way, boot_id=known.boot_id if same else "", hardware=known.hardware))
 
 
 def _error(stopped: Stopped) -> MachineStopped:

@@ -269,7 +269,7 @@ class Member:
         return self._judged(record)
 
     def _judged(self, record: RunRecord) -> str | None:
-        if self.over.is_set() or self.left_out.is_set() or record.status in ("cancelled", "over_budget"):
+        if self.over.is_set() or self.left_out.is_set() or record.status in ("cancelled", "over_budget", "idle"):
             return None
         if record.status in ("preempted", "lost"):
             return record.status

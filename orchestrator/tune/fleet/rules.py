@@ -85,7 +85,7 @@ def check_apart(hosts: Sequence[Target]) -> None:
         raise UsageError(f"a search takes at most {MOST_HOSTS} machines, and these are {len(hosts)}")
     seen: dict[str, str] = {}
     for host in hosts:
-        machine = host.model_dump_json(exclude={"name", "env", "usd_per_hour", "python", "root"})
+        machine = host.model_dump_json(exclude={"name", "env", "usd_per_hour", "idle", "python", "root"})
         if machine in seen:
             other = seen[machine]
             twice = f"{host.name} is named twice" if other == host.name else f"{other} and {host.name} are one machine"

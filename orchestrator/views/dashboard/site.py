@@ -215,7 +215,8 @@ def _figure(value: object) -> str:
 
 
 _BAD = (
-    "failed", "fail", "incomplete", "error", "lost", "timed_out", "over_budget", "slower", "broken", "unreachable",
+    "failed", "fail", "incomplete", "error", "lost", "timed_out", "over_budget", "idle", "slower", "broken",
+    "unreachable",
 )  # fmt: skip
 
 

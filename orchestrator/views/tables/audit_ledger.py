@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
-from orchestrator.money.reconcile import SLIGHT_S, Account, Time
+from orchestrator.money.ledger import SLIGHT_S
+from orchestrator.money.reconcile import Account, Time
 from orchestrator.views.live.run import duration
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ NOBODY = "no run of this workspace used it (hosts up, the console, or another co
 
 def account_json(account: Account) -> dict[str, Any]:
     """One machine. ``difference`` is what the ledger had beyond the cloud's word before this audit (below zero: what it
-    lacked, and has now); ``beyond_cloud`` what runs claim beyond it, which the ledger has as a line below zero."""
+    lacked, and has now); ``beyond_cloud`` what runs claim beyond it, which is not in the ledger."""
     return {
         "project": account.project,
         "zone": account.zone,
@@ -78,7 +79,7 @@ def _lines(account: Account) -> Iterator[tuple[str, str]]:
         yield f"ledger of {name}: {cloud}; {had}: {much} too {'little' if less else 'much'}, corrected", "yellow"
     if account.beyond_s >= SLIGHT_S:
         beyond = _much(account.beyond_s, account.beyond_usd)
-        yield f"  runs claim {beyond} beyond that: a line below zero of the ledger, 'unexplained'", "yellow"
+        yield f"  runs claim {beyond} beyond that, which the ledger leaves out: the cloud's word is the bill", "yellow"
     for time in account.times:
         if time.bound:
             yield f"  {_when(time)}: when it went off is not known; this is the latest that it can have been", "yellow"

@@ -78,6 +78,8 @@ def _remarks(plan: CostPlan) -> Iterable[str]:
         yield f"It costs {usd(plan.worst_usd)} at most: where it is dearest, and with the fence's lateness."
     runs = f"{plan.runs_before} run{'s' if plan.runs_before > 1 else ''} of it here that passed"
     yield f"Expected: the median of {runs}." if plan.runs_before else "Expected: unknown, no run of it here has passed."
+    if plan.spot is not None:
+        yield f"In {plan.spot.zone}: {plan.spot.text}."
     for one in plan.standing:
         if one.usd_per_month is not None:
             also = "Stopped, it still costs" if one.certain else "and, if it has one,"

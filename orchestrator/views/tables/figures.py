@@ -21,6 +21,7 @@ _MORE = {
     "incomplete": ("◐", "magenta"),
     "lost": ("✗", "red"),
     "over_budget": ("✗", "red"),
+    "idle": ("✗", "red"),
     "preempted": ("!", "yellow"),
 }
 #: For terminals whose encoding has no such characters.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
-from orchestrator.money.ledger import Line, Remark, Spent, Total
+from orchestrator.money.ledger import Line, Spent
+from orchestrator.money.totals import Remark, Total
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.cells import print_trimmed
 

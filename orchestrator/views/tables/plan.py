@@ -15,6 +15,7 @@ from orchestrator.views.live.run import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from orchestrator.money.spot import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
     from orchestrator.tune.fleet.plan import Plans
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _VALUE = 60
 
 
-def plan_json(prepared: Prepared) -> dict[str, Any]:
+def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, Any]:
     """What ``fcctl run --dry-run --json`` prints."""
     plan = prepared.saved.plan
     return {
@@ -38,10 +39,11 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
             "usd": prepared.saved.worst_case_usd,
             "stop_at_usd": prepared.saved.stop_at_usd,
         },
+        "spot": spot.as_json() if spot is not None else None,
     }
 
 
-def print_plan(prepared: Prepared, console: Console) -> None:
+def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = None) -> None:
     """Print steps, limits, gates and the worst case."""
     from rich.table import Table
     from rich.text import Text
@@ -66,8 +68,16 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         gates = Text("\n".join(gate_text(g) for g in step.gates))  # whose brackets are no markup
         table.add_row(shown, _limit(step), _needs(step.needs), gates)
     console.print(table)
-    for line in _worst_case(prepared.saved):
+    for line in [*_gpu_idle(plan.idle), *_worst_case(prepared.saved)]:
         console.print(line, highlight=False)
+    if spot is not None:
+        console.print(f"            {spot.text}", highlight=False)
+
+
+def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:
+    if rule is not None:
+        where = f"in {', '.join(rule.steps)}" if rule.steps else "- but no step of it uses a GPU"
+        yield f"idle        ended if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
 
 
 def fleet_json(plans: Plans) -> dict[str, Any]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "passed": "green", "finished": "green", "started": "cyan", "failed": "red", "error": "red", "refused": "yellow",
-    "missed": "yellow", "overlap": "yellow", "interrupted": "red", "over_budget": "red", "incomplete": "magenta",
+    "missed": "yellow", "overlap": "yellow", "interrupted": "red", "over_budget": "red", "idle": "yellow",
+    "incomplete": "magenta",
 }  # fmt: skip
 
 

@@ -147,10 +147,10 @@ class Calls:
             if not os.path.exists(run.cancel):
                 files.write_atomic(run.cancel, files.to_json(asked))
             pid = runs.supervisor_pid(run)
-            if pid:
-                send(pid, signal.SIGTERM)
-            elif pid is None:
+            if pid is None:
                 lost.settle_unstarted(run, cancelled=status)
+            elif runs.is_supervisor(run, pid):
+                send(pid, signal.SIGTERM)
         return runs.summary(run), b""
 
     # -------------------------------------------------------------------------------------------- results

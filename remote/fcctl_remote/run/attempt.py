@@ -11,6 +11,7 @@ from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import last_lines, tail
 from fcctl_remote.run import environment
 from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.gpu.idle import GpuIdleWatch
 from fcctl_remote.run.mirror import Mirror
 from fcctl_remote.run.process import Command, Ended, Signals, StepProcess
 from fcctl_remote.run.progress import Progress
@@ -26,6 +27,7 @@ LOG_TAIL_BYTES = 64 * 1024
 #: A system that goes down tells everybody to end at about the same time. A step that fails on a machine whose days are
 #: numbered may just have heard it first: we wait so long for the same word before the failure is taken for its own.
 NOTICE_S = 0.5
+IDLE_HINT = "its log may say what it waited for; a step that needs no GPU says `uses_gpu: false` in the job's file"
 #: Less room than this counts as a full disk.
 FULL_BYTES = 128 * 1024
 SIGNAL_NAMES = {129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
@@ -44,6 +46,7 @@ class Supervising(Protocol):
     queue: HostLock
     lock: int
     progress: Progress
+    gpu_idle: GpuIdleWatch
     ending: Optional[str]
     message: Optional[str]
     grace_s: float
@@ -145,12 +148,15 @@ class StepRun:
         supervisor.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
         supervisor.mirror.follow(self.place.log)
         process = StepProcess(self._command(), supervisor.signals)
-        supervisor.progress.state.session = process.pid
+        state = supervisor.progress.state
+        state.session, state.leader_started = process.pid, process.started
         try:
             supervisor.progress.save()
         except files.DiskFull:
             supervisor.progress.beat()  # the step fills the disk; its ending is written from the reserve
+        supervisor.gpu_idle.begin(spec.id)
         ended = process.wait(supervisor.stop, supervisor.idle, lambda: supervisor.grace_s)
+        supervisor.gpu_idle.end()
         supervisor.progress.state.session = None
         supervisor.mirror.show_news()
         supervisor.mirror.follow(None)
@@ -194,6 +200,7 @@ class StepRun:
             result.hint = "raise the job's budget.minutes, or give it less to do"
         elif how != "exited":
             result.status, result.message = "cancelled", self.supervisor.message
+            result.hint = IDLE_HINT if how == "idle" else None
         elif ended.exit_code == 0:
             result.status = "passed"
         else:

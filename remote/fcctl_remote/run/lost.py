@@ -40,7 +40,7 @@ def settle(run: RunLayout) -> bool:
 def _settled_by_another(run: RunLayout) -> bool:
     """Whether the run is finished, where its lock is held: by its supervisor, or by who settles it in its place."""
     supervisor = runs.supervisor_pid(run)
-    if supervisor is not None and (not supervisor or process.is_alive(supervisor)):
+    if supervisor is not None and (not supervisor or runs.is_supervisor(run, supervisor)):
         return False
     deadline = time.monotonic() + SETTLED_BY_ANOTHER_S
     while not runs.is_finished(run) and time.monotonic() < deadline:
@@ -103,8 +103,8 @@ def finalise(run: RunLayout) -> None:
         message = "the machine restarted while the run was on it"
     else:
         message = "the host program died while the run was on it"
-        session = state.session if state is not None else None
-        killed = process.end_orphans(run.run_id, session)
+        session, leader_started = (state.session, state.leader_started) if state is not None else (None, None)
+        killed = process.end_orphans(run.run_id, session, leader_started)
         if killed:
             message += "; %d process%s it left behind %s killed" % (
                 killed, "" if killed == 1 else "es", "was" if killed == 1 else "were",

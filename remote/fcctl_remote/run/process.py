@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from fcctl_remote.base.hostfacts import IS_LINUX
 
@@ -109,6 +109,7 @@ class StepProcess:
         finally:
             os.close(fd)
         self.pid = self._popen.pid
+        self.started = started(self.pid)
 
     def wait(self, stop: Callable[[], Optional[str]], idle: Callable[[], None], grace_s: Callable[[], float]) -> Ended:
         """Wait for the end, the timeout, or a reason from ``stop``; then end whatever is left of the step.
@@ -152,7 +153,9 @@ class StepProcess:
         return [name_of(pid) for pid in sorted(self._members())]
 
     def _members(self) -> Set[int]:
-        found = family(session=self.pid, ancestor=os.getpid())
+        # Once it is reaped, its number may be another's.
+        is_ours = self.pid not in self._statuses or started(self.pid) is None
+        found = family(session=self.pid if is_ours else None, ancestor=os.getpid())
         if self.pid in self._statuses:
             found.discard(self.pid)
         return found
@@ -238,29 +241,15 @@ def family(session: Optional[int] = None, ancestor: Optional[int] = None, marker
     return found
 
 
-def _stat(pid: int) -> Optional[Tuple[str, int, int]]:
-    """State, parent and session; None once it is gone."""
+def _stat(pid: int) -> Optional[Tuple[str, int, int, str]]:
+    """State, parent, session and when it was started; None once it is gone."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             # The program's name stands in parentheses and may hold anything, parentheses too.
             fields = stream.read().rpartition(b")")[2].split()
-        return fields[0].decode("ascii"), int(fields[1]), int(fields[3])
+        return fields[0].decode("ascii"), int(fields[1]), int(fields[3]), fields[19].decode("ascii")
     except (OSError, IndexError, ValueError):
         return None
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number that has not ended; one that nobody has reaped yet has."""
-    if IS_LINUX:
-        facts = _stat(pid)
-        return facts is not None and facts[0] not in "ZX"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def parent_of(pid: int) -> Optional[int]:
@@ -268,9 +257,35 @@ def parent_of(pid: int) -> Optional[int]:
     if IS_LINUX:
         facts = _stat(pid)
         return None if facts is None else facts[1]
-    argv = ["ps", "-o", "ppid=", "-p", str(pid)]
-    said = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    said = _ps(pid, "ppid")
     return int(said) if said.isdigit() else None
+
+
+def started(pid: int) -> Optional[str]:
+    """When a process was started, in the system's own words: with its number this tells it from every other process,
+    also after a restart of the container that gave the numbers. None once it is gone."""
+    if IS_LINUX:
+        facts = _stat(pid)
+        return None if facts is None else facts[3]
+    return _ps(pid, "lstart") or None
+
+
+def ends_with(pid: int, words: Sequence[str]) -> bool:
+    """Whether these are the last words of a process's command line: another one may have its number by now."""
+    if not IS_LINUX:
+        return _ps(pid, "command").split()[-len(words) :] == list(words)
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            said = stream.read(1024 * 1024).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return False
+    return said[-len(words) :] == [word.encode("utf-8") for word in words]
+
+
+def _ps(pid: int, what: str) -> str:
+    argv = ["ps", "-ww", "-o", what + "=", "-p", str(pid)]
+    done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode("utf-8", "replace").strip()
 
 
 def _environ(pid: int) -> List[bytes]:
@@ -318,9 +333,18 @@ def name_of(pid: int) -> str:
         return "process %d" % pid
 
 
-def end_orphans(run_id: str, session: Optional[int], patience_s: float = KILL_PATIENCE_S) -> int:
-    """Kill what a dead supervisor's run left behind; returns how many processes that were."""
+def end_orphans(
+    run_id: str, session: Optional[int], leader_started: Optional[str], patience_s: float = KILL_PATIENCE_S
+) -> int:
+    """Kill what a dead supervisor's run left behind; returns how many processes that were.
+
+    Args:
+        session: of the step at work, as it was written down, and when its leader was started. If that one is gone, the
+            number may be another session's, and what is left of the step is known by its environment alone.
+    """
     marker = b"FCCTL_RUN_ID=" + run_id.encode("ascii")
+    if session is not None and (leader_started is None or started(session) != leader_started):
+        session = None
     first: Optional[int] = None
     deadline = time.monotonic() + patience_s
     while True:

@@ -22,6 +22,7 @@ class State:
     pid: int
     started: float = 0.0
     session: Optional[int] = None  # the running step's process group and session
+    leader_started: Optional[str] = None  # when its first process was: a number alone may be another's by now
     attempts: int = 0
     steps: List[wire.StepResult] = field(default_factory=list)
     host: Dict[str, Any] = field(default_factory=dict)

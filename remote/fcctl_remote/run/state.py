@@ -11,11 +11,12 @@ from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.text import tail
 from fcctl_remote.run import progress
+from fcctl_remote.run.process import ends_with
 
 #: Exit code of a run for each ending; the controller's table is the same.
 EXIT_CODES = {
-    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "preempted": 100,
-    "error": 100,
+    "passed": 0, "failed": 100, "incomplete": 104, "cancelled": 103, "lost": 100, "over_budget": 5, "idle": 5,
+    "preempted": 100, "error": 100,
 }  # fmt: skip
 
 
@@ -44,7 +45,10 @@ def is_finished(run: RunLayout) -> bool:
 
 
 def supervisor_pid(run: RunLayout) -> Optional[int]:
-    """The living supervisor's process id; 0 if it lives but has not said; None if there is none."""
+    """The supervisor's process id, as its lock's file has it; 0 if it lives but has not said; None if there is none.
+
+    The lock may also be held by who settles the run of a dead one: see :func:`is_supervisor`.
+    """
     try:
         if not files.is_locked(run.supervisor_lock):
             return None
@@ -53,6 +57,11 @@ def supervisor_pid(run: RunLayout) -> Optional[int]:
     with contextlib.suppress(OSError, ValueError), open(run.supervisor_lock, encoding="ascii") as stream:
         return int(stream.read() or 0)
     return 0
+
+
+def is_supervisor(run: RunLayout, pid: int) -> bool:
+    """Whether the process of this number supervises the run, and is not another one that has the number by now."""
+    return ends_with(pid, ("supervise", run.run_id))
 
 
 def summary(run: RunLayout) -> Optional[wire.RunSummary]:

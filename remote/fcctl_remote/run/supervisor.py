@@ -17,6 +17,7 @@ from fcctl_remote.run import state as runs
 from fcctl_remote.run.attached import GRACE_S, Leash
 from fcctl_remote.run.attempt import StepRun
 from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.gpu.idle import GpuIdleWatch
 from fcctl_remote.run.mirror import Mirror
 from fcctl_remote.run.process import Signals, become_subreaper
 from fcctl_remote.run.queue import HostLock
@@ -88,6 +89,7 @@ class Supervisor:
         self.money_ends: Optional[float] = None  # monotonic: a clock that is set meanwhile buys no time
         if plan.stop_by is not None:
             self.money_ends = time.monotonic() + plan.stop_by - time.time()
+        self.gpu_idle = GpuIdleWatch(run.telemetry, plan.idle, self._warn_during_step)
         self.ending: Optional[str] = None  # why the run must stop before its last step
         self.message: Optional[str] = None
         self.grace_s = 10.0
@@ -191,8 +193,14 @@ class Supervisor:
         if self.plan.idle_stop_s is not None:
             from fcctl_remote.run.shutdown_timer import stop_soon
 
-            stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s)
+            stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s - self._idle_before_the_end())
         return outcome.exit_code
+
+    def _idle_before_the_end(self) -> float:
+        """For how long nobody has used the machine when its idle GPU ends a run; one minute is left."""
+        if self.ending != "idle" or self.plan.idle is None or self.plan.idle_stop_s is None:
+            return 0.0
+        return min(self.plan.idle.seconds, max(0.0, self.plan.idle_stop_s - wire.LEAST_IDLE_STOP_S))
 
     def _note_gpu(self) -> None:
         """Where no step probed the machine, its telemetry still knows which GPU this was."""
@@ -211,6 +219,8 @@ class Supervisor:
             self.ending, self.message, self.grace_s = "cancelled", "the fcctl that started this is gone", GRACE_S
         if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
             self.ending, self.message = "over_budget", "the run's budget is spent"
+        if self.ending is None and (idle := self.gpu_idle.verdict()) is not None:
+            self.ending, self.message = "idle", idle
         if self.ending is None and self.deadline is not None and time.monotonic() >= self.deadline:
             self.ending = "failed"
             self.message = "the run's limit of %g minutes was reached" % (self.plan.max_minutes or 0)
@@ -237,4 +247,10 @@ class Supervisor:
 
     def warn(self, message: str) -> None:
         self.events.append("warning", {"message": one_line(message)})
+        self.mirror.note("warning: " + message)
+
+    def _warn_during_step(self, message: str) -> None:
+        """The step still runs, so the reserve stays where it is."""
+        with contextlib.suppress(files.DiskFull):
+            self.events.append("warning", {"message": one_line(message)}, spare_reserve=True)
         self.mirror.note("warning: " + message)

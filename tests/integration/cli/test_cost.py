@@ -43,6 +43,19 @@ def test_a_plan_says_what_it_costs_where_and_when_it_would_be_refused(fcctl: Fcc
     assert len(found["choices"]) == 4
 
 
+def test_the_plan_of_a_run_and_its_cost_say_what_spot_would_save(fcctl: Fcctl, workspace: Path) -> None:
+    """List prices of us-west1: $0.706832 on demand, $0.424 as spot."""
+    config = (workspace / "fcctl.toml").read_text().replace("spot_then_on_demand", "on_demand")
+    (workspace / "fcctl.toml").write_text(config)
+    line = "spot: $0.42/h, 40 % less than on demand ($0.71/h)"
+    assert f"In us-west1-c: {line}" in fcctl("cost", "plan", "hello", "--on", "l4", cwd=workspace).out
+    assert line in fcctl("run", "hello", "--on", "l4", "--dry-run", cwd=workspace).out
+    spot = fcctl("cost", "plan", "hello", "--on", "l4", "--json", cwd=workspace).json["spot"]
+    assert (spot["spot_usd_per_hour"], spot["on_demand_usd_per_hour"]) == (0.423956, 0.706832)
+    assert fcctl("run", "hello", "--on", "l4", "--dry-run", "--json", cwd=workspace).json["spot"] == spot
+    assert fcctl("run", "hello", "--on", "local", "--dry-run", "--json", cwd=workspace).json["spot"] is None
+
+
 def test_what_earlier_runs_took_is_expected(fcctl: Fcctl, workspace: Path) -> None:
     assert fcctl("run", "hello", "--on", "local", cwd=workspace).code == 0
     found = fcctl("cost", "plan", "hello", "--on", "local", "--json", cwd=workspace).json

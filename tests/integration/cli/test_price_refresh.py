@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import AuthError, CloudError, ConfigError
 from orchestrator.money import price_file
-from orchestrator.money.caps import usd_per_hour
+from orchestrator.money.rates import usd_per_hour
 from orchestrator.providers.gcp import catalogue_client as price_catalogue
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.workspace.workspace import find_workspace

@@ -58,11 +58,12 @@ def test_its_stages() -> None:
 def test_only_idle_seconds_of_its_own_machine_and_time_are_its_own() -> None:
     session = SessionRecord(session_id=ID, target="l4", how="stopped", reason="", created=0, ended=400,
                             instance_id="7", started=100, stopped=390)  # fmt: skip
-    mine = Line(150, 60, 0.1, "idle", "l4", machine="vm (7)")
+    mine = Line(150, 60, 0.1, "idle", "l4", machine="vm (7)", on_since=100)
     others = [
-        Line(150, 60, 0.1, "idle", "l4", machine="vm (8)"),
-        Line(1000, 60, 0.1, "idle", "l4", machine="vm (7)"),
-        Line(150, 60, 0.1, "bench", "l4", run_id="r", machine="vm (7)"),
+        Line(150, 60, 0.1, "idle", "l4", machine="vm (8)", on_since=100),
+        Line(1000, 60, 0.1, "idle", "l4", machine="vm (7)", on_since=1000),
+        Line(150, 60, 0.1, "bench", "l4", run_id="r", machine="vm (7)", on_since=100),
+        Line(96, 54, 0.1, "idle", "l4", machine="vm (7)", on_since=90),  # the minute of the start before
     ]
     found = sessions.attributed([mine, *others], [session])
     assert (found[0].run_id, found[0].job, found[0].usd) == (ID, "session", 0.1)

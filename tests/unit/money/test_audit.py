@@ -80,8 +80,23 @@ def test_rates() -> None:
     assert spot < 0.706832
     assert rate_of(machine(machine_type="n9-mega"), None, listed()) is None
     nobody_sells_it = target.model_copy(update={"usd_per_hour": None, "machine_type": "n9-mega"})
-    assert rate_of(machine(), nobody_sells_it, listed()) is None
+    assert rate_of(machine(machine_type="n9-mega"), nobody_sells_it, listed()) is None
     assert rate_of(machine(machine_type="n1-standard-4", accelerators={"nvidia-tesla-t4": 1}), None, listed()) is None
+
+
+def test_a_machine_costs_what_the_cloud_shows_and_not_what_its_target_names() -> None:
+    """Otherwise eight GPUs are in the ledger as one."""
+    target = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], provisioning="spot")
+    big = machine(machine_type="g2-standard-96", accelerators={"nvidia-l4": 8})
+    assert rate_of(big, target, listed()) == pytest.approx(96 * 0.036698004 + 8 * 0.560040239, abs=1e-5)
+    assert rate_of(machine(), target, listed()) == pytest.approx(0.706832), "on demand, whatever the target wants"
+    assert rate_of(machine(spot=True), target, listed()) == pytest.approx(0.423956)
+    assert rate_of(machine(zone="europe-west6-b"), target, listed()) == pytest.approx(0.97575, abs=1e-5)
+    nobody_sells_it = target.model_copy(update={"machine_type": "n9-mega"})
+    assert rate_of(machine(), nobody_sells_it, listed()) == pytest.approx(0.706832)
+    assert rate_of(machine(machine_type=""), target, listed()) is None, "the cloud does not say what it is"
+    for gpus in ({"nvidia-l4": 2}, {"nvidia-l4-vws": 1}):
+        assert rate_of(machine(accelerators=gpus), target, listed()) is None, "a price of another machine is no price"
 
 
 def leftover(kind: Any = "disk", **changes: Any) -> Leftover:

@@ -54,11 +54,13 @@ def test_the_worst_case_is_that_of_the_run_itself() -> None:
             "source": {"tree_sha256": "0" * 64},
             "usd_per_hour": 0.706832,
             "worst_usd_per_hour": 4 * 0.03857144 + 0.588630286,
+            "rest_usd_per_hour": 11.0 / 730 + 0.005,
         }
     )
     assert made.fence_s == saved.fence_s == 600 + 20 * 60 + 900
     assert made.worst_usd == pytest.approx(saved.worst_case_usd, rel=1e-5)
-    assert made.worst_usd == pytest.approx((2700 + 30 + 60) / 3600 * (4 * 0.03857144 + 0.588630286), rel=1e-5)
+    whole = 4 * 0.03857144 + 0.588630286 + 11.0 / 730 + 0.005  # 100 GiB of pd-balanced, and an address
+    assert made.worst_usd == pytest.approx((2700 + 30 + 60) / 3600 * whole, rel=1e-5)
 
 
 def test_its_activities_add_up_to_the_fence_with_its_lateness_and_the_least_bill() -> None:

@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines import sandbox_target as sandbox
 from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money import ledger as books
+from orchestrator.money import totals as sums
 from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_billable import Holdings, is_emulated
@@ -56,12 +57,12 @@ def test_a_disk_costs_its_price_from_its_making_to_its_end() -> None:
 
 def test_each_day_has_its_part() -> None:
     lines = standing_lines([disk(MADE), disk(MADE + 3 * DAY)], MADE + 3 * DAY, ZoneInfo("Europe/Berlin"))
-    days = books.totals(lines, "day", ZoneInfo("Europe/Berlin"))
+    days = sums.totals(lines, "day", ZoneInfo("Europe/Berlin"))
     assert [day.group for day in days] == ["2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"]
     assert days[1].usd == days[2].usd == pytest.approx(10.0 / MONTH_S * DAY)
     assert all(day.seconds == 0 and day.standing_usd == day.usd for day in days), "no machine was on"
-    assert [t.group for t in books.totals(lines, "target", UTC)] == ["l4"]
-    assert [t.group for t in books.totals(lines, "job", UTC)] == ["(disk)"]
+    assert [t.group for t in sums.totals(lines, "target", UTC)] == ["l4"]
+    assert [t.group for t in sums.totals(lines, "job", UTC)] == ["(disk)"]
 
 
 def test_one_that_was_not_seen_for_long_is_an_estimate_from_then_on() -> None:
@@ -70,7 +71,7 @@ def test_one_that_was_not_seen_for_long_is_an_estimate_from_then_on() -> None:
     known = sum(line.seconds for line in lines if line.sure == "known")
     assert known == pytest.approx(2 * DAY)
     assert sum(line.seconds for line in lines) == pytest.approx(10 * DAY)
-    (remark,) = books.remarks(lines)
+    (remark,) = sums.remarks(lines)
     assert (remark.sure, remark.what) == ("estimated", "disk vm (100 GiB pd-balanced) in us-west1-c")
     assert "last seen on 2026-11-03" in remark.why
 
@@ -84,7 +85,7 @@ def test_one_that_was_missed_is_an_upper_bound() -> None:
 
 def test_a_disk_whose_price_nobody_knows_is_said_and_is_none_of_the_sum() -> None:
     lines = standing_lines([disk(MADE + DAY, type="hyperdisk-balanced", usd_per_month=None)], MADE + DAY, UTC)
-    (remark,) = books.remarks(lines)
+    (remark,) = sums.remarks(lines)
     assert (remark.sure, remark.usd) == ("unpriced", 0.0)
     assert "disk_usd_per_gib_month in [targets.l4]" in remark.why
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from orchestrator.base.clock import iso
 from orchestrator.money import ledger as books
+from orchestrator.money import totals as sums
 from orchestrator.money.ledger import Sighting
-from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SourceRecord
+from orchestrator.money.reconcile import account
+from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SittingRecord, SourceRecord
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 RATE = 0.72
@@ -26,10 +29,20 @@ def sighting(started: float = START, stopped: float | None = None, seen: float =
     return Sighting.model_validate({**base, **values})
 
 
-def run(begun: float, seconds: dict[str, float], *, on_machine: bool = True, emulated: bool = False) -> RunRecord:
+def run(
+    begun: float,
+    seconds: dict[str, float],
+    *,
+    on_machine: bool = True,
+    emulated: bool = False,
+    started: float | None = None,
+) -> RunRecord:
     total = sum(seconds.values())
     lines = [CostLine(activity=a, seconds=s, usd=s / 3600 * RATE) for a, s in seconds.items()]
-    machine = MachineRecord(project="p", zone="z", name="vm", instance_id="1", began=iso(begun))
+    sitting = SittingRecord(began=iso(begun) or "", seconds=total, started=iso(started))
+    machine = MachineRecord(
+        project="p", zone="z", name="vm", instance_id="1", began=iso(begun), sittings=[sitting] if started else []
+    )
     return RunRecord(
         run_id=f"r{begun:.0f}", job="bench", target="l4", status="passed", exit_code=0, created=iso(begun) or "",
         started=iso(begun), finished=iso(begun + total) or "", source=SourceRecord(tree_sha256="0" * 64),
@@ -49,18 +62,66 @@ def test_a_minute_is_the_least() -> None:
     assert [(line.activity, line.seconds) for line in lines] == [("idle", 60)]
 
 
-def test_what_does_not_fit_is_shown() -> None:
-    lines = books.ledger([run(START, {"bench": 700})], [sighting(stopped=START + 600)])
-    assert [(line.activity, line.seconds) for line in lines if line.run_id is None] == [("unexplained", -100)]
+def test_what_a_run_claims_beyond_the_bill_is_not_billed() -> None:
+    lines = books.ledger([run(START, {"boot": 140, "bench": 560})], [sighting(stopped=START + 600)])
+    assert [(line.activity, round(line.seconds), round(line.beyond_s)) for line in lines] == [
+        ("boot", 120, 20), ("bench", 480, 80),
+    ]  # fmt: skip
+    assert sum(line.usd for line in lines) == pytest.approx(600 / 3600 * RATE)
+
+
+def test_short_runs_one_after_the_other_are_billed_a_minute_each() -> None:
+    """Each start's minute ends after the next start."""
+    on = [sighting(START + 6 * n, START + 6 * n + 2) for n in range(6)]
+    runs = [run(START + 6 * n, {"bench": 2, "minimum": 58}) for n in range(6)]
+    lines = books.ledger(runs, on)
+    assert [(line.activity, line.seconds) for line in lines] == [("bench", 2), ("minimum", 58)] * 6
+    assert not any(line.beyond_s for line in lines)
+
+
+def test_runs_that_share_a_start_are_billed_its_minute_once() -> None:
+    """The first one left the machine on; the last one turned it off after 20 s, and has the rest of the minute."""
+    runs = [run(START, {"bench": 5}), run(START + 8, {"bench": 12, "minimum": 40})]
+    lines = books.ledger(runs, [sighting(stopped=START + 20)])
+    assert sum(line.seconds for line in lines) == pytest.approx(60)
+    assert {line.activity for line in lines} == {"bench", "minimum", "idle"}
+    (idle,) = (line for line in lines if line.activity == "idle")
+    assert (idle.start, idle.seconds) == (START + 5, pytest.approx(3))
+
+
+def test_a_run_is_billed_to_the_start_that_it_names_whatever_its_clock_said() -> None:
+    """This computer's clock was an hour ahead when the run took a machine that was on."""
+    late = run(START + 3600, {"bench": 100}, started=START)
+    on = [sighting(stopped=START + 300), sighting(START + 3500, START + 3800)]
+    lines = books.ledger([late], on)
+    assert {line.on_since: line.seconds for line in lines if line.run_id} == {START: 100}
+    assert all(START <= line.start < START + 300 for line in lines if line.run_id)
     assert sum(line.seconds for line in lines) == 600
 
 
-def test_what_does_not_fit_is_put_at_the_end_of_the_last_time_on() -> None:
-    on = [sighting(stopped=START + 600), sighting(START + 9000, START + 9600)]
-    (line,) = [
-        x for x in books.ledger([run(START, {"bench": 700}), run(START + 9000, {"bench": 600})], on) if not x.run_id
+def test_a_run_on_a_start_that_the_cloud_never_told_of_keeps_its_account() -> None:
+    runs = [run(START, {"bench": 300}, started=START), run(START + 9000, {"bench": 200}, started=START + 9000)]
+    lines = books.ledger(runs, [sighting(stopped=START + 300)])
+    assert [(line.activity, line.seconds, line.on_since) for line in lines] == [
+        ("bench", 300, START), ("bench", 200, None),
+    ]  # fmt: skip
+
+
+def test_idle_seconds_are_where_no_run_was() -> None:
+    runs = [run(START + 100, {"bench": 200}), run(START + 500, {"bench": 100})]
+    idle = [
+        (line.start - START, line.seconds)
+        for line in books.ledger(runs, [sighting(stopped=START + 700)])
+        if line.run_id is None
     ]
-    assert (line.activity, line.seconds, line.start) == ("unexplained", -100, START + 9600)
+    assert idle == [(0, 100), (300, 200), (600, 100)]
+
+
+def test_a_machine_is_billed_at_the_price_that_the_cloud_showed() -> None:
+    lines = books.ledger([run(START, {"bench": 300})], [sighting(stopped=START + 300, usd_per_hour=7.2)])
+    assert sum(line.usd for line in lines) == pytest.approx(0.6)
+    unpriced = books.ledger([run(START, {"bench": 300})], [sighting(stopped=START + 300, usd_per_hour=None)])
+    assert sum(line.usd for line in unpriced) == pytest.approx(0.06)
 
 
 def test_the_latest_word_on_a_start_counts() -> None:
@@ -86,8 +147,9 @@ def test_two_spans_of_one_machine_do_not_share_runs() -> None:
 def test_a_restart_in_the_middle_of_a_run_is_billed_twice_and_used_once() -> None:
     seen = [sighting(stopped=START + 100), sighting(started=START + 200, stopped=START + 700)]
     lines = books.ledger([run(START, {"bench": 700})], seen)
-    assert sum(line.seconds for line in lines) == pytest.approx(600)
-    assert {line.activity: line.seconds for line in lines} == {"bench": 700, "unexplained": -100}
+    assert [(line.activity, line.on_since, line.seconds) for line in lines] == [
+        ("bench", START, 100), ("bench", START + 200, 500),
+    ]  # fmt: skip
 
 
 def test_runs_side_by_side_do_not_double_the_bill() -> None:
@@ -139,15 +201,15 @@ def test_days_and_weeks_are_those_of_the_zone() -> None:
     late = datetime(2026, 12, 31, 23, 30, tzinfo=UTC).timestamp()
     lines = books.ledger([run(late, {"bench": 3600}, on_machine=False)], [])
     berlin = ZoneInfo("Europe/Berlin")
-    assert [t.group for t in books.totals(lines, "day", berlin)] == ["2027-01-01"]
-    assert [t.group for t in books.totals(lines, "week", berlin)] == ["2026-W53"]
+    assert [t.group for t in sums.totals(lines, "day", berlin)] == ["2027-01-01"]
+    assert [t.group for t in sums.totals(lines, "week", berlin)] == ["2026-W53"]
     assert books.spent(lines, late + 3600, berlin).day == pytest.approx(RATE)
 
 
 def test_what_a_run_cost_past_midnight_is_the_next_days() -> None:
     late = datetime(2026, 12, 31, 23, 30, tzinfo=UTC).timestamp()
     lines = books.ledger([run(late, {"bench": 3600}, on_machine=False)], [])
-    months = books.totals(lines, "month", UTC)
+    months = sums.totals(lines, "month", UTC)
     assert [(t.group, t.seconds, t.runs) for t in months] == [("2026-12", 1800.0, 1), ("2027-01", 1800.0, 1)]
     assert [t.usd for t in months] == [pytest.approx(RATE / 2)] * 2
     half = pytest.approx(RATE / 2)
@@ -164,8 +226,53 @@ def test_a_clock_that_was_set_back_gives_no_money_again() -> None:
 def test_what_the_sandbox_would_have_cost_is_no_money() -> None:
     lines = books.ledger([run(START, {"bench": 3600}, on_machine=False, emulated=True)], [])
     assert len(lines) == 1
-    assert books.totals(lines, "job", UTC) == []
+    assert sums.totals(lines, "job", UTC) == []
     assert books.spent(lines, START, UTC).project == 0
+
+
+Starts = list[tuple[float, float, bool]]
+Claims = list[tuple[float, list[tuple[str, float]], int | None]]
+
+
+@given(
+    #: Seconds off before a start, seconds on, and whether its end was seen.
+    starts=st.lists(st.tuples(st.floats(0.1, 3e5), st.floats(0, 2e5), st.booleans()), min_size=1, max_size=6),
+    #: When a run began, what its seconds went into, and which start it names.
+    claims=st.lists(
+        st.tuples(
+            st.floats(-1e5, 1e6),
+            st.lists(st.tuples(st.sampled_from(["boot", "bench", "minimum"]), st.floats(0.001, 2e5)), max_size=3),
+            st.none() | st.integers(0, 5),
+        ),
+        max_size=6,
+    ),
+)
+def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts, claims: Claims) -> None:
+    words, at = [], START
+    for off, on, ended in starts:
+        words.append(sighting(at + off, at + off + on if ended else None, seen=at + off + on))
+        at += off + on
+    runs = [
+        run(START + began, dict(seconds), started=None if start is None else words[start % len(words)].started)
+        for began, seconds, start in claims
+    ]
+    lines = books.ledger(runs, words)
+    assert all(line.seconds > 0 and line.usd >= 0 and line.beyond_s >= 0 for line in lines)
+    bill = 0.0
+    for span in books.spans(words):
+        of_start = [line for line in lines if line.on_since == span.started]
+        claimed = sum(line.seconds for line in of_start if line.run_id)
+        seconds = max(span.billed_s, claimed) if span.on else span.billed_s
+        assert sum(line.seconds for line in of_start) == pytest.approx(seconds, rel=1e-9, abs=1e-5)
+        assert all(line.start >= span.started for line in of_start)
+        bill += span.usd(seconds)
+    for by in get_args(sums.Grouping):
+        assert sum(total.usd for total in sums.totals(lines, by, UTC)) == pytest.approx(bill, abs=1e-6)
+    assert books.spent(lines, at + 1e7, UTC).project == pytest.approx(bill, abs=1e-6)
+    found = account(words[0], True, books.spans(words), lines, lines)
+    if words[-1].stopped is not None:
+        assert (found.cloud_usd, found.ledger_usd) == (pytest.approx(bill, abs=1e-6), pytest.approx(bill, abs=1e-6))
+        assert found.used_s + sum(line.seconds for line in lines if not line.run_id) == pytest.approx(found.cloud_s)
 
 
 @given(
@@ -183,5 +290,5 @@ def test_every_second_of_a_machine_is_in_the_books_once(uses: list[tuple[int, in
     lines = books.ledger(runs, [sighting(stopped=START + length)])
     assert sum(line.seconds for line in lines) == pytest.approx(length, abs=1.0)
     for by in ("day", "week", "month", "job", "target", "activity", "run", "machine"):
-        totals = books.totals(lines, by, UTC)  # type: ignore[arg-type]
+        totals = sums.totals(lines, by, UTC)  # type: ignore[arg-type]
         assert sum(t.usd for t in totals) == pytest.approx(sum(line.usd for line in lines))

@@ -7,6 +7,7 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget
 from orchestrator.money import caps as reckoning
+from orchestrator.money import rates
 from orchestrator.money.prices import G2
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.budgets import listed
@@ -47,25 +48,29 @@ def test_every_region_has_all_sizes_and_spot_is_the_cheaper_one() -> None:
 
 
 def test_what_the_table_does_not_know_is_refused_with_a_way_out() -> None:
-    for target in (gcp(machine_type="e2-medium"), gcp(zones=["mars-north1-a"]), gcp(accelerators={"nvidia-l4": 1})):
+    for target in (gcp(machine_type="e2-medium"), gcp(zones=["mars-north1-a"]), gcp(accelerators={"nvidia-l4": 2})):
         with pytest.raises(ConfigError, match="no price is known") as refused:
-            reckoning.usd_per_hour(target, listed())
+            rates.usd_per_hour(target, listed())
         assert "usd_per_hour" in (refused.value.hint or "")
-    assert reckoning.usd_per_hour(gcp(machine_type="e2-medium", usd_per_hour=0.04), listed()) == 0.04
-    assert reckoning.usd_per_hour(gcp(machine_type="e2-medium"), listed(usd_per_hour=0.75)) == 0.75
+    assert rates.usd_per_hour(gcp(machine_type="e2-medium", usd_per_hour=0.04), listed()) == 0.04
+    assert rates.usd_per_hour(gcp(machine_type="e2-medium"), listed(usd_per_hour=0.75)) == 0.75
 
 
 def test_the_rate_is_that_of_the_first_zone_and_the_worst_that_of_the_dearest() -> None:
     target = gcp(zones=["us-west1-c", "europe-west6-b"], provisioning="spot_then_on_demand")
-    assert reckoning.usd_per_hour(target, listed()) == pytest.approx(0.423956)
-    assert reckoning.worst_usd_per_hour(target, listed()) == pytest.approx(4 * 0.048076948 + 0.7834403, abs=1e-6)
-    assert reckoning.worst_usd_per_hour(target, listed(usd_per_hour=0.75)) == 0.75
+    assert rates.usd_per_hour(target, listed()) == pytest.approx(0.423956)
+    made = rates.hourly_plan(target, listed())
+    assert made.worst_usd_per_hour == pytest.approx(4 * 0.048076948 + 0.7834403, abs=1e-6)
+    assert made.rest_usd_per_hour == pytest.approx(13.0 / 730 + 0.005), (
+        "its disk and its address, where they are dearest"
+    )
+    assert rates.hourly_plan(target, listed(usd_per_hour=0.75)).worst_usd_per_hour == 0.75
 
 
 def test_the_sandbox_is_reckoned_as_the_machine_it_plays_and_local_is_free() -> None:
-    assert reckoning.usd_per_hour(SandboxTarget(name="sandbox"), listed()) == 0.706832
-    assert reckoning.usd_per_hour(SandboxTarget(name="sandbox", usd_per_hour=0), listed()) == 0
-    assert reckoning.usd_per_hour(LocalTarget(name="local"), listed(usd_per_hour=0.75)) == 0
+    assert rates.usd_per_hour(SandboxTarget(name="sandbox"), listed()) == 0.706832
+    assert rates.usd_per_hour(SandboxTarget(name="sandbox", usd_per_hour=0), listed()) == 0
+    assert rates.usd_per_hour(LocalTarget(name="local"), listed(usd_per_hour=0.75)) == 0
 
 
 def test_fence_1_leaves_room_for_boot_and_transfers_and_stays_within_the_targets_own() -> None:

@@ -11,6 +11,7 @@ from orchestrator.machines.power_history import On, deleted_at, disk_deleted_at,
 from orchestrator.money import ledger as books
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.reconcile import account, bounds, closings, corrections
+from orchestrator.money.totals import remarks
 
 T = 1_800_000_000.0
 
@@ -101,7 +102,7 @@ def test_without_any_word_the_limit_is_the_bound_and_a_word_is_stronger() -> Non
     assert (span.until, span.bound) == (T + 600, False)
     lines = books.ledger([], [word(10), latest])
     assert [(line.sure, line.seconds) for line in lines] == [("upper_bound", 3630)]
-    assert books.remarks(lines)[0].why == books.BOUND
+    assert remarks(lines)[0].why == books.BOUND
 
 
 def test_a_machine_without_a_price_is_said() -> None:

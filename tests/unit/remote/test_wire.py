@@ -27,7 +27,7 @@ ABSENT: list[tuple[wire.Message, dict[str, Any]]] = [
         {
             "title": "", "created": 0.0, "needs": {"gpu": False, "compute_capability": None, "tools": []}, "env": {},
             "lock": "exclusive", "max_minutes": None, "git_commit": None, "adopted": [], "resume_from": None,
-            "idle_stop_s": None, "stop_by": None, "attached": False, "wire_version": 1,
+            "idle_stop_s": None, "stop_by": None, "idle": None, "attached": False, "wire_version": 1,
         },
     ),
     (wire.TreeEntry("a", "0", 1), {"executable": False, "link": None}),

@@ -244,7 +244,7 @@ def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_
     wishes: list[Any] = []
     saved = SimpleNamespace(
         worst_case_minutes=10, stop_at_usd=budget, fence_s=660, session=None, session_abroad=False,
-        plan=SimpleNamespace(resume_from=goes_on),
+        plan=SimpleNamespace(resume_from=goes_on), target=SimpleNamespace(kind="sandbox"),
     )  # fmt: skip
     hold: Any = SimpleNamespace(
         _saved=saved,

@@ -74,6 +74,34 @@ def test_the_least_that_is_billed() -> None:
     assert parts(short)["minimum"] == 53
 
 
+def test_the_rest_of_a_minute_is_the_run_s_with_which_the_machine_went_off() -> None:
+    """Two runs on one start of 20 s: 5 s of the one that left the machine on, 12 s of the one that stopped it."""
+    first = cold()[:5] + journal((52, "abandoned", {}), (53, "release", {}), (55, "released", {"how": "used"}))
+    assert "minimum" not in parts(first)
+    end = {"how": "stopped", "started": 1005.0, "stopped": 1025.0}
+    last = journal(
+        (10, "acquire", {}), (1013, "acquired", {**MACHINE, "turned_on": False, "started": 1005.0}),
+        (1014, "abandoned", {}), (1015, "release", {}), (1025, "released", end),
+    )  # fmt: skip
+    assert parts(last) == {"sync": 1.0, "stop": 11.0, "minimum": 40.0}
+    record = machine_record(last)
+    assert record is not None
+    assert [(s.seconds, s.started) for s in record.sittings] == [(52.0, "1970-01-01T00:16:45.000Z")]
+
+
+def test_two_starts_within_a_minute_are_billed_a_minute_each() -> None:
+    entries = cold()[:7] + journal(
+        (150, "stopped", {"how": "preempted", "at": 1010.0}), (900, "acquire", {}),
+        (901, "cloud", {"action": "start"}), (950, "acquired", {**MACHINE, "turned_on": True, "started": 1012.0}),
+        (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
+        (970, "released", {"how": "stopped", "started": 1012.0, "stopped": 1019.0}),
+    )  # fmt: skip
+    assert machine_cost(entries, plan(), [BUILD]).billed_s == 120
+    record = machine_record(entries)
+    assert record is not None
+    assert [s.seconds for s in record.sittings] == [60, 60]
+
+
 def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None:
     warm = journal(
         (10, "acquire", {}), (11, "acquired", {**MACHINE, "turned_on": False, "started": 500.0}),

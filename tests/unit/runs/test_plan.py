@@ -6,7 +6,7 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import UsageError
-from orchestrator.machines.targets import LocalTarget
+from orchestrator.machines.targets import IdleGpu, LocalTarget
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.runs.job import job as jobs
 from orchestrator.runs.job.plan import controller_steps, make_plan, parse_settings, slice_steps
@@ -122,3 +122,51 @@ def test_settings_of_the_command_line() -> None:
     for bad in ("A", "=1"):
         with pytest.raises(UsageError, match="KEY=VALUE"):
             parse_settings([bad])
+
+
+WATCHED = jobs.parse(
+    """\
+job: train
+needs: {gpu: true}
+steps:
+  - {id: look, run: ls, activity: preflight}
+  - {id: build, run: make}
+  - {id: compile, run: make, needs: {gpu: true}, uses_gpu: true, activity: build}
+  - {id: fetch, run: wget, uses_gpu: false}
+  - {id: train, run: python train.py}
+  - {id: here, run: ls, where: controller}
+""",
+    "jobs/train.yaml",
+).job
+
+
+@pytest.mark.parametrize(
+    ("job", "steps"),
+    [
+        (WATCHED, ["compile", "train"]),
+        (WATCHED.model_copy(update={"needs": jobs.Needs()}), ["compile"]),
+        (WATCHED.model_copy(update={"needs": jobs.Needs(compute_capability="8.9")}), ["compile", "train"]),
+        (JOB, ["bench"]),
+    ],
+)
+def test_the_steps_whose_gpu_may_not_be_idle(job: jobs.Job, steps: list[str]) -> None:
+    made = make_plan(job, TARGET, Identity(), {}, None, "r", 5.0, workspace="w", idle=IdleGpu())
+    assert made.idle == wire.GpuIdle(5.0, 600.0, steps)
+    assert wire.decode(wire.RunPlan, wire.encode(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("job", "target", "budget", "minutes"),
+    [(3, 2, 1, 3), (None, 2, 1, 2), (None, None, 1, 1), (0, 2, 1, None), (None, 0, 1, None), (None, None, None, None)],
+)
+def test_the_jobs_rule_is_stronger_than_the_targets_and_that_than_the_budgets(
+    job: int | None, target: int | None, budget: int | None, minutes: int | None
+) -> None:
+    rules = [None if value is None else IdleGpu(gpu_below=10, minutes=value) for value in (job, target, budget)]
+    made = make_plan(
+        JOB.model_copy(update={"idle": rules[0]}), TARGET.model_copy(update={"idle": rules[1]}), Identity(), {}, None,
+        "r", 5.0, workspace="w", idle=rules[2],
+    )  # fmt: skip
+    assert (None if made.idle is None else (made.idle.seconds / 60, made.idle.below_pct)) == (
+        None if minutes is None else (minutes, 10)
+    )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
-from orchestrator.money.caps import usd_per_hour
+from orchestrator.money.rates import usd_per_hour
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import Site

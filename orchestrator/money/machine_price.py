@@ -1,0 +1,92 @@
+"""The price of a machine by what it is made of: as its target or ``[budget]`` says, else the list price. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.base.errors import ConfigError
+from orchestrator.machines.cloud import Hardware, region_of
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.caps import Budget
+from orchestrator.money.prices import DISKS, G2, HOURS_PER_MONTH, Model, Price, PriceTable
+from orchestrator.money.storage_prices import monthly
+
+_L4 = "nvidia-l4"
+
+
+@dataclass(frozen=True)
+class MachinePrice:
+    """Dollars an hour of one machine while it is on."""
+
+    machine: Price
+    disks_usd: float
+    address_usd: float
+    #: Types of its disks that have no price of their own, and count as the dearest disk of the list.
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def usd(self) -> float:
+        """The machine with its GPUs."""
+        return self.machine.usd
+
+    @property
+    def rest_usd(self) -> float:
+        """Its disks and its external address."""
+        return self.disks_usd + self.address_usd
+
+
+def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None = None) -> MachinePrice:
+    """The price of a machine.
+
+    Args:
+        target: whose machine it is; its own prices are stronger than all others.
+
+    Raises:
+        ConfigError: no price of the machine is known, so that no cap could hold.
+    """
+    configured = _configured(budget, target)
+    listed = list_price(hardware, budget.prices) if configured is None else None
+    machine = configured or listed
+    if machine is None:
+        date, name = budget.prices.date, target.name if target is not None else "NAME"
+        raise ConfigError(
+            f"no price is known for {hardware.text} in {hardware.zone}, so that no cap on {name} could hold",
+            cause=f"the price table of {date} has the g2 family in the regions that offer it",
+            hint=f"say what an hour costs: usd_per_hour = ... in [targets.{name}]",
+        )
+    disks, guessed = 0.0, []
+    for kind, gib in hardware.disks:
+        usd, known = _disk_usd_per_month(kind, gib, hardware.zone, budget.prices, target)
+        disks += usd / HOURS_PER_MONTH
+        guessed += [] if known else [kind]
+    address = monthly("address", "", 0, "", True, budget.prices, target) if hardware.address else None
+    return MachinePrice(machine, disks, (address or 0.0) / HOURS_PER_MONTH, tuple(guessed))
+
+
+def _configured(budget: Budget, target: GcpTarget | None) -> Price | None:
+    if target is not None and target.usd_per_hour is not None:
+        return Price(target.usd_per_hour, "hour", "configured", f"usd_per_hour of [targets.{target.name}]")
+    if budget.usd_per_hour is not None:
+        return Price(budget.usd_per_hour, "hour", "configured", "usd_per_hour of [budget]")
+    return None
+
+
+def list_price(hardware: Hardware, table: PriceTable) -> Price | None:
+    """An hour of the machine with its GPUs as the list has it; None where it has none."""
+    part_of_it = (_L4, G2.get(hardware.machine_type, (0, 0))[1])
+    if any(gpu != part_of_it for gpu in hardware.accelerators):
+        return None
+    model: Model = "spot" if hardware.spot else "on_demand"
+    return table.machine(hardware.machine_type, region_of(hardware.zone), model)
+
+
+def _disk_usd_per_month(
+    kind: str, gib: int, zone: str, table: PriceTable, target: GcpTarget | None
+) -> tuple[float, bool]:
+    """Dollars, and whether that is its own price. A disk whose type nobody told is taken to be what the target says."""
+    kind = kind or (target.disk_type if target is not None else "")
+    usd = monthly("disk", kind, gib, region_of(zone), True, table, target)
+    if usd is not None:
+        return usd, True
+    known = [monthly("disk", one, gib, region_of(zone), True, table, None) for one in DISKS]
+    return max((one for one in known if one is not None), default=0.0), False

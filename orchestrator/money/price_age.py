@@ -1,0 +1,64 @@
+"""How old the list prices are that a plan was made with. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from orchestrator.base.errors import ConfigError
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import Budget, as_gcp
+from orchestrator.money.machine_price import machine_price
+from orchestrator.money.rates import machine_choices
+
+#: List prices older than this many days are named in every plan; older than so many nothing is started with, unless the
+#: user says so.
+NAMED_AFTER_DAYS, REFUSED_AFTER_DAYS = 90, 365
+_REFRESH = "fcctl cost prices --refresh fetches today's"
+
+
+def price_date(target: Target, budget: Budget) -> str | None:
+    """The oldest list price among those of the machines that a start of ``target`` may end in, ISO 8601; None if none
+    of them comes from a list, or nobody pays.
+
+    Raises:
+        ConfigError: no price is known.
+    """
+    machine = as_gcp(target)
+    if machine is None or target.kind == "sandbox":
+        return None
+    prices = [machine_price(one, budget, machine).machine for one in machine_choices(machine, budget)]
+    return min((price.date for price in prices if price.date is not None), default=None)
+
+
+def age_days(date: str, now: float) -> int:
+    """Whole days from ``date`` until ``now``, epoch seconds; 0 for a date to come. No date is as old as can be."""
+    try:
+        since = datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        since = 0.0
+    return max(0, int((now - since) // 86400))
+
+
+def old_prices(target: Target, budget: Budget, now: float, *, accepted: bool) -> str | None:
+    """What is to be said of the age of the prices; None if they are fresh.
+
+    Args:
+        now: epoch seconds.
+        accepted: whether the user goes on with any.
+
+    Raises:
+        ConfigError: they are too old for a plan, and ``accepted`` is False; or no price is known.
+    """
+    date = price_date(target, budget)
+    days = age_days(date, now) if date is not None else 0
+    if days <= NAMED_AFTER_DAYS:
+        return None
+    text = f"the list prices of {target.name} are of {date}, {days} days old"
+    if days > REFUSED_AFTER_DAYS and not accepted:
+        raise ConfigError(
+            text,
+            cause=f"with prices that are older than {REFUSED_AFTER_DAYS} days no cap is sure to hold",
+            hint=f"{_REFRESH}; or say what an hour costs: usd_per_hour of [targets.{target.name}]; or go on with them:"
+            " --accept-old-prices",
+        )
+    return f"{text}: {_REFRESH}"

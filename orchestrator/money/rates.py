@@ -1,0 +1,97 @@
+"""What an hour of a target is planned to cost: in each zone, price model and machine that a start may end in. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.money.caps import Budget, as_gcp
+
+if TYPE_CHECKING:
+    from orchestrator.machines.cloud import Hardware
+    from orchestrator.money.prices import Model
+
+
+def models(target: GcpTarget) -> tuple[Model, ...]:
+    """The price models a start of ``target`` may end in, in the order in which they are tried."""
+    order: dict[str, tuple[Model, ...]] = {
+        "on_demand": ("on_demand",),
+        "spot": ("spot",),
+        "spot_then_on_demand": ("spot", "on_demand"),
+        "on_demand_then_spot": ("on_demand", "spot"),
+    }
+    return order[target.provisioning]
+
+
+@dataclass(frozen=True)
+class HourlyPlan:
+    """What an hour of a target is planned to cost, dollars; a run's and a session's plan have fields of these names."""
+
+    #: The machine with its GPUs, in the place that is tried first.
+    usd_per_hour: float
+    #: The same in each ``zone/model`` that a start may end in, ``us-west1-c/spot``.
+    usd_by_place: dict[str, float]
+    #: The same in the dearest of them.
+    worst_usd_per_hour: float
+    #: At most what the disks and the external address cost beside that.
+    rest_usd_per_hour: float
+
+    @property
+    def most(self) -> float:
+        """All of it in the dearest place."""
+        return self.worst_usd_per_hour + self.rest_usd_per_hour
+
+
+def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
+    """What an hour of ``target`` is planned to cost, over all :func:`machine_choices`. ``local`` costs nothing unless
+    it says so itself; the sandbox, which nobody pays, what the machine that it plays would.
+
+    Raises:
+        ConfigError: a gcp target whose machine has no known price.
+    """
+    if (machine := as_gcp(target)) is None:
+        usd = usd_per_hour(target, budget)
+        return HourlyPlan(usd, {}, usd, 0.0)
+    from orchestrator.money.machine_price import machine_price
+
+    choices = [(one, machine_price(one, budget, machine)) for one in machine_choices(machine, budget)]
+    by_place: dict[str, float] = {}
+    for one, price in choices:
+        place = f"{one.zone}/{'spot' if one.spot else 'on_demand'}"
+        by_place[place] = max(price.usd, by_place.get(place, 0.0))
+    worst = max(by_place.values())
+    return HourlyPlan(
+        choices[0][1].usd, by_place, worst, max(price.usd + price.rest_usd for _, price in choices) - worst
+    )
+
+
+def machine_choices(target: GcpTarget, budget: Budget) -> list[Hardware]:
+    """The machines that a start of ``target`` may end in, the one tried first is the first: what the cloud shows of it,
+    as far as ``budget`` was told; and what may be made, in each zone and price model."""
+    from orchestrator.machines.provision.spec import hardware
+
+    seen = budget.seen(target)
+    if seen and not (target.create and target.on_stockout == "rebuild"):
+        return list(seen)
+    made = [hardware(target, zone, spot=model == "spot") for model in models(target) for zone in target.zones]
+    return [*seen, *made]
+
+
+def usd_per_hour(target: Target, budget: Budget) -> float:
+    """What an hour of ``target`` costs, dollars: its own price, else the budget's, else the list's, else 0.
+
+    A gcp target's is that of the first of :func:`machine_choices`.
+
+    Raises:
+        ConfigError: a gcp target whose machine has no known price.
+    """
+    if (machine := as_gcp(target)) is not None:
+        from orchestrator.money.machine_price import machine_price
+
+        return machine_price(machine_choices(machine, budget)[0], budget, machine).usd
+    if target.usd_per_hour is not None:
+        return target.usd_per_hour
+    if target.kind == "ssh" and budget.usd_per_hour is not None:
+        return budget.usd_per_hour
+    return 0.0

@@ -1,0 +1,93 @@
+"""Sums of the ledger's lines by day, job, machine and the like, and what of them is not certain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Literal
+
+from orchestrator.money.ledger import IDLE, Line, Sure, cut_by_day
+
+Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
+
+
+@dataclass(frozen=True)
+class Total:
+    """The lines of one group."""
+
+    group: str
+    #: Of machines; what stands, stands all the time.
+    seconds: float
+    usd: float
+    runs: int
+    idle_usd: float
+    #: Of the dollars, those for disks, snapshots and addresses.
+    standing_usd: float = 0.0
+    #: Of the dollars, those that are not simply what the cloud said.
+    unsure_usd: float = 0.0
+
+
+def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
+    """Sums by group: times in order, everything else by dollars. What nobody pays (the sandbox's) is left out."""
+    groups: dict[str, list[Line]] = {}
+    for line in cut_by_day(lines, zone) if by in ("day", "week", "month") else lines:
+        if not line.emulated:
+            groups.setdefault(_group(line, by, zone), []).append(line)
+    found = [
+        Total(
+            name,
+            sum(line.seconds for line in own if line.what is None),
+            sum(line.usd for line in own),
+            len({line.run_id for line in own if line.run_id}),
+            sum(line.usd for line in own if line.activity == IDLE),
+            sum(line.usd for line in own if line.what is not None),
+            sum(line.usd for line in own if line.sure != "known"),
+        )
+        for name, own in groups.items()
+    ]
+    in_time = by in ("day", "week", "month")
+    return sorted(found, key=lambda t: (t.group,) if in_time else (-t.usd, t.group))
+
+
+def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
+    when = datetime.fromtimestamp(line.start, zone)
+    match by:
+        case "day":
+            return f"{when:%Y-%m-%d}"
+        case "week":
+            year, week, _ = when.isocalendar()
+            return f"{year}-W{week:02d}"
+        case "month":
+            return f"{when:%Y-%m}"
+        case "job":
+            return line.job or f"({line.activity})"
+        case "run":
+            return line.run_id or f"({line.activity})"
+        case "machine":
+            return line.machine or line.what or line.target
+        case "target":
+            return line.target
+        case "activity":
+            return line.activity
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What of the books is not simply what the cloud said, and why."""
+
+    sure: Sure
+    what: str
+    why: str
+    usd: float
+
+
+def remarks(lines: Iterable[Line]) -> list[Remark]:
+    """One for each thing or run, the dearest first; what has no price comes before all."""
+    sums: dict[tuple[Sure, str, str], float] = {}
+    for line in lines:
+        if line.sure != "known" and not line.emulated:
+            key = (line.sure, line.what or line.run_id or line.machine or line.target, line.why)
+            sums[key] = sums.get(key, 0.0) + line.usd
+    found = [Remark(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
+    return sorted(found, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))

@@ -1,0 +1,28 @@
+"""What it costs to fetch a run's results out of a cloud, as far as it is known before."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from orchestrator.base.errors import FcctlError
+from orchestrator.machines.targets import Target
+from orchestrator.money.caps import as_gcp
+from orchestrator.results.store_api import Store
+
+#: A GiB from a cloud to most places of the internet, dollars: the first TiB of a month in the premium tier. To China it
+#: is 0.23, to Australia 0.19. https://cloud.google.com/vpc/network-pricing, read on 2026-11-21.
+USD_PER_GIB = 0.12
+#: Earlier runs of the job that count, the newest first.
+RUNS_BEFORE = 5
+
+
+def known_egress_usd(store: Store, job: str, target: Target) -> float:
+    """Dollars for fetching as much as the largest of the last runs of ``job`` left here; 0 where none is known, and for
+    machines that are in no cloud."""
+    if as_gcp(target) is None:
+        return 0.0
+    largest = 0
+    for row in store.rows(limit=RUNS_BEFORE, job=job):
+        with suppress(FcctlError, OSError):  # just pruned
+            largest = max(largest, store.size(row.run_id))
+    return largest / 1024**3 * USD_PER_GIB

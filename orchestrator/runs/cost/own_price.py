@@ -1,0 +1,100 @@
+"""A target's own machine, as the cloud shows it, is what a plan is priced by: before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.base.errors import BudgetError, FcctlError
+from orchestrator.machines.cloud import Hardware
+from orchestrator.machines.provision.find import look, with_disk_types
+from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.machines.targets import GcpTarget, Target
+from orchestrator.money.caps import Budget
+from orchestrator.money.machine_price import list_price, machine_price
+from orchestrator.money.price_age import old_prices
+from orchestrator.money.rates import hourly_plan, machine_choices
+from orchestrator.runs.services import Services
+
+_SLIGHT_USD = 1e-6
+
+
+def with_own_price(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
+    """``budget`` reckoned with the machine that the cloud shows for ``target``. What a person should know of the price
+    is noted.
+
+    A machine that this computer knows to be on is taken as it is remembered, because what it is made of changes only
+    while it is off; unless its price is accepted beforehand, whatever it is.
+
+    Raises:
+        BudgetError: the machine is dearer than the one that its target means, and that was not accepted.
+        ConfigError: no price of it is known; or the list prices are older than a year, and that was not accepted.
+        AuthError, CloudError: its price was accepted beforehand, and the cloud does not say what it is.
+    """
+    if not isinstance(target, GcpTarget):
+        return budget
+    found = _remembered(services, target) if not accepted.own else ()
+    found = found or _shown(services, target, must=accepted.own)
+    if found and not accepted.own:
+        _refuse_if_dearer(target, budget, found)
+    own = budget.with_seen(target, found)
+    age = old_prices(target, own, services.clock.now(), accepted=accepted.old)
+    for line in [*_remarks(target, own), *([age] if age is not None else [])]:
+        services.observer.note(line)
+    return own
+
+
+def _remembered(services: Services, target: GcpTarget) -> tuple[Hardware, ...]:
+    """The machine, if this computer knows that it is on."""
+    known = services.book.known(target.project, target.instance)
+    if known is None or known.hardware is None or known.deadline is None or known.deadline < services.clock.now():
+        return ()
+    return (known.hardware,)
+
+
+def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardware, ...]:
+    """All machines of the target's name, as the cloud shows them; if it does not answer, as they were seen last."""
+    try:
+        cloud = services.clouds.open(target)
+        return tuple(with_disk_types(cloud, machine).hardware for machine in look(cloud, target))
+    except FcctlError as error:
+        if must:
+            raise
+        known = services.book.known(target.project, target.instance)
+        last = known.hardware if known is not None else None
+        how = "as it was last seen" if last is not None else f"as [targets.{target.name}] describes it"
+        services.observer.note(f"{target.instance} is priced {how}: {error.message}")
+        return (last,) if last is not None else ()
+
+
+def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...]) -> None:
+    planned, named = hourly_plan(target, budget).worst_usd_per_hour, machine_choices(target, budget)[0]
+    price, dearest = max(((machine_price(one, budget, target).usd, one) for one in found), key=lambda pair: pair[0])
+    if price <= planned + _SLIGHT_USD:
+        return
+    raise BudgetError(
+        f"{target.instance} in {dearest.zone} is a {dearest.text} at ${price:.2f} an hour, and [targets.{target.name}]"
+        f" means a {named.text} at ${planned:.2f} at most",
+        cause="what the cloud shows is what is billed",
+        hint="add --accept-price to plan with its own price, which the caps then hold; or have"
+        f" [targets.{target.name}] say what it is: machine_type, accelerators, provisioning",
+    )
+
+
+def _remarks(target: GcpTarget, budget: Budget) -> Iterator[str]:
+    """What is not simply the list's price of what the target names."""
+    named = {(one.machine_type, one.spot) for one in machine_choices(target, budget.with_seen(target, ()))}
+    for one in budget.seen(target):
+        price, listed = machine_price(one, budget, target).machine, list_price(one, budget.prices)
+        dearer = listed is not None and listed.usd > price.usd + _SLIGHT_USD
+        if listed is not None and dearer and (one.machine_type, one.spot) not in named:
+            yield (
+                f"{target.instance} is a {one.text}, whose list price is ${listed.usd:.2f} an hour; it is reckoned at"
+                f" ${price.usd:.2f}, as {price.source} says"
+            )
+    for kind in {
+        kind for one in machine_choices(target, budget) for kind in machine_price(one, budget, target).guessed
+    }:
+        yield (
+            f"no price of a {kind} disk is known, so the dearest disk of the list counts: say it with"
+            f" disk_usd_per_gib_month of [targets.{target.name}]"
+        )

@@ -1,0 +1,98 @@
+"""A machine of a cloud whose GPU is idle: the run ends with what it has, and the machine goes off, whoever looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.core.scenario import Scenario
+from orchestrator.emulator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.fake_nvidia_smi import fake_nvidia_smi
+from tests.support.waiting import wait_for
+
+Make = Callable[..., CloudWorkspace]
+RULE = "idle = {gpu_below = 5, minutes = 0.02}\n"
+JOB = """
+steps:
+  - id: train
+    uses_gpu: true
+    timeout: 10m
+    run: |
+      echo half > "$FCCTL_ARTIFACTS/model"
+      [ -e "$HOME/go-on" ] || sleep 600
+"""
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_nvidia_smi(tmp_path_factory.mktemp("image") / "bin")
+
+
+@pytest.fixture(scope="module")
+def idle_cloud(used: Path) -> Iterator[Emulator]:
+    with Emulator(scenario=Scenario(guest_path=(str(used.parent),))) as cloud:
+        yield cloud
+
+
+def with_rule(workspace: CloudWorkspace, table: str) -> CloudWorkspace:
+    config = workspace.root / "fcctl.toml"
+    config.write_text(config.read_text().replace(f"[{table}]\n", f"[{table}]\n{RULE}"))
+    workspace.job("train", JOB)
+    return workspace
+
+
+def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
+    idle_cloud: Emulator, workspace_on: Make
+) -> None:
+    workspace = with_rule(workspace_on(idle_cloud), "targets.l4")
+    plan = workspace.fcctl("run", "train", "--on", "l4", "--dry-run").stdout
+    assert "ended if no GPU reaches 5 % for 1.2 s in train" in plan
+    done = workspace.fcctl("run", "train", "--on", "l4", check=5)
+    assert "no GPU reached 5 % for 1.2 s in step 'train'" in done.stdout + done.stderr
+    assert "uses_gpu: false" in done.stdout + done.stderr
+    record, (run_id,) = workspace.only_run(), workspace.runs()
+    assert (record["status"], record["exit_code"]) == ("idle", 5)
+    assert record["machine"]["released"] == "stopped"
+    assert (workspace.only_folder() / "artifacts/model").read_text() == "half\n"
+    assert set(workspace.statuses().values()) == {"TERMINATED"}
+    assert [row["status"] for row in workspace.json("results", "ls", "--status", "idle")["runs"]] == ["idle"]
+    (idle_cloud.home(workspace.instance) / "go-on").touch()
+    workspace.fcctl("run", "--resume", run_id)
+    assert sorted(one["status"] for one in workspace.runs().values()) == ["idle", "passed"]
+
+
+def test_while_the_laptop_sleeps_the_host_ends_it_and_turns_itself_off(
+    idle_cloud: Emulator, workspace_on: Make
+) -> None:
+    workspace = with_rule(workspace_on(idle_cloud), "budget")
+    run_id = workspace.json("run", "train", "--on", "l4", "--detach")["run_id"]
+    there = idle_cloud.home(workspace.instance) / ".fcctl/runs" / run_id
+    wait_for((there / "outcome.json").exists, 60)
+    machine = workspace.machines()["us-west1-c"]
+    wait_for(lambda: any(due - idle_cloud.clock.now() < 15 * 60 for due in machine.timers.values()), 60)
+    idle_cloud.advance(15 * 60)
+    wait_for(lambda: machine.status == "TERMINATED", 60)
+    workspace.fcctl("pull-results", "--wake", run_id, "--yes")
+    assert workspace.only_run()["status"] == "idle"
+    assert (workspace.only_folder() / "artifacts/model").read_text() == "half\n"
+    assert machine.status == "TERMINATED"
+
+
+def test_in_a_session_the_idle_minutes_of_the_gpu_are_idle_minutes_of_the_session(
+    idle_cloud: Emulator, workspace_on: Make
+) -> None:
+    workspace = with_rule(workspace_on(idle_cloud), "targets.l4")
+    config = workspace.root / "fcctl.toml"
+    config.write_text(config.read_text().replace("0.02", "0.05"))
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "1", "--idle-minutes", "2")
+    workspace.fcctl("run", "train", "--on", "l4", check=5)
+    (run_id,) = workspace.runs()
+    assert workspace.only_run()["machine"]["released"] == "kept"
+    (until,) = [line["data"]["until"] for line in workspace.journal(run_id) if line["kind"] == "released"]
+    (ended,) = [line["time"] for line in workspace.journal(run_id) if line["kind"] == "released"]
+    assert until - ended == pytest.approx(2 * 60 - 0.05 * 60, abs=1.5)
+    workspace.fcctl("session", "stop")
+    assert set(workspace.statuses().values()) == {"TERMINATED"}

@@ -1,0 +1,91 @@
+"""Several real commands at one moment, under a cap that fits one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.cloud_workspace import PROJECT, ZONES
+from tests.support.workspace import REPOSITORY
+
+MACHINES = 6
+JOB = "job: hello\nbudget: {minutes: 1}\nsteps:\n  - {id: greet, run: sleep 0.2}\n"
+#: A minute is 36 dollars, and the day's cap pays for one.
+LOCAL = '[targets.m{n}]\nkind = "local"\nusd_per_hour = 2160.0\nroot = "{root}"\n'
+CLOUD = (
+    '[targets.m{n}]\nkind = "gcp"\nproject = "{project}"\ninstance = "vm-{n}"\nzones = {zones}\n'
+    'api_endpoint = "{url}"\ndisk_usd_per_gib_month = 0.0\n'
+)
+
+
+def _workspace(folder: Path, targets: str, cap: float) -> None:
+    (folder / "jobs").mkdir(parents=True)
+    (folder / "jobs/hello.yaml").write_text(JOB)
+    (folder / "fcctl.toml").write_text(f'[project]\nname = "ws"\n[budget]\nper_month_usd = {cap}\n{targets}')
+
+
+def _at_once(commands: list[list[str]], folders: list[Path], home: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Start them all before any is waited for."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_"))}
+    env = {**kept, "HOME": str(home), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'remote'}"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(folder), "--json", "--yes", *command],
+            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for command, folder in zip(commands, folders, strict=True)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=300) for process in started]
+    return [subprocess.CompletedProcess(p.args, p.returncode, *s) for p, s in zip(started, said, strict=True)]
+
+
+def _one_started(done: list[subprocess.CompletedProcess[str]]) -> None:
+    codes = sorted(one.returncode for one in done)
+    assert codes == [0, *[5] * (len(done) - 1)], [(one.returncode, one.stderr[-300:]) for one in done]
+    refused = [json.loads(one.stderr.splitlines()[-1])["error"] for one in done if one.returncode]
+    assert all("left of the month's" in error["message"] for error in refused)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("checkouts", [1, 2])
+def test_one_of_six_runs_starts(tmp_path: Path, private_home: Path, checkouts: int) -> None:
+    """Also where the six are of two checkouts of one project."""
+    for attempt in range(int(os.environ.get("RACES", "5"))):
+        home = private_home / str(attempt)
+        home.mkdir()
+        places = [tmp_path / f"{attempt}-{number}" for number in range(checkouts)]
+        for place in places:
+            targets = "".join(LOCAL.format(n=n, root=tmp_path / f"root-{attempt}-{n}") for n in range(MACHINES))
+            _workspace(place, targets, 36.4)
+        commands = [["run", "hello", "--on", f"m{number}"] for number in range(MACHINES)]
+        _one_started(_at_once(commands, [places[n % checkouts] for n in range(MACHINES)], home))
+
+
+@pytest.mark.full
+def test_a_run_a_session_and_machines_by_hand(tmp_path: Path, private_home: Path) -> None:
+    """On a cloud: whatever starts a machine asks the same book."""
+    with Emulator() as cloud:
+        zones = json.dumps(list(ZONES))
+        targets = "".join(CLOUD.format(n=n, project=PROJECT, zones=zones, url=cloud.url) for n in range(4))
+        _workspace(tmp_path / "ws", targets, 1.0)
+        commands = [
+            ["run", "hello", "--on", "m0"],
+            ["session", "start", "--on", "m1", "--budget", "0.9"],
+            ["hosts", "up", "m2", "--minutes", "60"],
+            ["hosts", "up", "m3", "--minutes", "60"],
+        ]
+        done = _at_once(commands, [tmp_path / "ws"] * 4, private_home)
+        with cloud.world.lock:
+            on = [m.path for m in cloud.world.machines.values() if m.status not in ("TERMINATED", "STOPPED")]
+        # A run's worst case is small: it may fit beside one of the others.
+        assert sum(one.returncode == 0 for one in done[1:]) == 1, [(d.returncode, d.stderr[-300:]) for d in done]
+        assert {one.returncode for one in done} <= {0, 5}
+        assert len(on) == 1
+        budget = _at_once([["cost", "budget"]], [tmp_path / "ws"], private_home)[0]
+        assert budget.returncode == 0

@@ -1,0 +1,134 @@
+"""When a run is ended for its idle GPU, and when nobody can know that it is idle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import wire
+from fcctl_remote.run.gpu import idle as gpu_idle
+from fcctl_remote.run.gpu.idle import GpuIdleWatch
+
+RULE = wire.GpuIdle(below_pct=5.0, seconds=600.0, steps=["train"])
+
+
+class Machine:
+    """A clock, the file that telemetry writes, and the watch that reads both."""
+
+    def __init__(self, folder: Path, rule: wire.GpuIdle | None = RULE) -> None:
+        self.file = folder / "telemetry.jsonl"
+        self.now = 1000.0
+        self.warnings: list[str] = []
+        self.watch = GpuIdleWatch(str(self.file), rule, self.warnings.append, lambda: self.now)
+
+    def seconds(self, count: int, *utilisations: float | None) -> str | None:
+        """So many seconds with a sample each of these GPUs, or with a sample without any; the last verdict."""
+        verdict = None
+        for _ in range(count):
+            self.now += 1.0
+            sample: dict[str, object] = {"time": self.now, "load1": 0.1}
+            if utilisations:
+                sample["gpus"] = [{"index": n, "util_pct": used} for n, used in enumerate(utilisations)]
+            self.write(json.dumps(sample) + "\n")
+            verdict = self.watch.verdict()
+            if verdict is not None:
+                break
+        return verdict
+
+    def write(self, text: str) -> None:
+        with self.file.open("a") as stream:
+            stream.write(text)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_run_ends_after_the_whole_time_and_not_before(machine: Machine) -> None:
+    machine.watch.begin("train")
+    assert machine.seconds(600, 4.9) is None, "600 samples are 599 seconds"
+    assert machine.seconds(1, 4.9) == "no GPU reached 5 % for 10 minutes in step 'train'"
+    assert not machine.warnings
+
+
+@pytest.mark.parametrize("used", [(5.0,), (0.0, 100.0)])
+def test_one_busy_sample_of_one_gpu_begins_the_time_anew(machine: Machine, used: Sequence[float]) -> None:
+    machine.watch.begin("train")
+    assert machine.seconds(590, *[0.0] * len(used)) is None
+    assert machine.seconds(1, *used) is None
+    assert machine.seconds(600, *[0.0] * len(used)) is None
+    assert machine.seconds(1, *[0.0] * len(used)) is not None
+
+
+def test_only_the_steps_of_the_rule_are_watched(machine: Machine) -> None:
+    machine.watch.begin("build")
+    assert machine.seconds(2000, 0.0) is None
+    machine.watch.end()
+    machine.watch.begin("train")
+    assert machine.seconds(600, 0.0) is None, "what the GPU did before the step does not count"
+    assert machine.seconds(1, 0.0) is not None
+
+
+def test_after_a_step_nothing_is_watched(machine: Machine) -> None:
+    machine.watch.begin("train")
+    assert machine.seconds(100, 0.0) is None
+    machine.watch.end()
+    assert machine.seconds(2000, 0.0) is None
+
+
+def test_without_a_rule_nothing_is_watched(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, None)
+    machine.watch.begin("train")
+    assert machine.seconds(2000, 0.0) is None
+    assert not machine.warnings
+
+
+@pytest.mark.parametrize("used", [(), (None,), (0.0, None)])
+def test_where_a_gpu_is_not_measured_no_run_is_ended_and_that_is_said_once(
+    machine: Machine, used: Sequence[float | None]
+) -> None:
+    machine.watch.begin("train")
+    assert machine.seconds(2000, *used) is None
+    (warning,) = machine.warnings
+    assert "not measured" in warning
+    assert "'train'" in warning
+
+
+def test_a_gap_in_the_samples_is_no_idle_time(machine: Machine) -> None:
+    """What the GPU did while nobody measured is not known."""
+    machine.watch.begin("train")
+    assert machine.seconds(500, 0.0) is None
+    machine.now += gpu_idle.SILENT_S + 1
+    assert machine.watch.verdict() is None
+    assert machine.seconds(600, 0.0) is None
+    assert machine.seconds(1, 0.0) is not None
+
+
+def test_samples_that_come_late_all_count(machine: Machine) -> None:
+    """The host program was stopped for a while; the telemetry went on, and saw the GPU at work."""
+    machine.watch.begin("train")
+    assert machine.seconds(590, 0.0) is None
+    for used in (0, 80, 0):
+        machine.write(json.dumps({"time": 0, "gpus": [{"index": 0, "util_pct": used}]}) + "\n")
+    machine.now += 20
+    assert machine.watch.verdict() is None
+
+
+def test_lines_that_are_no_samples_are_passed_over(machine: Machine) -> None:
+    machine.watch.begin("train")
+    machine.write('nonsense\n[1]\n{"gpus": 3}\n{"gpus": [{"util_pct": "NaN?"}]}\n{"gpus": [7]}\n')
+    assert machine.seconds(601, 0.0) is not None
+    assert not machine.warnings
+
+
+def test_a_file_without_line_ends_is_read_in_bounded_pieces(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_idle, "MOST_BYTES", 1000)
+    machine.watch.begin("train")
+    machine.write("x" * 5000)
+    assert machine.seconds(10, 0.0) is None
+    machine.write("\n")
+    assert machine.seconds(620, 0.0) is not None
