@@ -19,9 +19,11 @@ from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import totals as sums
 from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_billable import Holdings, is_emulated
 from orchestrator.money.storage_prices import belongs, monthly_usd, of_leftover, of_machine, target_of
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
+from tests.support.spending import book_in
 
 DAY = 86400.0
 MADE = datetime(2026, 11, 1, 6, 30, tzinfo=UTC).timestamp()
@@ -175,13 +177,13 @@ class Cloud:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> tuple[Holdings, SightingFile]:
-    file = SightingFile(tmp_path)
+def recorder(tmp_path: Path) -> tuple[Holdings, SpendingBook]:
+    file = book_in(tmp_path)
     clock: Any = SimpleNamespace(now=lambda: MADE + 2 * DAY)
     return Holdings(file, clock), file
 
 
-def gone(file: SightingFile) -> dict[str, tuple[float | None, bool]]:
+def gone(file: SpendingBook) -> dict[str, tuple[float | None, bool]]:
     return {life.last.name: (life.last.gone, life.last.missed) for life in lives(file.holdings()) if life.last.gone}
 
 
@@ -197,7 +199,7 @@ def gone(file: SightingFile) -> dict[str, tuple[float | None, bool]]:
     ],
 )
 def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
-    recorder: tuple[Holdings, SightingFile], change: dict[str, Any], at: float, ends: bool
+    recorder: tuple[Holdings, SpendingBook], change: dict[str, Any], at: float, ends: bool
 ) -> None:
     known, file = recorder
     known.see([disk(MADE + 60, **change)])
@@ -208,7 +210,7 @@ def test_with_a_deleted_machine_went_the_disks_that_were_to_go_with_it(
     assert len(file.holdings()) == 1 + ends, "and it is written down once"
 
 
-def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, SightingFile]) -> None:
+def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, SpendingBook]) -> None:
     known, file = recorder
     names = ("there", "told", "missed", "hidden")
     known.see([disk(MADE + 60, name=name) for name in names])
@@ -222,7 +224,7 @@ def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[Holdings, Sight
     assert {life.last.name for life in known.standing()} == {"there", "elsewhere"}
 
 
-def test_what_fcctl_deleted_is_gone_once(recorder: tuple[Holdings, SightingFile]) -> None:
+def test_what_fcctl_deleted_is_gone_once(recorder: tuple[Holdings, SpendingBook]) -> None:
     known, file = recorder
     known.end(thing(), MADE + DAY)
     assert file.holdings() == []

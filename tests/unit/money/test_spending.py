@@ -1,8 +1,7 @@
-"""What a workspace has spent, and what is left of its caps."""
+"""What a workspace has spent and reserved, and what is left of its caps."""
 
 from __future__ import annotations
 
-from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,37 +14,56 @@ from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget, SshTarget, Target
 from orchestrator.results.records import CostLine, CostRecord, SourceRecord
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import spending
+from orchestrator.runs.cost.owners import settle_run
+from orchestrator.runs.cost.set_aside import set_aside
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
-from tests.support.stores import NOVEMBER, completed, make_id
+from tests.support.spending import book_in, reservation
+from tests.support.stores import NOVEMBER, completed, make_id, make_record
+
+
+def costing(usd: float) -> CostRecord:
+    return CostRecord(usd=usd, billed_s=1.0, breakdown=[CostLine(activity="bench", seconds=1.0, usd=usd)])
 
 
 class World:
     """A store whose runs cost what they are told, one day in November."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = FileStore(folder, SystemClock(), note=lambda _: None)
-        clock = SimpleNamespace(now=lambda: NOVEMBER + 60)
-        sessions = SimpleNamespace(open=list, ended=list)
+        results = folder / "results"
+        self.store = FileStore(results, SystemClock(), note=lambda _: None)
+        self.clock: Any = SimpleNamespace(now=lambda: NOVEMBER + 60)
+        sessions = SimpleNamespace(open=list, ended=list, plan_of=lambda _: None)
+        machines = [("my-project", "vm")]
+        book = book_in(folder / "state", results=results, clock=self.clock, machines=machines)
         self.services: Any = SimpleNamespace(
-            store=self.store, sightings=SightingFile(folder), sessions=sessions, clock=clock, money_zone=UTC
+            store=self.store, spending=book, sessions=sessions, clock=self.clock, budget=listed()
         )
 
     def spent(self, usd: float) -> str:
-        cost = CostRecord(usd=usd, billed_s=1.0, breakdown=[CostLine(activity="bench", seconds=1.0, usd=usd)])
-        return completed(self.store, started=iso(NOVEMBER), cost=cost)
+        return completed(self.store, started=iso(NOVEMBER), cost=costing(usd))
 
-    def underway(self, usd: float, target: Target | None = None, **changes: Any) -> None:
-        """An active run that may cost so much: of an hour at that price."""
+    def begun(self, usd: float, target: Target | None = None, **changes: Any) -> tuple[FileActiveRun, SavedPlan]:
+        """An active run that may cost so much, of an hour at that price; what its start reserves is reserved."""
         run_id = make_id()
         plan = wire.RunPlan(run_id, "j", "t", "w", "0" * 64, [wire.StepSpec("work", "x", timeout_s=3600)])
         saved = SavedPlan(
             plan=plan, target=target or SshTarget(name="box", host="h"), source=SourceRecord(tree_sha256="0" * 64),
             usd_per_hour=usd, **changes,
         )  # fmt: skip
-        self.store.begin(run_id, saved.to_json())
+        active = self.store.begin(run_id, saved.to_json())
+        set_aside(self.services, active, saved)
+        return active, saved
+
+    def ended(self, begun: tuple[FileActiveRun, SavedPlan], usd: float) -> None:
+        """As a controller ends a run: what it cost is booked before it is complete."""
+        active, saved = begun
+        record = make_record(active.run_id, started=iso(NOVEMBER), cost=costing(usd))
+        settle_run(self.services, record, saved, active.journal.entries())
+        active.complete(record)
 
     def left(self, **caps: float) -> list[tuple[str, float]]:
         return spending.left_of_caps(self.services, listed(**caps))
@@ -75,35 +93,62 @@ def test_each_cap_has_what_is_left_of_it(world: World) -> None:
 
 
 def test_a_run_counts_with_its_worst_case_until_it_is_complete(world: World) -> None:
-    world.underway(2.0)
-    world.underway(100.0, SandboxTarget(name="sandbox"))  # nobody pays
+    run = world.begun(2.0)
+    world.begun(100.0, SandboxTarget(name="sandbox"))  # nobody pays
     world.store.begin(make_id(), {"plan": "of another version"})
     assert world.left(per_day_usd=5) == [("day", 3.0)]
+    world.ended(run, 0.5)
+    assert world.left(per_day_usd=5) == [("day", 4.5)]
 
 
-def test_a_run_in_a_session_is_paid_by_it_in_the_workspace_that_began_it(world: World) -> None:
-    world.underway(1.0, session="here")
-    assert world.left(per_day_usd=5) == [("day", 5.0)]
-    world.underway(1.0, session="there", session_abroad=True)
-    ((_, left),) = world.left(per_day_usd=5)
-    assert left == pytest.approx(5 - 65 / 60)
+def test_a_run_that_is_deleted_was_spent_all_the_same(world: World) -> None:
+    run = world.begun(2.0)
+    world.ended(run, 1.5)
+    world.store.delete([run[0].run_id])
+    assert world.store.rows() == []
+    assert world.left(per_day_usd=5) == [("day", 3.5)]
+
+
+def test_a_run_whose_machine_nobody_bills_for_reserves_nothing(world: World) -> None:
+    world.begun(0.0)
+    assert world.services.spending.state().open() == {}
+
+
+def test_a_run_in_a_session_is_paid_by_it(world: World) -> None:
+    session = {"cloud_project": "my-project", "instance": "vm", "owner_id": "elsewhere"}
+    with world.services.spending.changing() as change:
+        change.reserve(reservation("session", 1.25, "session", project="theirs", results="/theirs", **session))
+    world.begun(1.0, session="here")
+    world.begun(1.0, session="there", session_abroad=True)
+    assert world.left(per_day_usd=5) == [("day", 3.75)], "on this workspace's machine, whoever began the session"
 
 
 def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:
     world.spent(2.0)
-    world.underway(1.0)
+    active, _ = world.begun(1.0)
     spending.check_caps(world.services, listed(per_day_usd=5), 2.0)
     spending.check_caps(world.services, listed(per_day_usd=1), 0.0)  # it costs nothing
     spending.check_caps(world.services, listed(), 1000.0)
     with pytest.raises(BudgetError, match=r"could cost \$2\.01, and \$2\.00 are left of the day's \$5\.00") as refused:
         spending.check_caps(world.services, listed(per_day_usd=5), 2.01)
-    assert refused.value.cause == "$2.00 are spent (fcctl cost ledger --by day), and runs underway may cost $1.00"
+    assert refused.value.cause == (
+        f"$2.00 are spent (fcctl cost ledger --by day), and $1.00 are reserved for {active.run_id}"
+    )
     assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")
     with pytest.raises(BudgetError, match=r"\$0\.00 are left of the month's \$2\.50"):
         spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)
     with pytest.raises(BudgetError, match="of the project's"):
         spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0)
+
+
+def test_a_start_that_the_caps_refuse_is_reserved_and_begun_nowhere(world: World) -> None:
+    world.services.budget = listed(per_month_usd=1.5)
+    world.begun(1.0)
+    with pytest.raises(BudgetError, match=r"\$0\.50 are left of the month's"):
+        world.begun(0.6)
+    assert len(world.store.active()) == 1
+    assert [one.usd for one in world.services.spending.state().open().values()] == [1.0]
 
 
 def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> None:

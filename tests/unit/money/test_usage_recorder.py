@@ -11,9 +11,11 @@ from orchestrator.money.usage_file import SightingFile
 from orchestrator.base.clock import SystemClock
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_power import Witness, sighting_of
 from orchestrator.money.watched_cloud import WatchedClouds
 from tests.support.budgets import listed
+from tests.support.spending import book_in
 
 T = 1_800_000_000.0
 TARGET = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], usd_per_hour=0.72)
@@ -47,12 +49,12 @@ class Cloud:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> SightingFile:
-    return SightingFile(tmp_path)
+def file(tmp_path: Path) -> SpendingBook:
+    return book_in(tmp_path)
 
 
 @pytest.fixture
-def witness(file: SightingFile) -> Witness:
+def witness(file: SpendingBook) -> Witness:
     return Witness(file, SystemClock(), listed())
 
 
@@ -62,17 +64,17 @@ def watched(witness: Witness) -> Any:
     return WatchedClouds(lambda: clouds, lambda: witness).open(TARGET)
 
 
-def names(file: SightingFile) -> list[str]:
+def names(file: SpendingBook) -> list[str]:
     return [record.name for record in file.all()]
 
 
-def test_whoever_looks_at_the_target_s_machine_has_it_written_down(watched: Any, file: SightingFile) -> None:
+def test_whoever_looks_at_the_target_s_machine_has_it_written_down(watched: Any, file: SpendingBook) -> None:
     assert watched.machine("us-west1-c", "vm") == machine()
     assert names(file) == ["vm"]
     assert file.all()[0].stopped is None
 
 
-def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: Any, file: SightingFile) -> None:
+def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: Any, file: SpendingBook) -> None:
     assert watched.machine("us-west1-a", "vm") is None
     assert watched.machine("us-west1-c", "other") == Cloud.there[1]
     assert watched.operations("us-west1-c", "other") == [STOP]
@@ -82,20 +84,20 @@ def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: 
     assert names(file) == ["vm"]
 
 
-def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any, file: SightingFile) -> None:
+def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any, file: SpendingBook) -> None:
     watched.machine("us-west1-c", "vm")
     assert watched.operations("us-west1-c", "vm") == [STOP]
     assert [(record.started, record.stopped) for record in file.all()] == [(T, None), (T, T + 600)]
 
 
 @pytest.mark.parametrize("change", [{"project": "q"}, {"zone": "us-west1-a"}, {"name": "other"}])
-def test_and_not_that_of_another_machine(witness: Witness, file: SightingFile, change: dict[str, str]) -> None:
+def test_and_not_that_of_another_machine(witness: Witness, file: SpendingBook, change: dict[str, str]) -> None:
     file.note(sighting_of(TARGET, machine(**change), listed(), T))
     witness.hear(TARGET, "us-west1-c", [STOP])
     assert len(file.all()) == 1
 
 
-def test_each_is_written_once(witness: Witness, file: SightingFile) -> None:
+def test_each_is_written_once(witness: Witness, file: SpendingBook) -> None:
     witness.see(TARGET, machine(started=None))  # it was never on
     assert file.all() == []
     for seen in (machine(), machine(), machine(deadline=T + 3600), OFF, OFF):

@@ -13,8 +13,10 @@ import pytest
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine
+from orchestrator.money.book import SpendingBook
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.machine import pending_releases as debts
+from tests.support.spending import book_in, reservation
 from tests.support.stores import make_id
 
 
@@ -23,6 +25,7 @@ class Stage:
     """As much of the services as a debt needs; time is moved by hand, and by waiting."""
 
     store: FileStore
+    spending: SpendingBook
     clock: Any = None
     observer: Any = None
     now: float = 1_800_000_000.0
@@ -70,8 +73,12 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Any:
-    made = Stage(FileStore(tmp_path / "results", SimpleNamespace(now=lambda: 0.0)))
-    made.store.owe(make_id(), {"target": {}, "holds": []})
+    made = Stage(FileStore(tmp_path / "results", SimpleNamespace(now=lambda: 0.0)), book_in(tmp_path / "state"))
+    run_id = make_id()
+    made.store.owe(run_id, {"target": {}, "holds": []})
+    with made.spending.changing() as change:
+        change.reserve(reservation("kept:7:1", owner="kept", owner_id=run_id))
+        change.reserve(reservation("kept:8:1", owner="kept", owner_id=make_id()))
     return made
 
 
@@ -95,6 +102,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: 
 def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
     debts.pay(stage, "moment")
     assert (cloud.tries, stage.store.owed(), stage.notes) == (1, {}, [])
+    assert list(stage.spending.state().open()) == ["kept:8:1"], "what it might still have cost is not reserved any more"
 
 
 def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
@@ -109,6 +117,7 @@ def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
     cloud.error = None
     debts.pay(stage, "due")
     assert stage.store.owed() != {}, "tried lately"
+    assert len(stage.spending.state().open()) == 2
     debts.pay(stage)
     assert stage.store.owed() == {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from fcctl_remote import wire
 from orchestrator.app import SystemClock
 from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import SshTarget
+from orchestrator.money.caps import Budget
 from orchestrator.money.deadline import Cap
 from orchestrator.money.ledger import Spent
 from orchestrator.results.records import SourceRecord
@@ -43,7 +43,7 @@ class World:
             now=lambda: self.time + self.jumped, monotonic=lambda: self.time, elapsed=lambda: self.time
         )
         self.services: Any = SimpleNamespace(
-            clock=clock, observer=SimpleNamespace(note=self.notes.append), money_zone=UTC
+            clock=clock, observer=SimpleNamespace(note=self.notes.append), budget=Budget()
         )
         self.journal = FileJournal(folder / "journal.jsonl", self.services.clock)
         self.journal.append("submitted")

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.base.errors import (
     AuthError,
+    BudgetError,
     CloudError,
     ConflictError,
     FcctlError,
@@ -116,10 +117,11 @@ def test_files_are_beside_a_run_before_anything_of_it_happens(monkeypatch: pytes
     monkeypatch.setattr(runs, "Driver", lambda _: driver)
     monkeypatch.setattr(runs, "see_home", lambda *_, **__: None)
     services: Any = SimpleNamespace(store=SimpleNamespace(begin=lambda *_: active))
+    monkeypatch.setattr(runs, "set_aside", lambda *_: happened.append("reserved"))
     saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=RUN), to_json=dict)
     nothing: Any = None
     runs.run(services, nothing, saved, nothing, beside={"artifacts/tune/journal.log": b"one\n"})
-    assert happened == [{"artifacts/tune/journal.log": b"one\n"}, "begun"]
+    assert happened == ["reserved", {"artifacts/tune/journal.log": b"one\n"}, "begun"]
 
 
 @pytest.mark.parametrize(("known", "lost"), [(False, True), (True, False)])
@@ -160,7 +162,7 @@ def test_the_way_to_a_machine_whose_part_is_over_is_closed() -> None:
 class Earlier:
     """A run whose machine was woken for what is left of it."""
 
-    saved = SimpleNamespace(session=None, fence_s=60, model_copy=lambda **_: None)
+    saved = SimpleNamespace(session=None, fence_s=60, model_copy=lambda **_: SimpleNamespace(worst_case_usd=1.0))
     waits = True
 
     def __init__(self) -> None:
@@ -186,6 +188,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
 
     monkeypatch.setattr(go_on, "resumed", resumed)
     monkeypatch.setattr(go_on, "_rest", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(go_on, "set_aside_wake", lambda *_: made.made.append("reserve"))
     monkeypatch.setattr(Earlier, "intake", lambda _: SimpleNamespace(read_json=None), raising=False)
     return made
 
@@ -204,7 +207,7 @@ def test_a_machine_is_off_again_if_what_is_on_its_disk_does_not_come_home(
 ) -> None:
     earlier.collects = error
     go(type(error))
-    assert earlier.made == ["wake", "collect", "off_again"], "and the run waits for it as before"
+    assert earlier.made == ["reserve", "wake", "collect", "off_again"], "and the run waits for it as before"
 
 
 @pytest.mark.parametrize("error", [CloudError("refused"), KeyboardInterrupt()], ids=["refused", "Ctrl-C"])
@@ -214,6 +217,14 @@ def test_a_machine_is_let_go_if_the_rest_cannot_be_done_there(
     monkeypatch.setattr(go_on, "_begin", raising(error))
     go(type(error))
     assert earlier.made[-1] == "finish", "which completes the run and stops its machine"
+
+
+def test_a_machine_that_the_caps_leave_nothing_for_is_not_woken(
+    earlier: Earlier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(go_on, "set_aside_wake", raising(BudgetError("nothing is left of the day's cap")))
+    go(BudgetError)
+    assert earlier.made == []
 
 
 def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier) -> None:

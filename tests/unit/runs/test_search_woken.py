@@ -25,7 +25,10 @@ class FarEnough(Exception):
 class Ends:
     """A driver, a run, a link: as much of each as is touched before the machine is the new run's."""
 
-    saved = SimpleNamespace(session=None, fence_s=60, target=SimpleNamespace(kind="gcp"), model_copy=lambda **_: None)
+    start = SimpleNamespace(worst_case_usd=1.0)
+    saved = SimpleNamespace(
+        session=None, fence_s=60, target=SimpleNamespace(kind="gcp"), model_copy=lambda **_: Ends.start
+    )
     waits = True
 
     def __init__(self) -> None:
@@ -64,6 +67,9 @@ def test_its_links_are_doubted_as_the_first_one_was(
     monkeypatch.setattr(go_on, "Moves", lambda *_: None)
     rest = SimpleNamespace(target=None, fence_s=60, plan=SimpleNamespace(run_id=RUN), to_json=dict)
     monkeypatch.setattr(go_on, "_rest", lambda *_: rest)
+    reserved: list[Any] = []
+    monkeypatch.setattr(go_on, "set_aside_wake", lambda *_: reserved.append("the wake") or "the wake")
+    monkeypatch.setattr(go_on, "set_aside", lambda *_, replaces=(): reserved.append(list(replaces)))
     monkeypatch.setattr(go_on, "_read_below", lambda *_: {})
     monkeypatch.setattr(go_on.SavedPlan, "model_validate", lambda _: Ends.saved)
     (tmp_path / "journal.jsonl").write_text('{"seq": 1, "time": 1.0, "kind": "submit", "data": {}}\n')
@@ -76,4 +82,5 @@ def test_its_links_are_doubted_as_the_first_one_was(
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(FarEnough):
         fleet_resume.go_on_with(services, RUN, lambda _: None, doubt)
+    assert reserved == ([[]] if home else ["the wake", ["the wake"]])
     assert (doubted, link.doubts) == ([] if home else [doubt], [doubt])

@@ -19,7 +19,7 @@ PLAN = Schedule.model_validate({"job": "bench", "on": "l4", "cron": "@daily", "s
 ECHO = """
 import json, os, sys
 print(json.dumps({"argv": sys.argv[1:], "budget": os.environ.get("FCCTL_BUDGET_PER_RUN_USD"), "cwd": os.getcwd(),
-                  "leads": os.getsid(0) == os.getpid()}), flush=True)
+                  "firing": os.environ.get("FCCTL_FIRING"), "leads": os.getsid(0) == os.getpid()}), flush=True)
 """
 
 
@@ -29,7 +29,8 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(script: str, budget_usd: float | None = None) -> Mapping[str, Any]:
         monkeypatch.setattr(child_process, "_FCCTL", (sys.executable, "-c", script))
-        return child_process.run_job(tmp_path)(PLAN, budget_usd)
+        plan = PLAN.model_copy(update={"budget_usd": budget_usd})
+        return child_process.run_job(tmp_path)(plan, "ws/nightly@1.0 /results")
 
     return run
 
@@ -40,6 +41,7 @@ def test_a_run_is_asked_for_as_the_schedule_says(answer: Any, tmp_path: Path) ->
         "-C", str(tmp_path), "--json", "--yes", "run", "bench", "--on", "l4", "--set", "SIZE=a b", "--set", "N=2",
     ]  # fmt: skip
     assert (given["budget"], given["cwd"]) == (None, str(tmp_path))
+    assert given["firing"] == "ws/nightly@1.0 /results"
 
 
 def test_it_is_given_the_firing_s_budget_and_else_what_the_workspace_has(

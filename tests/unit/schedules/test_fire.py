@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
+from orchestrator.money.firings import end, firing_id, start
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.fire import STARTING_S, fire, standings, tick
 from orchestrator.schedules.firings import FiringRecords
+from tests.support.spending import book_in
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 
@@ -36,6 +39,8 @@ def schedule(**values: Any) -> Schedule:
 
 
 PLAN = schedule()
+#: What a tick so long after noon decides, which must be what is recorded, and what it launches.
+Ticked = Callable[..., tuple[list[str], list[float]]]
 
 
 def line(outcome: str, due: float = NOON, at: float = NOON, **values: Any) -> Firing:
@@ -47,51 +52,60 @@ def records(tmp_path: Path) -> FiringRecords:
     return FiringRecords(tmp_path)
 
 
-def ticked(records: FiringRecords, after: float, plan: Schedule = PLAN, **caps: Any) -> tuple[list[str], list[float]]:
-    """What a tick so long after noon decides, which must be what is recorded, and what it launches."""
-    launched: list[float] = []
-    before = len(records.read("often"))
-    decided = tick(
-        {"often": plan}, records, Budget(**caps), Clock(NOON + after), lambda _, firing: launched.append(firing.due)
-    )
-    assert [firing for _, firing in decided] == records.read("often")[before:]
-    return [firing.outcome for _, firing in decided], launched
+@pytest.fixture
+def spending(tmp_path: Path) -> SpendingBook:
+    return book_in(tmp_path / "state")
 
 
-def test_only_what_starts_is_launched(records: FiringRecords) -> None:
-    assert ticked(records, 0) == (["watching"], [])
-    assert ticked(records, 3599) == ([], [])
-    assert ticked(records, 3600) == (["started"], [NOON + 3600])
-    assert ticked(records, 3600) == ([], [])
+@pytest.fixture
+def ticked(records: FiringRecords, spending: SpendingBook) -> Ticked:
+    def ticked(after: float, plan: Schedule = PLAN, **caps: Any) -> tuple[list[str], list[float]]:
+        launched: list[float] = []
+        before = len(records.read("often"))
+        clock, budget = Clock(NOON + after), Budget(**caps)
+        decided = tick({"often": plan}, records, spending, budget, clock, lambda _, firing: launched.append(firing.due))
+        assert [firing for _, firing in decided] == records.read("often")[before:]
+        return [firing.outcome for _, firing in decided], launched
+
+    return ticked
 
 
-def test_nothing_is_decided_for_one_that_is_disabled_or_while_another_tick_decides(records: FiringRecords) -> None:
-    assert ticked(records, 0, schedule(enabled=False)) == ([], [])
+def test_only_what_starts_is_launched(ticked: Ticked) -> None:
+    assert ticked(0) == (["watching"], [])
+    assert ticked(3599) == ([], [])
+    assert ticked(3600) == (["started"], [NOON + 3600])
+    assert ticked(3600) == ([], [])
+
+
+def test_nothing_is_decided_for_one_that_is_disabled_or_while_another_tick_decides(
+    records: FiringRecords, ticked: Ticked
+) -> None:
+    assert ticked(0, schedule(enabled=False)) == ([], [])
     with records.deciding() as alone:
         assert alone
-        assert ticked(records, 0) == ([], [])
-    assert ticked(records, 0) == (["watching"], [])
+        assert ticked(0) == ([], [])
+    assert ticked(0) == (["watching"], [])
 
 
-def test_one_that_nobody_follows_any_more_is_called_interrupted(records: FiringRecords) -> None:
+def test_one_that_nobody_follows_any_more_is_called_interrupted(records: FiringRecords, ticked: Ticked) -> None:
     records.append("often", (line("started"),))
-    assert ticked(records, STARTING_S - 1) == ([], []), "it may not have taken its lock yet"
+    assert ticked(STARTING_S - 1) == ([], []), "it may not have taken its lock yet"
     with records.firing("often"):
-        assert ticked(records, STARTING_S) == ([], []), "it is at work"
-    assert ticked(records, STARTING_S) == (["interrupted"], [])
+        assert ticked(STARTING_S) == ([], []), "it is at work"
+    assert ticked(STARTING_S) == (["interrupted"], [])
     assert records.read("often")[-1].due == NOON
-    assert ticked(records, STARTING_S) == ([], [])
+    assert ticked(STARTING_S) == ([], [])
 
 
-def test_an_interrupted_one_does_not_keep_the_next_from_starting(records: FiringRecords) -> None:
+def test_an_interrupted_one_does_not_keep_the_next_from_starting(records: FiringRecords, ticked: Ticked) -> None:
     records.append("often", (line("started"),))
-    assert ticked(records, 3600) == (["interrupted", "started"], [NOON + 3600])
+    assert ticked(3600) == (["interrupted", "started"], [NOON + 3600])
 
 
-def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords) -> None:
+def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords, ticked: Ticked) -> None:
     records.append("often", (line("started"),))
     with records.firing("often"):
-        assert ticked(records, 3600) == (["overlap"], [])
+        assert ticked(3600) == (["overlap"], [])
 
 
 @pytest.mark.parametrize(
@@ -107,25 +121,26 @@ def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords) -> Non
     ],
 )
 def test_a_month_s_cap_holds(
-    records: FiringRecords, plan: dict[str, float], caps: dict[str, float], outcome: str
+    records: FiringRecords, ticked: Ticked, plan: dict[str, float], caps: dict[str, float], outcome: str
 ) -> None:
     records.append("often", (line("started"), line("finished", usd=2.0)))
-    assert ticked(records, 3600, schedule(**plan), **caps)[0] == [outcome]
+    assert ticked(3600, schedule(**plan), **caps)[0] == [outcome]
 
 
 # ------------------------------------------------------------------------------------------------------ one firing
-def fired(records: FiringRecords, answer: Mapping[str, Any], **plan: Any) -> tuple[Firing, list[float | None]]:
-    budgets: list[float | None] = []
+def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, Any]) -> Firing:
+    asked: list[tuple[Schedule, str]] = []
 
-    def run_job(asked: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+    def run_job(schedule: Schedule, firing: str) -> Mapping[str, Any]:
         assert records.at_work("often")
-        budgets.append(budget_usd)
+        asked.append((schedule, firing))
         return answer
 
-    firing = fire("often", schedule(**plan), NOON, records, Clock(NOON + 60), run_job)
+    firing = fire("often", PLAN, NOON, records, spending, Clock(NOON + 60), run_job)
     assert records.read("often")[-1] == firing
     assert not records.at_work("often")
-    return firing, budgets
+    assert asked == [(PLAN, firing_id(spending.scope, "often", NOON))]
+    return firing
 
 
 @pytest.mark.parametrize(
@@ -143,22 +158,22 @@ def fired(records: FiringRecords, answer: Mapping[str, Any], **plan: Any) -> tup
         ({"error": {"message": "odd", "exit_code": "x"}}, {"status": "error", "reason": "odd", "exit_code": 1}),
     ],
 )
-def test_how_a_firing_ended_is_recorded(records: FiringRecords, answer: dict[str, Any], end: dict[str, Any]) -> None:
-    firing, budgets = fired(records, answer, budget_usd=2)
-    assert firing == line("finished", at=NOON + 60, **end)
-    assert budgets == [2.0]
+def test_how_a_firing_ended_is_recorded(
+    records: FiringRecords, spending: SpendingBook, answer: dict[str, Any], end: dict[str, Any]
+) -> None:
+    assert fired(records, spending, answer) == line("finished", at=NOON + 60, **end)
 
 
 def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
-    records: FiringRecords, monkeypatch: pytest.MonkeyPatch
+    records: FiringRecords, spending: SpendingBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.schedules.firings._LOOKERS_S", 0.0)
 
-    def never(asked: Schedule, budget_usd: float | None) -> Mapping[str, Any]:
+    def never(asked: Schedule, firing: str) -> Mapping[str, Any]:
         raise AssertionError(asked)
 
     with records.firing("often"):
-        firing = fire("often", PLAN, NOON, records, Clock(NOON + 60), never)
+        firing = fire("often", PLAN, NOON, records, spending, Clock(NOON + 60), never)
     assert (firing.outcome, firing.status, firing.usd) == ("finished", "overlap", 0.0)
     assert records.read("often") == [firing]
 
@@ -185,11 +200,13 @@ def test_a_record_has_a_line_for_each_firing_and_no_others(records: FiringRecord
     assert len(records.read("often")) == 6
 
 
-def test_standings(records: FiringRecords) -> None:
+def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
+    start(spending, "often", NOON, 3.0, cap=None, zone=UTC)
+    end(spending, "often", NOON, 2.0)
     records.append("often", (line("started"), line("finished", usd=2.0, run_id="r"), line("watching", NOON + 1)))
     plans = {"often": PLAN, "off": schedule(enabled=False)}
     with records.firing("often"):
-        often, off = standings(plans, records, Clock(NOON + 60), UTC)
+        often, off = standings(plans, records, spending, Clock(NOON + 60), UTC)
     assert [time.hour for time in often.next] == [13, 14, 15]
     assert often.last is not None
     assert (often.last.run_id, often.spent_this_month_usd, often.running) == ("r", 2.0, True)
