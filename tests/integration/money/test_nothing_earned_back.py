@@ -14,6 +14,7 @@ from tests.support.cloud_workspace import CloudWorkspace
 
 START = ("session", "start", "--on", "l4", "--budget", "1")
 _NUMBERS = itertools.count()
+_RESULTS = shutil.ignore_patterns("results")
 HELLO = "steps:\n  - {id: greet, run: 'true'}\n"
 
 
@@ -51,7 +52,7 @@ def test_what_runs_cost(how: str, workspace: CloudWorkspace, tmp_path: Path) -> 
         ),
         "delete": lambda: shutil.rmtree(workspace.root / "results"),
         "move": lambda: workspace.root.rename(tmp_path / "moved"),
-        "checkout": lambda: shutil.copytree(workspace.root, tmp_path / "moved", ignore=shutil.ignore_patterns("results")),
+        "checkout": lambda: shutil.copytree(workspace.root, tmp_path / "moved", ignore=_RESULTS),
     }  # fmt: skip
     changes[how]()
     if how in ("move", "checkout"):
