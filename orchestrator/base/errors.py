@@ -3,6 +3,7 @@
 ::
 
     FcctlError                    1    unexpected
+    ├── DiskError                 1    this computer's own disk
     ├── UsageError                2    the command line
     ├── ConfigError               3    fcctl.toml
     │   └── JobError              3    a job file
@@ -61,6 +62,12 @@ class FcctlError(Exception):
                 "hint": self.hint,
             }
         }
+
+
+class DiskError(FcctlError):
+    """This computer's own disk is full, or cannot be written."""
+
+    code = "disk"
 
 
 class UsageError(FcctlError):
