@@ -8,8 +8,8 @@ from pathlib import Path
 from orchestrator.base.errors import NotFoundError, UsageError
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.money.billing_compare import Comparison, compare
-from orchestrator.money.billing_export import MAX_LINE_BYTES, read_export
+from orchestrator.money.billing.compare import Comparison, compare
+from orchestrator.money.billing.export import MAX_LINE_BYTES, read_export
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
-from orchestrator.money.billing_compare import SLIGHT_USD, Comparison, Row
+from orchestrator.money.billing.compare import SLIGHT_USD, Comparison, Row
 from orchestrator.money.ledger import SLIGHT_S
 from orchestrator.money.reconcile import Account, Time
 from orchestrator.views.live.run import duration

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import UsageError
-from orchestrator.money import billing_compare
-from orchestrator.money.billing_compare import Comparison, compare
-from orchestrator.money.billing_export import BillingLine
+from orchestrator.money.billing import compare as billing_compare
+from orchestrator.money.billing.compare import Comparison, compare
+from orchestrator.money.billing.export import BillingLine
 from orchestrator.money.ledger import Line
 
 HOUR = 3600.0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import UsageError
-from orchestrator.money import billing_export
-from orchestrator.money.billing_export import BillingLine, read_export
+from orchestrator.money.billing import export as billing_export
+from orchestrator.money.billing.export import BillingLine, read_export
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC).timestamp()
 ROW: dict[str, Any] = {

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from orchestrator.base.errors import UsageError
 from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL
-from orchestrator.money.billing_export import BillingLine
+from orchestrator.money.billing.export import BillingLine
 from orchestrator.money.calendar import days
 from orchestrator.money.ledger import Line
 
