@@ -212,10 +212,7 @@ class _Known:
         elsewhere = 0.0
         for line in ours:
             thing, end = _thing(line), line.start + line.seconds
-            pieces = list(days(max(line.start, since), min(end, until), UTC))
-            if line.seconds <= 0 and since <= line.start < until:  # a correction of what runs claim
-                pieces = [(line.start, end)]
-            for begun, ended in pieces:
+            for begun, ended in days(max(line.start, since), min(end, until), UTC):
                 usd = line.usd * (ended - begun) / line.seconds
                 if thing is None:
                     elsewhere += usd

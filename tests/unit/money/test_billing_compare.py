@@ -159,12 +159,6 @@ def test_what_is_emulated_or_in_no_cloud_is_not_compared() -> None:
     assert (found.ours_usd, found.elsewhere_usd) == (0.7, 3.0)
 
 
-def test_a_correction_below_zero_counts() -> None:
-    ledger = [ours(20, 1, 1, 1.0), ours(20, 2, -0.5, -0.3)]
-    found = compared([google(20, 1, 0.7), *COVER], ledger)
-    assert found.ours_usd == pytest.approx(0.7)
-
-
 def test_a_file_of_endless_days_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(billing_compare, "_MOST_CELLS", 10)
     with pytest.raises(UsageError, match="more than 10 days of resources"):
