@@ -76,11 +76,12 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_atomic(folder: Path, name: str, data: bytes) -> None:
-    """Make ``folder/name`` hold ``data``: a reader, or a crash, finds the old content or the new, nothing between."""
+def write_atomic(folder: Path, name: str, data: bytes, mode: int = 0o644) -> None:
+    """Make ``folder/name``, of ``mode``, hold ``data``: a reader, or a crash, finds the old content or the new, nothing
+    between."""
     unfinished = folder / f"{UNFINISHED}{name}"
     unfinished.unlink(missing_ok=True)
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         write_all(fd, data)
         os.fsync(fd)
