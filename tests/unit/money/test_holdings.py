@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines import sandbox_target as sandbox

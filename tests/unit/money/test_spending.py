@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from orchestrator.money.usage_file import SightingFile
 
 from fcctl_remote import wire
 from orchestrator.base.clock import SystemClock, iso

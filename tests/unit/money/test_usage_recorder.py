@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.machines.cloud import Machine, Operation
