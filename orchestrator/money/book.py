@@ -1,9 +1,10 @@
 """The user's book of spending, ``book.jsonl`` in the state folder: one append-only file that all workspaces share.
 
 It has what was reserved, what runs cost, and what the cloud said of machines and billable resources. Deleting runs,
-their folders or a checkout takes nothing out of it. A line is ``CRC KIND JSON``; each is on disk before the call that
-wrote it returns. A line that a power cut tore is cut off by the next one; a damaged line costs only itself, and is
-counted.
+their folders or a checkout takes nothing out of it. A line of the file is one change, ``CRC KIND JSON``, and
+``TAB KIND JSON`` for each entry more that it has: all of a change is there, or nothing. It is on disk before the call
+that wrote it returns. A line that a power cut tore is cut off by the next one; a damaged line costs only itself, and
+is counted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.models import KEPT
-from orchestrator.money.billable import Holding, Key, lives
+from orchestrator.money.billable import Holding, lives
 from orchestrator.money.ledger import Sighting, latest
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.records import CostRecord, MachineRecord
@@ -36,7 +37,7 @@ NAME, LOCK = "book.jsonl", "book.lock"
 LEGACY = "machines.jsonl"
 #: How long to wait for another fcctl at the book, seconds: a check of the caps takes a fraction of one.
 PATIENCE_S = 30.0
-#: A file of fewer bytes is not worth compacting; a larger one is once half of it is of no use any more.
+#: Whenever the file has grown by so many bytes, it is looked whether half of it is of no use any more.
 COMPACT_BYTES = 1 << 20
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -72,26 +73,28 @@ class FiringCost(BaseModel):
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the book: whose it is (the project's name, and its ``results``), and what it says."""
+    """One entry of the book: whose it is (the project's name, and its ``results``), and what it says."""
 
     kind: str
     project: str
     results: str
     data: dict[str, Any]
 
-    def encoded(self) -> bytes:
+    @property
+    def text(self) -> bytes:
+        """Without a tab or a line end: JSON has them as escapes."""
         said = json.dumps({"by": [self.project, self.results], "data": self.data}, separators=(",", ":"))
-        text = f"{self.kind} {said}".encode()
-        return b"%08x %s\n" % (zlib.crc32(text), text)
+        return f"{self.kind} {said}".encode()
 
 
 @dataclass
 class State:
-    """The lines of the book, by kind, oldest first. Reading one kind parses no other."""
+    """The entries of the book, by kind, oldest first. Reading one kind parses no other."""
 
     raw: dict[str, list[bytes]] = field(default_factory=dict)
-    #: Bytes up to the end of the last whole line; numbers of damaged lines before it.
+    #: Bytes up to the end of the last whole line, and that line; numbers of damaged lines before it.
     length: int = 0
+    last: bytes = b""
     damaged: list[int] = field(default_factory=list)
     count: int = 0
     _parsed: dict[str, list[Line]] = field(default_factory=dict)
@@ -132,7 +135,7 @@ class State:
 
 
 class Change:
-    """Lines to be written together, while no other process writes."""
+    """Entries to be written together, while no other process writes."""
 
     def __init__(self, state: State, scope: Scope) -> None:
         self.state, self._scope = state, scope
@@ -172,10 +175,12 @@ class SpendingBook:
         """Reads what was appended since the last time; all, if the file is another one by now."""
         try:
             with (self._folder / NAME).open("rb") as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._inode or status.st_size < self._state.length:
-                    self._state, self._inode = State(), status.st_ino
-                file.seek(self._state.length)
+                inode, last = os.fstat(file.fileno()).st_ino, self._state.last
+                file.seek(self._state.length - len(last))
+                # A file that was written anew may have the number of one that is gone.
+                if inode != self._inode or file.read(len(last)) != last:
+                    self._state, self._inode = State(), inode
+                    file.seek(0)
                 _parse(file.read(), self._state)
         except FileNotFoundError:
             self._state, self._inode = State(), 0
@@ -200,7 +205,7 @@ class SpendingBook:
     def _lock(self) -> Iterator[None]:
         with disk_errors("write the book of spending", self._folder):
             make_folders(self._folder, 0o700)
-            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode=0o600)
         try:
             self._wait_for(lock)
             self._locked = True
@@ -226,15 +231,15 @@ class SpendingBook:
                 return
 
     def _append(self, lines: list[Line]) -> None:
-        state = self._state
+        state, before = self._state, self._state.length
         with disk_errors("write the book of spending", self._folder):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(self._folder / NAME, flags, 0o600)
+            fd = os.open(self._folder / NAME, flags, mode=0o600)
             try:
                 os.ftruncate(fd, state.length)  # what a crash cut short was never reported as done
                 os.lseek(fd, state.length, os.SEEK_SET)
                 try:
-                    write_all(fd, b"".join(line.encoded() for line in lines))
+                    write_all(fd, _encoded(lines))
                     os.fsync(fd)
                 except OSError:
                     os.ftruncate(fd, state.length)
@@ -243,16 +248,15 @@ class SpendingBook:
             finally:
                 os.close(fd)
             sync_folder(self._folder)
-        if self._read().length > COMPACT_BYTES:
+        if self._read().length // COMPACT_BYTES > before // COMPACT_BYTES:
             self._compact()
 
     def _compact(self) -> None:
         """Write the book anew without what counts no more, if that halves it."""
-        kept = [line.encoded() for line in _live(self._state)]
-        content = b"".join(kept)
+        content = b"".join(_encoded([line]) for line in _live(self._state))
         if not self._state.damaged and len(content) < self._state.length / 2:
             with disk_errors("compact the book of spending", self._folder):
-                write_atomic(self._folder, NAME, content)
+                write_atomic(self._folder, NAME, content, mode=0o600)
             self._read()
 
     def set_damage_aside(self) -> str | None:
@@ -262,8 +266,9 @@ class SpendingBook:
                 return None
             aside = self._folder / f"book.damaged-{int(self._clock.now())}.jsonl"
             with disk_errors("write the book of spending", self._folder):
-                write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes())
-                write_atomic(self._folder, NAME, b"".join(line.encoded() for line in _all(change.state)))
+                write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), mode=0o600)
+                whole = b"".join(_encoded([line]) for line in _all(change.state))
+                write_atomic(self._folder, NAME, whole, mode=0o600)
             self._read()
         return str(aside)
 
@@ -288,18 +293,24 @@ class SpendingBook:
         old = Path(self.scope.results) / LEGACY
         if not self.scope.results or not old.is_file() or self._imported():
             return
+        power, resources = _legacy(old)  # seconds, of a large file: nobody waits for that
         with self.changing() as change:
             if self._imported():
                 return
-            power, resources = _legacy(old)
             for sighting in latest(power):
                 change.add("power", sighting)
-            for holding in resources:
+            for holding in _changes(resources):
                 change.add("resource", holding)
             change.add("imported", {"results": self.scope.results})
 
     def _imported(self) -> bool:
         return any(line.data.get("results") == self.scope.results for line in self._read().lines("imported"))
+
+
+def _encoded(lines: Iterable[Line]) -> bytes:
+    """One line of the file."""
+    text = b"\t".join(line.text for line in lines)
+    return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def _parse(content: bytes, state: State) -> None:
@@ -309,13 +320,14 @@ def _parse(content: bytes, state: State) -> None:
         line, position = content[position:end], end + 1
         state.count += 1
         text = line[9:]
-        kind, _, told = text.partition(b" ")
-        if line[8:9] != b" " or not told or line[:8] != b"%08x" % zlib.crc32(text):
+        if not text or line[:9] != b"%08x " % zlib.crc32(text):
             suspects.append(state.count)
             continue
-        state.raw.setdefault(kind.decode(), []).append(told)
+        for entry in text.split(b"\t"):
+            kind, _, told = entry.partition(b" ")
+            state.raw.setdefault(kind.decode(), []).append(told)
         state.damaged += suspects
-        suspects, state.length = [], length + position
+        suspects, state.length, state.last = [], length + position, content[position - len(line) - 1 : position]
     state.count -= len(suspects)
 
 
@@ -325,7 +337,7 @@ def _all(state: State) -> Iterator[Line]:
 
 
 def _live(state: State) -> Iterator[Line]:
-    """The lines that still count: the last word on each start of a machine, each run, each open reservation; what is
+    """The entries that still count: the last word on each start of a machine, each run, each open reservation; what is
     known of resources without repetitions."""
     open_ = state.open()
     said = state.of("power", Sighting)
@@ -335,15 +347,27 @@ def _live(state: State) -> Iterator[Line]:
     yield from _last(state, "firing", "firing")
     yield from (line for line in _last(state, "reserve", "reservation_id") if line.data.get("reservation_id") in open_)
     resources = state.of("resource", Holding)
-    words: dict[Key, list[Holding]] = {}
-    for _, one in resources:
-        words.setdefault(one.key, []).append(one)
-    known = {id(word) for own in words.values() for life in lives(own) for word in life.words}
+    known = {id(one) for one in _changes(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
     yield from _last(state, "imported", "results")
     others = {"power", "run", "firing", "reserve", "release", "resource", "imported"}
     for kind in state.raw.keys() - others:  # of a later version
         yield from state.lines(kind)
+
+
+def _changes(words: Iterable[Holding]) -> list[Holding]:
+    """The words on resources without those between two that say the same: it was so all the time."""
+    return [word for life in lives(words) for at, word in enumerate(life.words) if not _is_between(life.words, at)]
+
+
+def _is_between(words: Sequence[Holding], at: int) -> bool:
+    if at < 2 or at == len(words) - 1:  # until the second one it is not known when it was made
+        return False
+    before, word, after = words[at - 1 : at + 2]
+    then = {"seen": word.seen}
+    return before.seen <= word.seen <= after.seen and (
+        before.model_copy(update=then) == word == after.model_copy(update=then)
+    )
 
 
 def _last(state: State, kind: str, key: str) -> list[Line]:
@@ -354,12 +378,9 @@ def _legacy(path: Path) -> tuple[list[Sighting], list[Holding]]:
     power: list[Sighting] = []
     resources: list[Holding] = []
     for line in path.read_bytes().splitlines():
-        try:
-            if line.strip():
-                power.append(Sighting.model_validate_json(line))
-        except ValidationError:
-            try:
+        with suppress(ValidationError):
+            if b'"kind":' in line:  # which is no part of a text: JSON escapes its quotes
                 resources.append(Holding.model_validate_json(line))
-            except ValidationError:
-                continue
+            elif line.strip():
+                power.append(Sighting.model_validate_json(line))
     return power, resources

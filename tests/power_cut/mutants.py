@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from orchestrator.money.usage_file import SightingFile
 
 from fcctl_remote import archive_main
 from fcctl_remote.agent import calls, submit
@@ -22,6 +21,8 @@ from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal, lock
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.connect import host_program
+from orchestrator.money import book
+from orchestrator.money.book import SpendingBook
 from orchestrator.providers.gcp import keys
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.index import Index as RunIndex
@@ -66,14 +67,43 @@ CONTROLLER = (
     removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
     removed("firings: no sync", FiringRecords.append, "os.fsync(fd)", records.Firings),
     removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
-    removed("usage: no sync", SightingFile._append, "os.fsync(fd)", records.Usage),
-    removed("usage: no folder sync", SightingFile._append, "sync_folder(self._folder)", records.Usage),
+    removed("usage: no sync", SpendingBook._append, "os.fsync(fd)", records.Usage),
+    removed("usage: no folder sync", SpendingBook._append, "sync_folder(self._folder)", records.Usage),
+    Mutant(
+        "usage: synced before it is written",
+        SpendingBook._append,
+        "write_all(fd, _encoded(lines))\n                os.fsync(fd)",
+        "os.fsync(fd)\n                write_all(fd, _encoded(lines))",
+        (records.Usage,),
+    ),
     Mutant(
         "usage: a torn line swallows the next",
-        SightingFile._append,
-        'f"\\n{json.dumps',
-        'f"{json.dumps',
+        SpendingBook._append,
+        "os.ftruncate(fd, state.length)  # what a crash cut short was never reported as done\n"
+        "            os.lseek(fd, state.length, os.SEEK_SET)",
+        "os.lseek(fd, 0, os.SEEK_END)",
         (records.Usage,),
+    ),
+    Mutant(
+        "usage: a line for each entry of a change",
+        book._encoded,
+        'text = b"\\t".join(line.text for line in lines)',
+        'lines = list(lines)\n    if len(lines) > 1:\n        return b"".join(_encoded([line]) for line in lines)\n'
+        '    text = b"".join(line.text for line in lines)',
+        (records.Usage,),
+    ),
+    Mutant(
+        "usage: compacted in place",
+        SpendingBook._compact,
+        "write_atomic(self._folder, NAME, content, 0o600)",
+        "(self._folder / NAME).write_bytes(content)",
+        (records.Usage,),
+    ),
+    removed(
+        "usage: damage is not put aside",
+        SpendingBook.set_damage_aside,
+        "write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), 0o600)",
+        records.DamagedBook,
     ),
     Mutant(
         "journal: synced before it is written",
@@ -147,7 +177,7 @@ MUTANTS = (*CONTROLLER, *HOST)
 IN_WHOLE_RUNS = (
     (removed("journal: no sync", journal.FileJournal._write, "os.fsync(fd)"), 3),
     (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
-    (removed("usage: no sync", SightingFile._append, "os.fsync(fd)"), 107),
+    (removed("usage: no sync", SpendingBook._append, "os.fsync(fd)"), 107),
     (removed("collected before it is on disk", collect.collect, "intake.flush()"), 63),
     (removed("session: no folder sync", SessionFiles.begin, "sync_folder(self._folder)"), 162),
     (

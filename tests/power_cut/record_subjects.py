@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.cli.results import export
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
+from orchestrator.money import book as books
 from orchestrator.money.billable import Holding
+from orchestrator.money.book import RunUsage
 from orchestrator.money.ledger import Sighting
+from orchestrator.results.records import CostRecord
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
 from tests.power_cut.base_subjects import LONG
-from tests.power_cut.play import Done, Subject
+from tests.power_cut.play import Done, Subject, folder
+from tests.support.spending import book_in, reservation
 from tests.support.stores import NOVEMBER, make_id
 
 SESSION, VISITOR = make_id("session", at=NOVEMBER, token="5e5510"), make_id(at=NOVEMBER, token="aaaaaa")
@@ -32,27 +35,97 @@ def sighting(started: float, user: str = "") -> Sighting:
 
 
 class Usage(Subject):
-    """What the cloud said of machines and disks: nothing that was noted is lost, nothing torn is read."""
+    """The book of spending: nothing that was noted or reserved is lost, nothing torn is read, a change is made as a
+    whole or not at all, and a book that is written anew says the same."""
 
+    states = 60
     seen = (sighting(1.0), sighting(2.0, LONG.decode()), sighting(3.0))
     disk = Holding(project="p", kind="disk", place="z", name="vm", seen=4.0)
+    cost = RunUsage(run_id=VISITOR, job="j", target="l4", created="", cost=CostRecord(usd=1.0, billed_s=1.0))
+    run, kept = reservation("run", owner_id=LONG.decode()), reservation("kept", owner="kept")
+    #: What is reserved, and whether the run is booked, after each change from the promise "disk" on.
+    stages = ((set(), False), ({"wake"}, False), ({"run"}, False), ({"kept"}, True), ({"kept"}, True))
+    promises = ("1.0", "2.0", "3.0", "disk", "reserved", "replaced", "settled", "compacted")
 
     def act(self, root: Path, done: Done) -> None:
-        file = SightingFile(root / "results")
+        book = book_in(root / "state")
         for one in self.seen:
-            file.note(one)
+            book.note(one)
             done(str(one.started))
-        file.note_holding(self.disk)
+        book.note_holding(self.disk)
         done("disk")
+        with book.changing() as change:
+            change.reserve(reservation("wake"))
+        done("reserved")
+        with book.changing() as change:  # as a run that takes over what was reserved to wake its machine
+            change.release(reservation("wake"))
+            change.reserve(self.run)
+        done("replaced")
+        with book.changing() as change:  # as a run that is over, and leaves its machine on
+            change.add("run", self.cost)
+            change.reserve(self.kept)
+            change.release(self.run)
+        done("settled")
+        with pytest.MonkeyPatch.context() as patch, book.changing() as change:
+            patch.setattr(books, "COMPACT_BYTES", 1)
+            for n in range(99):
+                change.reserve(reservation(f"of no use {n}", owner_id=LONG.decode()[:200]))
+                change.release(reservation(f"of no use {n}"))
+        assert (root / "state" / books.NAME).stat().st_size < 10_000
+        done("compacted")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
-        file = SightingFile(root / "results")
-        found = file.all()
+        book = book_in(root / "state")
+        found, open_, booked = book.all(), set(book.state().open()), VISITOR in book.state().runs()
         assert found == list(self.seen[: len(found)])
         assert len(found) >= min(len(done), 3)
-        assert file.holdings() in ([[self.disk]] if "disk" in done else [[], [self.disk]])
-        file.note(sighting(9.0))
-        assert file.all() == [*found, sighting(9.0)]
+        assert book.holdings() in ([[self.disk]] if "disk" in done else [[], [self.disk]])
+        at = max(0, len(done) - 4)
+        assert (open_, booked) in self.stages[at : at + 2]
+        assert book.state().damaged == [], "what a power cut tore is nobody's damage"
+        book.note(sighting(9.0))
+        with book.changing() as change:
+            change.reserve(reservation("later"))
+        for reader in (book, book_in(root / "state")):
+            assert reader.all() == [*found, sighting(9.0)]
+            assert set(reader.state().open()) == {*open_, "later"}
+
+
+class DamagedBook(Subject):
+    """A damaged line of the book costs only itself, and what is put aside is there before the line is gone."""
+
+    def _lines(self) -> list[bytes]:
+        with folder() as made:
+            book = book_in(made)
+            for name in ("a", "b", "c"):
+                with book.changing() as change:
+                    change.reserve(reservation(name, owner_id=LONG.decode()[:600]))
+            return (made / books.NAME).read_bytes().splitlines(keepends=True)
+
+    def prepare(self, root: Path) -> None:
+        first, second, third = self._lines()
+        self.damaged = b"".join([first, b"x" + second[1:], third])
+        (root / "state").mkdir()
+        (root / "state" / books.NAME).write_bytes(self.damaged)
+
+    def act(self, root: Path, done: Done) -> None:
+        book = book_in(root / "state")
+        assert book.set_damage_aside() is not None
+        done("aside")
+        with book.changing() as change:
+            change.reserve(reservation("d"))
+        done("reserved")
+
+    def judge(self, root: Path, done: tuple[str, ...]) -> None:
+        book = book_in(root / "state")
+        opened = list(book.state().open())
+        assert opened in (["a", "c"], ["a", "c", "d"])
+        assert "reserved" not in done or len(opened) == 3
+        kept = [path.read_bytes() for path in (root / "state").glob("book.*") if path.name != books.LOCK]
+        assert self.damaged in kept, "in the book, or beside it"
+        assert not done or book.state().damaged == []
+        book.set_damage_aside()
+        assert (list(book.state().open()), book.state().damaged) == (opened, [])
 
 
 class Firings(Subject):
@@ -151,4 +224,4 @@ class Export(Subject):
             assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(found)).read() == LONG
 
 
-RECORDS = (Usage, Firings, Session, Export)
+RECORDS = (Usage, DamagedBook, Firings, Session, Export)

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
@@ -291,6 +293,33 @@ def test_compaction_keeps_what_counts(book: SpendingBook, monkeypatch: pytest.Mo
     assert list(book.state().open()) == ["run-3"]
     reserve(book, "later")
     assert list(again(book).state().open()) == ["run-3", "later"]
+
+
+WORDS = st.builds(
+    lambda seen, name, created, gone, gb, usd, by_machine: DISK.model_copy(
+        update={"seen": seen, "name": name, "created": created, "gone": gone, "gb": gb, "usd_per_month": usd,
+                "by_machine": by_machine}
+    ),
+    seen=st.sampled_from([n * 1800.0 for n in range(12)]), name=st.sampled_from("ab"),
+    created=st.sampled_from([None, None, 0.0, 9000.0]), gone=st.sampled_from([None, None, None, 12000.0]),
+    gb=st.sampled_from([100, 100, 200]), usd=st.sampled_from([None, 10.0, 10.0]), by_machine=st.booleans(),
+)  # fmt: skip
+
+
+def test_of_a_disk_that_stands_for_a_year_a_few_words_are_kept() -> None:
+    hours = [DISK.model_copy(update={"seen": n * 3600.0, "gb": 100 if n < 4000 else 200}) for n in range(8760)]
+    assert [(word.seen / 3600, word.gb) for word in books._changes(hours)] == [
+        (0, 100), (1, 100), (3999, 100), (4000, 200), (8759, 200),
+    ]  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=8), st.sampled_from([9000.0, 30_000.0, 2_000_000.0]))
+def test_resources_cost_the_same_without_repetitions(words: list[Holding], now: float) -> None:
+    repeated = [word for word in words for _ in range(3)]
+    kept = books._changes(repeated)
+    assert standing_lines(kept, now, UTC) == standing_lines(repeated, now, UTC)
+    last = {life.last.key: life.last for life in lives(repeated)}
+    assert {life.last.key: life.last for life in lives(kept)} == last
 
 
 def test_a_large_book_is_compacted_by_whoever_writes_and_others_read_on(
