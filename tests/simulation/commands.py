@@ -12,11 +12,12 @@ from orchestrator.hosts.hosts import up, up_plan
 from orchestrator.hosts.recover import settle
 from orchestrator.leases.find import underway
 from orchestrator.runs.cancel import cancel
+from orchestrator.runs.cost.waking import waking_usd
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import attach, saved_plan
 from orchestrator.runs.resume_run import go_on
 from orchestrator.runs.services import Services
-from orchestrator.runs.wake import fetch, waking_usd
+from orchestrator.runs.wake import fetch
 from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone

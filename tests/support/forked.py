@@ -120,7 +120,7 @@ def run(
 
     Args:
         more: modules that its server is to have imported beforehand.
-        kill: SIGKILL itself ``before`` or ``after`` its N-th journal line.
+        kill: what happens to it at its N-th journal line: see ``killed_fcctl``.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.

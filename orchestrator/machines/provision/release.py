@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -206,7 +207,8 @@ class _Releasing:
                     hint="fcctl hosts audit shows what is left, and stops it",
                 )
             clock.sleep(AGAIN_S)
-        self._parts.book.forget(machine.project, machine.name)
+        with suppress(FcctlError):
+            self._parts.book.forget(machine.project, machine.name)
         return _released("deleted", machine, self._off_since(machine, operation))
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
@@ -234,7 +236,8 @@ class _Releasing:
         book, target = self._parts.book, self._target
         known = book.known(target.project, target.instance)
         if known is not None:
-            book.remember(replace(known, deadline=None))
+            with suppress(FcctlError):  # then the next login finds nobody there
+                book.remember(replace(known, deadline=None), instead_of=known)
 
     def _say(self, text: str) -> None:
         self._parts.observer.phase("release", text)
