@@ -122,7 +122,8 @@ class MachineHold:
         got, way = self._awake(wish)
         way = replace(way, deadline=deadline_of(got.machine), hardware=got.machine.hardware)
         self._services.book.remember(way)
-        self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started)
+        queued = {"queued_s": got.queued_s} if got.queued_s else {}
+        self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started, **queued)
 
     def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
         """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
