@@ -13,7 +13,8 @@ from typing import Any
 from orchestrator.base.files import disk_errors
 from orchestrator.schedules.due import Schedule
 
-_FCCTL = (sys.executable, "-m", "orchestrator.cli.entry")
+#: With -P, a module of the workspace is not taken for one of Python's.
+_FCCTL = (sys.executable, "-P", "-m", "orchestrator.cli.entry")
 
 
 def launch(workspace: Path, arguments: Sequence[str], log: Path) -> None:

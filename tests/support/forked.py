@@ -209,7 +209,7 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         os.environ.update(asked["env"])
         time.tzset()
         os.chdir(asked["cwd"])
-        sys.path[0] = asked["cwd"]
+        del sys.path[0]  # the folder that the server was started in; the script `fcctl` has none in its place
         sys.argv = [entry.__file__, *asked["argv"]]
         if asked["kill"]:
             killed_fcctl.arm(*asked["kill"])

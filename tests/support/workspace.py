@@ -16,7 +16,7 @@ from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FCCTL = [sys.executable, "-m", "orchestrator.cli.entry"]
+FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the script `fcctl` has it
 _STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
 
 
