@@ -208,7 +208,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
         return machine_price(hardware, workspace.config.budget, target)
 
-    known_clouds = WatchedClouds(clouds, witness)
+    known_clouds = WatchedClouds(clouds, witness, watcher.note)
     return Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),

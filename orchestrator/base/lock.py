@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -37,8 +38,9 @@ class OwnerLock:
                 os.close(fd)
                 return None
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            os.ftruncate(fd, 0)
-            write_all(fd, json.dumps(owner).encode())
+            with contextlib.suppress(OSError):  # for messages only: a full disk keeps nobody from owning the run
+                os.ftruncate(fd, 0)
+                write_all(fd, json.dumps(owner).encode())
         except BlockingIOError:
             os.close(fd)
             return None

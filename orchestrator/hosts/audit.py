@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.errors import DiskError, FcctlError, HostError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.reconcile import Listed, reconcile
 from orchestrator.hosts.recover import settle
@@ -110,14 +110,17 @@ def audit(
                 for one in judgement.orphans(found, place.names)
             ]
             unanswered += missing
-            listed = Listed(place.project, place.targets, machines)
-            told, untold = reconcile(services, cloud, listed, budget, before)
-            accounts += told
-            unanswered += [Unanswered(place.project, what, why) for what, why in untold]
-            remember(
-                services.sightings, services.clock, cloud, place.targets, machines, found, budget.prices,
-                workspace=workspace, whole=not missing,
-            )  # fmt: skip
+            try:
+                listed = Listed(place.project, place.targets, machines)
+                told, untold = reconcile(services, cloud, listed, budget, before)
+                accounts += told
+                unanswered += [Unanswered(place.project, what, why) for what, why in untold]
+                remember(
+                    services.sightings, services.clock, cloud, place.targets, machines, found, budget.prices,
+                    workspace=workspace, whole=not missing,
+                )  # fmt: skip
+            except DiskError as full:  # what is on for nobody is stopped all the same
+                unanswered.append(Unanswered(place.project, "the ledger", _said(full)))
     return Audit(
         tuple(findings),
         tuple(orphans),

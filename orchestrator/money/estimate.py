@@ -67,6 +67,8 @@ class CostPlan:
     #: For fetching as much as earlier runs left; part of the worst case.
     egress_usd: float = 0.0
     spot: SpotPreview | None = None
+    #: Of flex start and reservations.
+    capacity: tuple[str, ...] = ()
 
     @property
     def expected_usd(self) -> float | None:
@@ -109,6 +111,7 @@ class CostPlan:
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
             "spot": self.spot.as_json() if self.spot is not None else None,
+            "capacity": list(self.capacity),
         }
 
 
@@ -156,6 +159,7 @@ def cost_plan(
         caps=_caps(budget, job, job_cap_usd),
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
+        capacity=() if machine is None else tuple(rates.capacity_notes(machine)),
     )
 
 

@@ -50,8 +50,8 @@ class Witness:
         self._holdings.hear(operations)
 
     def _note(self, said: Sighting) -> None:
-        self._words().add(_word(said))
         self._sightings.note(said)
+        self._words().add(_word(said))  # one that the disk did not take is written the next time
 
     def _words(self) -> set[_Word]:
         """What was said already. That a machine is on is said once more by each process: it is on still."""

@@ -108,6 +108,14 @@ def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> 
     )
 
 
+def of_unwritten(record: RunRecord, reason: str, hint: str | None) -> Notice:
+    """What is told of a run that has ended, and whose results this computer's disk does not take."""
+    told = of_run(record)
+    facts = {"run": {**told.facts["run"], "message": reason, "hint": hint}}
+    text = f"{record.job} on {record.target} {record.status.replace('_', ' ')}, but {reason}: {hint} ({record.run_id})"
+    return Notice("failed", text, facts)
+
+
 def of_left_running(machines: Sequence[Mapping[str, Any]], usd_per_hour: float) -> Notice:
     """What is told of machines that cost money for nobody. ``machines``: name, zone and what is known of each."""
     names = ", ".join(str(m.get("name", "?")) for m in machines)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnusable, NotFoundError
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError, HostFault, HostUnusable, NotFoundError
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import Open, cloud_target, everywhere, is_past, known, means
 from orchestrator.leases.session_api import HeldSession
@@ -196,9 +196,10 @@ def _let_go(
         holds = [Hold(zone, None, made_here=True, asked=at) for zone, at in sessions.asked_for(entries).items()]
     done: list[Released] = []
     if holds and target is not None:
-        held.journal.append("release")
-        done = release(services, target, holds, _policy(services, target), held.journal.append)
-        held.journal.append("released", **asdict(done[0]))
+        log = held.journal.append_if_possible  # a full disk keeps no machine on
+        log("release")
+        done = release(services, target, holds, _policy(services, target), log)
+        log("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), None)
     return _end(services, saved, held, how, reason, off.stopped if off is not None else None,
                 started=off.started if off is not None else None,
@@ -243,7 +244,11 @@ def _end(
         instance_id=instance_id, started=started, stopped=stopped, usd_per_hour=price,
         usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=runs_of(services, saved),
     )  # fmt: skip
-    held.end(record)
+    try:
+        held.end(record)
+    except DiskError:
+        _say_over(services, record)
+        raise
     return record
 
 
@@ -332,7 +337,7 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
     cloud = services.clouds.open(target)
     seen = cloud.machine(machine.zone, machine.name)
     if seen is not None and seen.id == machine.instance_id and seen.billed and seen.started == machine.started:
-        held.journal.append("looked")
+        held.journal.append_if_possible("looked")
         return
     history = cloud.operations(machine.zone, machine.name)
     why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started)

@@ -78,8 +78,9 @@ def _wake(
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.base.errors import FcctlError
     from orchestrator.runs.cost.own_price import with_own_rates
+    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
-    from orchestrator.runs.wake import fetch, waking_usd
+    from orchestrator.runs.wake import fetch
 
     asleep = [state.run_id for state in left if state.state == "waiting"]
     budget, plans = cli.workspace().config.budget, {}
@@ -104,8 +105,8 @@ def _wake(
 def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
     """What is to be said of a run that waits on a machine that is off."""
     from orchestrator.base.errors import MachineStopped
+    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
-    from orchestrator.runs.wake import waking_usd
 
     state = next((state for state in left if state.state == "waiting"), None)
     saved = saved_plan(services, state.run_id) if state is not None else None

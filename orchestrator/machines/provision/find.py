@@ -28,9 +28,9 @@ CHANGE_LIMIT_S = 120.0
 
 
 class Log(Protocol):
-    """Appends a line to a journal; on disk before it returns."""
+    """Appends a line to a journal; on disk before it returns, unless it is about a stop and the disk is full."""
 
-    def __call__(self, kind: str, **data: object) -> None: ...
+    def __call__(self, kind: str, **data: object) -> object: ...
 
 
 def in_cloud(parts: MachineParts, target: Target) -> GcpTarget | None:

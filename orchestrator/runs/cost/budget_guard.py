@@ -93,7 +93,8 @@ class Guard:
         rate, began = rate_of(entries, self._saved), began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
-        return self._journal.age(began) / 3600 * rate, rate
+        queued_s = next((e.data.get("queued_s", 0.0) for e in reversed(entries) if e.kind == "acquired"), 0.0)
+        return max(0.0, self._journal.age(began) - queued_s) / 3600 * rate, rate
 
     def _within(self, cap: Cap, own: float, rate: float) -> float:
         """The part of the run's own cost that is of the cap's day or month."""

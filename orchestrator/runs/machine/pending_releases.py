@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.leases.find import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import in_cloud
@@ -74,7 +74,7 @@ def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None
             ended.set_result(None)
 
     for run_id, debt in due.items():
-        services.store.owe(run_id, {**debt, "tried": services.clock.now()})
+        _note(services, run_id, {**debt, "tried": services.clock.now()})
     threading.Thread(target=act, name="fcctl-debts", daemon=True).start()
     clock = services.clock
     until = clock.monotonic() + MOMENT_S
@@ -103,7 +103,13 @@ def _try(services: Services, run_id: str, debt: dict[str, Any]) -> None:
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
         services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
-        services.store.owe(run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+        _note(services, run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+
+
+def _note(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+    """When it was tried; on a full disk nobody knows, and it is tried once more."""
+    with suppress(DiskError):
+        services.store.owe(run_id, debt)
 
 
 def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 
 from orchestrator.base.clock import iso
@@ -164,7 +165,9 @@ class Watch:
         except HostError:
             return
         same = known.started is not None and known.started == machine.started
-        self._services.book.remember(replace(way, boot_id=known.boot_id if same else "", hardware=known.hardware))
+        way = replace(way, boot_id=known.boot_id if same else "", hardware=known.hardware)
+        with suppress(FcctlError):  # what is not remembered costs a question to the cloud
+            self._services.book.remember(way, instead_of=known)
 
 
 def _error(stopped: Stopped) -> MachineStopped:

@@ -80,6 +80,8 @@ def _remarks(plan: CostPlan) -> Iterable[str]:
     yield f"Expected: the median of {runs}." if plan.runs_before else "Expected: unknown, no run of it here has passed."
     if plan.spot is not None:
         yield f"In {plan.spot.zone}: {plan.spot.text}."
+    for note in plan.capacity:
+        yield f"{note[:1].upper()}{note[1:]}."
     for one in plan.standing:
         if one.usd_per_month is not None:
             also = "Stopped, it still costs" if one.certain else "and, if it has one,"
