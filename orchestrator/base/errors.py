@@ -3,6 +3,7 @@
 ::
 
     FcctlError                    1    unexpected
+    ├── DiskError                 1    this computer's own disk
     ├── UsageError                2    the command line
     ├── ConfigError               3    fcctl.toml
     │   └── JobError              3    a job file
@@ -17,6 +18,7 @@
     ├── ConflictError             8    locked, or exists already
     ├── RegressionFound           9
     ├── DoctorFailed             10
+    ├── BooksDiffer              11    the ledger and Google's own billing lines
     ├── RunFailed               100    a step or a gate of the job failed
     ├── MachineStopped          100    the machine was stopped under the run; what it has is on its disk
     │                             5    the same, because the money for it was spent
@@ -61,6 +63,12 @@ class FcctlError(Exception):
                 "hint": self.hint,
             }
         }
+
+
+class DiskError(FcctlError):
+    """This computer's own disk is full, or cannot be written."""
+
+    code = "disk"
 
 
 class UsageError(FcctlError):
@@ -165,6 +173,11 @@ class RegressionFound(FcctlError):
 class DoctorFailed(FcctlError):
     exit_code = 10
     code = "doctor"
+
+
+class BooksDiffer(FcctlError):
+    exit_code = 11
+    code = "books_differ"
 
 
 class RunFailed(FcctlError):

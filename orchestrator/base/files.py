@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import stat
-import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
-
-
-def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Make ``path``, whose folder exists, hold ``content``, readable by this user only.
-
-    A reader finds the old content or the new. Several processes may do so at once; one of them wins, which is why none
-    writes to a name that another could know.
-
-    Args:
-        durable: on disk, name and all, when this returns; else a crash may leave an empty file, which is good enough
-            for what can be made again and is checked when it is read.
-
-    Raises:
-        OSError: nothing was changed.
-    """
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-        Path(unfinished).replace(path)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(path.parent)
-
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -53,20 +26,20 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
     ``action`` completes "could not ..."; ``again`` says how to go on once there is room.
 
     Raises:
-        FcctlError: in place of any OSError.
+        DiskError: in place of any OSError.
     """
     try:
         yield
     except OSError as exc:
         cause = f"{exc.strerror or exc} ({exc.filename or where})"
         if exc.errno in _FULL:
-            message = f"this machine's disk is full: could not {action}"
+            message = f"this computer's disk is full: could not {action}"
             hint = f"nothing is lost: free some space where {where} is, then {again}"
         elif exc.errno in _REFUSED:
             message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
         else:
             message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
-        raise FcctlError(message, cause=cause, hint=hint) from exc
+        raise DiskError(message, cause=cause, hint=hint) from exc
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -76,19 +49,102 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_atomic(folder: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Make ``folder/name``, of ``mode``, hold ``data``: a reader, or a crash, finds the old content or the new, nothing
-    between."""
-    unfinished = folder / f"{UNFINISHED}{name}"
-    unfinished.unlink(missing_ok=True)
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+@contextmanager
+def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[int]:
+    """A descriptor to write to; what was written becomes ``folder/name`` at the end of the block.
+
+    A reader, or a crash, finds the old content or the new, nothing between; after an exception the old one. Several
+    processes may do so at once: each writes to a name of its own, and the last one wins. Who changes what is there
+    reads and writes it inside :func:`alone_in`.
+
+    Args:
+        mode: of the file; None: the one it has, or of a new file 0o644 without the umask's bits.
+        durable: on disk, name and all, when the block has ended; else a crash may leave an empty file, which is good
+            enough for what can be made again and is checked when it is read.
+    """
+    place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
+    kept = _mode_of(place) if mode is None else mode
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(unfinished, flags, 0o644 if kept is None else 0o600)
     try:
+        try:
+            if kept is not None:
+                os.fchmod(fd, kept)
+            yield fd
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(unfinished, place)  # noqa: PTH105  the crash tests count the os calls
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(folder)
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def write_atomic(folder: Path, name: str, data: bytes, *, mode: int | None = None, durable: bool = True) -> None:
+    """Make ``folder/name`` hold ``data``; see :func:`replacing`."""
+    with replacing(folder, name, mode=mode, durable=durable) as fd:
         write_all(fd, data)
-        os.fsync(fd)
+
+
+@contextmanager
+def alone_in(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
+    """Among all who ask for this, alone in ``folder``: to read a file there, change it and write it back.
+
+    What killed writers left there unfinished is removed, some time later.
+
+    Raises:
+        ConflictError: another process has been in there for ``patience_s``.
+    """
+    fd = _locked(folder, time.monotonic() + patience_s)
+    try:
+        _sweep(folder)
+        yield
     finally:
         os.close(fd)
-    os.replace(unfinished, folder / name)  # noqa: PTH105  the crash tests count the os calls
-    sync_folder(folder)
+
+
+#: The names of unfinished files of :func:`replacing`, and how long nobody has written to one that was left, seconds.
+_UNFINISHED = re.compile(re.escape(UNFINISHED) + "[0-9a-f]{16}")
+_LEFT_S = 3600.0
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name):
+            with suppress(OSError):
+                if time.time() - path.lstat().st_mtime > _LEFT_S:
+                    path.unlink()
+
+
+def _locked(folder: Path, until: float) -> int:
+    """A descriptor with the lock of the folder itself: a file in it may be replaced, and a lock on that with it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                os.close(fd)
+                hint = f"see what it waits for: fuser -v {folder}"
+                raise ConflictError(f"another fcctl is changing files in {folder}", hint=hint) from None
+            time.sleep(0.005)
+        except OSError as error:
+            os.close(fd)
+            if error.errno != errno.EBADF:
+                raise
+            # NFS locks only what is open for writing.
+            fd = os.open(folder / f"{UNFINISHED}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:

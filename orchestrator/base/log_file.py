@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import os
@@ -36,7 +38,7 @@ def start() -> Path | None:
     path = log_file()
     try:
         if not path.parent.is_dir():
-            from orchestrator.base.files import make_folders  # brings tempfile: once on a computer is often enough
+            from orchestrator.base.files import make_folders
 
             make_folders(path.parent, 0o700)  # the sessions' folder is made beside it
         handler = _RotatingFile(path)
@@ -83,34 +85,70 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class _RotatingFile(logging.FileHandler):
-    """Rotates by renaming when it has grown. Several fcctl may write at once: each line is one short append."""
+class _RotatingFile(logging.Handler):
+    """One append for each record. Whatever the disk does, the command that logs goes on.
+
+    Several fcctl may write at once, and one of them renames the file when it has grown; the others find their own file
+    too large then, and open the new one.
+    """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        _rotate(path)
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        path.chmod(0o600)
+        self._fd = _open(path)
+        self._torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self.stream is not None and self.stream.tell() > MAX_BYTES:
-            self.stream.close()
-            _rotate(self.path)
-            self.stream = self._open()
-        super().emit(record)
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+            if self._has_room():
+                line = b"\n" + line if self._torn else line
+                self._torn = os.write(self._fd, line) < len(line)
+        except Exception:  # noqa: BLE001 - a full disk must not turn a good run into a failure
+            self.handleError(record)
+
+    def close(self) -> None:
+        super().close()
+        fd, self._fd = self._fd, -1  # logging closes each handler once more at exit
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """A full disk must not turn a good run into a failure."""
+        """Nothing: standard error is for the command."""
+
+    def _has_room(self) -> bool:
+        """Whether the file may grow, after having it renamed if it is large; one that cannot be has a limit, too."""
+        if os.fstat(self._fd).st_size <= MAX_BYTES:
+            return True
+        rotated = _rotate(self.path)
+        fresh, old = _open(self.path), self._fd
+        self._fd = fresh
+        os.close(old)
+        return rotated or os.fstat(fresh).st_size <= 2 * MAX_BYTES
 
 
-def _rotate(path: Path) -> None:
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _rotate(path: Path) -> bool:
+    """Rename the file if it is large, and older ones before it; False: the disk does not let it, or them."""
+    from orchestrator.base.errors import ConflictError
+    from orchestrator.base.files import alone_in
+
     try:
-        if path.stat().st_size <= MAX_BYTES:
-            return
-    except FileNotFoundError:
-        return
-    for number in range(KEPT - 1, 0, -1):
-        older = path.with_name(f"{path.name}.{number}")
-        newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-        if newer.exists():
-            newer.replace(older)
+        with alone_in(path.parent, 0.0):
+            _shift(path)
+    except OSError:
+        return False
+    except ConflictError:  # another process is just doing it
+        pass
+    return True
+
+
+def _shift(path: Path) -> None:
+    if path.stat().st_size > MAX_BYTES:
+        names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT))]
+        for newer, older in reversed(list(itertools.pairwise(names))):
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(older)

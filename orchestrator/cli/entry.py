@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import sys
 import termios
@@ -33,6 +34,7 @@ def entry() -> NoReturn:
     was flushed when it was written.
     """
     _open_closed()
+    _lossy_stderr()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.modules.setdefault(PLUGIN_LOADER, _NoPlugins(PLUGIN_LOADER))
@@ -77,6 +79,24 @@ def _open_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
+
+
+class _Lossy(io.FileIO):
+    """Loses what it cannot write."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _lossy_stderr() -> None:
+    """Standard error on a full disk, or that nobody reads any more, ends no command: it may be about to stop a
+    machine."""
+    before = sys.stderr
+    raw = io.BufferedWriter(_Lossy(before.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=True)
 
 
 def _terminal() -> list[Any] | None:

@@ -66,7 +66,11 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
     """Delete what the plan dooms; what could not be deleted, one line each. One that is gone already counts as such."""
     clouds = {place.project: services.clouds.open(place.targets[0]) for place in places_of(services, targets)}
     problems = []
+    disks = _disks(services, targets)  # as they are now: a person may have read the plan for long
     for orphan in pruning.doomed:
+        if not any(_has_content(disk, orphan.thing) for disk in disks):
+            problems.append(f"snapshot {orphan.thing.name} stays: the disk that it was made of is gone by now")
+            continue
         try:
             _delete(clouds[orphan.thing.project], orphan.thing.name)
         except FcctlError as error:

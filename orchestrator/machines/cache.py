@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.files import make_folders, replace_file
+from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.machines.provision.endpoint import is_host_key, key_alias
 
 if TYPE_CHECKING:  # every run has the book at hand, one on a machine of no cloud does not open it
@@ -39,7 +39,7 @@ def state_folder() -> Path:
 
 
 class FileMachineBook:
-    """The ``MachineBook``. Processes may use it side by side; the last word counts."""
+    """The ``MachineBook``. Processes may use it side by side."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._given = folder
@@ -59,8 +59,8 @@ class FileMachineBook:
             return None
         return found if (found.project, found.name) == (project, name) else None
 
-    def remember(self, endpoint: Endpoint) -> None:
-        """On disk, whole, before this returns.
+    def remember(self, endpoint: Endpoint, *, instead_of: Endpoint | None = None) -> None:
+        """See the port. On disk, whole, before this returns.
 
         Raises:
             ValueError: it is no endpoint that could be read again.
@@ -69,17 +69,16 @@ class FileMachineBook:
         data = {"version": _VERSION, **asdict(endpoint)}
         _endpoint(json.loads(json.dumps(data)))
         path = self._file(endpoint.project, endpoint.name)
-        from orchestrator.base.files import disk_errors  # brings SQLite: not for a warm start, which reads
-
         with disk_errors("remember a machine", path):
-            _write(path, json.dumps(data, indent=1).encode())
+            make_folders(path.parent, 0o700)
+            with alone_in(path.parent):
+                if instead_of is None or self.known(endpoint.project, endpoint.name) == instead_of:
+                    _write(path, json.dumps(data, indent=1).encode())
 
     def forget(self, project: str, name: str) -> None:
-        from orchestrator.base.files import disk_errors
-
         if _are_names(project, name):
             path = self._file(project, name)
-            with disk_errors("forget a machine", path), contextlib.suppress(FileNotFoundError):
+            with disk_errors("forget a machine", path), contextlib.suppress(FileNotFoundError), alone_in(path.parent):
                 path.unlink()
 
     def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
@@ -101,7 +100,6 @@ class FileMachineBook:
         """
         if not _are_names(project, name):
             raise ValueError(f"no machine's name: {name!r} in {project!r}")
-        from orchestrator.base.files import disk_errors
         from orchestrator.base.lock import OwnerLock
 
         path = self._file(project, name).with_suffix(".lock")
@@ -120,11 +118,10 @@ class FileMachineBook:
         Raises:
             FcctlError: the folder cannot be written.
         """
-        from orchestrator.base.files import disk_errors
-
         path = self._file(endpoint.project, endpoint.name).with_suffix(".known_hosts")
         alias = key_alias(endpoint.instance_id)
         with disk_errors("write the host keys of a machine", path):
+            make_folders(path.parent, 0o700)
             _write(path, "".join(f"{alias} {key}\n" for key in endpoint.host_keys).encode())
         return path
 
@@ -137,9 +134,7 @@ def _are_names(project: str, name: str) -> bool:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A reader, or a crash, finds the old content or the new; of two writers, one wins."""
-    make_folders(path.parent, 0o700)
-    replace_file(path, data, durable=True)
+    write_atomic(path.parent, path.name, data, mode=0o600)
 
 
 # ------------------------------------------------------------------------------------------------ what a file may say

@@ -131,7 +131,8 @@ class MachineBook(Protocol):
 
     def known(self, project: str, name: str) -> Endpoint | None: ...
 
-    def remember(self, endpoint: Endpoint) -> None: ...
+    def remember(self, endpoint: Endpoint, *, instead_of: Endpoint | None = None) -> None:
+        """Keep what is known of a machine. With ``instead_of``, only if nobody has kept something else meanwhile."""
 
     def forget(self, project: str, name: str) -> None: ...
 

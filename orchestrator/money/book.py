@@ -205,7 +205,7 @@ class SpendingBook:
     def _lock(self) -> Iterator[None]:
         with disk_errors("write the book of spending", self._folder):
             make_folders(self._folder, 0o700)
-            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode=0o600)
         try:
             self._wait_for(lock)
             self._locked = True
@@ -234,7 +234,7 @@ class SpendingBook:
         state, before = self._state, self._state.length
         with disk_errors("write the book of spending", self._folder):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(self._folder / NAME, flags, 0o600)
+            fd = os.open(self._folder / NAME, flags, mode=0o600)
             try:
                 os.ftruncate(fd, state.length)  # what a crash cut short was never reported as done
                 os.lseek(fd, state.length, os.SEEK_SET)
@@ -256,7 +256,7 @@ class SpendingBook:
         content = b"".join(_encoded([line]) for line in _live(self._state))
         if not self._state.damaged and len(content) < self._state.length / 2:
             with disk_errors("compact the book of spending", self._folder):
-                write_atomic(self._folder, NAME, content, 0o600)
+                write_atomic(self._folder, NAME, content, mode=0o600)
             self._read()
 
     def set_damage_aside(self) -> str | None:
@@ -266,9 +266,9 @@ class SpendingBook:
                 return None
             aside = self._folder / f"book.damaged-{int(self._clock.now())}.jsonl"
             with disk_errors("write the book of spending", self._folder):
-                write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), 0o600)
+                write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), mode=0o600)
                 whole = b"".join(_encoded([line]) for line in _all(change.state))
-                write_atomic(self._folder, NAME, whole, 0o600)
+                write_atomic(self._folder, NAME, whole, mode=0o600)
             self._read()
         return str(aside)
 

@@ -72,14 +72,17 @@ class Driver:
         if self.waits:
             self._moves.wanted_machine().join()
 
-    def wake(self, seconds: int) -> None:
+    def wake(self, seconds: int, planned: SavedPlan) -> None:
         """Turn the machine on again, with a limit of ``seconds``, for what is on its disk; then :meth:`finish`.
+
+        Args:
+            planned: the plan with the price that the machine may have.
 
         Raises:
             FcctlError: it cannot be had; it is off again, and the run waits as before.
         """
         try:
-            self._moves.wanted_machine().wake(seconds)
+            self._moves.wanted_machine().wake(seconds, planned)
         except BaseException:
             self.off_again()
             raise

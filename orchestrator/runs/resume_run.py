@@ -38,6 +38,11 @@ from orchestrator.runs.services import Services
 _OUTCOME = TypeAdapter(wire.Outcome)
 #: Called with the id and the saved plan of the run that is to be resumed; raises ConflictError if it may not be.
 BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
+Price = Callable[[SavedPlan], SavedPlan]
+
+
+def _as_planned(saved: SavedPlan) -> SavedPlan:
+    return saved
 
 
 def go_on(
@@ -49,6 +54,7 @@ def go_on(
     detach: bool = False,
     timeout_s: float | None = None,
     doubt: Callable[[], None] | None = None,
+    price: Price = _as_planned,
 ) -> Finished | None:
     """Have the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
 
@@ -57,6 +63,7 @@ def go_on(
         before_resume: checks that the run is of use by itself, before anything is touched.
         timeout_s: what its first unfinished step may take at least.
         doubt: one of :attr:`Link.doubts`, of the old run's link and of the new one's.
+        price: the plan of a start with the price that its machine has now; raises if that may not be.
 
     Raises:
         ConflictError: the run is not cut off: it goes on, or is complete; another went on with it already; or it is of
@@ -67,7 +74,9 @@ def go_on(
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     before_resume(services, run_id, plan)
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
-    from_home = partial(_go_on_from_home, services, run_id, agree, detach=detach, timeout_s=timeout_s, doubt=doubt)
+    from_home = partial(
+        _go_on_from_home, services, run_id, agree, price, detach=detach, timeout_s=timeout_s, doubt=doubt
+    )
     if services.store.is_complete(run_id):
         return from_home()
     with resumed(services, run_id, doubt=doubt) as earlier:
@@ -77,7 +86,7 @@ def go_on(
                 f"what there is of run {run_id} is on the disk of a machine that is off",
                 hint="fcctl pull-results --wake, then the same command again",
             )
-        begun = _go_on_from_disk(services, earlier, agree, doubt) if waits else None
+        begun = _go_on_from_disk(services, earlier, agree, price, doubt) if waits else None
     if begun is None:  # it has just come home
         return from_home()
     later, link, active = begun
@@ -85,19 +94,24 @@ def go_on(
 
 
 def _go_on_from_disk(
-    services: Services, earlier: Driver, agree: Callable[[SavedPlan], None], doubt: Callable[[], None] | None
+    services: Services,
+    earlier: Driver,
+    agree: Callable[[SavedPlan], None],
+    price: Price,
+    doubt: Callable[[], None] | None,
 ) -> tuple[Driver, Link, ActiveRun]:
     """Wake the machine for both: what is on its disk comes home, and the new run has it then."""
-    start = earlier.saved.model_copy(update={"session": None})  # it is a start of its own now
+    saved = price(earlier.saved)
+    start = saved.model_copy(update={"session": None})  # it is a start of its own now
     agree(start)
     woken = set_aside_wake(services, start, start.worst_case_usd)
-    earlier.wake(earlier.saved.fence_s or 0)
+    earlier.wake(saved.fence_s or 0, saved)
     try:
         earlier.collect_only()
     except BaseException:
         earlier.off_again()
         raise
-    rest = _rest(services, earlier.saved, earlier.stepped(), earlier.intake().read_json)
+    rest = _rest(services, saved, earlier.stepped(), earlier.intake().read_json)
     if rest is None:
         earlier.finish()
         raise _nothing_left(earlier.run_id)
@@ -120,6 +134,7 @@ def _go_on_from_home(
     services: Services,
     run_id: str,
     agree: Callable[[SavedPlan], None],
+    price: Price,
     *,
     detach: bool,
     timeout_s: float | None,
@@ -144,6 +159,7 @@ def _go_on_from_home(
         first, *others = rest.plan.steps
         first = replace(first, timeout_s=max(first.timeout_s, timeout_s))
         rest = rest.model_copy(update={"plan": replace(rest.plan, steps=[first, *others])})
+    rest = price(rest)
     agree(rest)
     later, link, active = _begin(services, rest, doubt)
     services.observer.note(f"run {rest.plan.run_id} goes on with {run_id} at {rest.plan.steps[0].id}")

@@ -30,16 +30,20 @@ def waking_usd(saved: SavedPlan) -> float:
     return fenced_worst_case_usd(waking_s(saved), saved.worst_rate) + saved.egress_usd
 
 
-def fetch(services: Services, run_id: str) -> RunRecord:
+def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> RunRecord:
     """Wake the machine of a run that waits for it, bring the run home, and let the machine go again.
+
+    Args:
+        planned: the run's plan with the price that its machine has now; None: as it was planned.
 
     Raises:
         BudgetError: what that may cost does not fit the caps; nothing was started.
     """
     with resumed(services, run_id) as driver:
         if driver.waits:
-            set_aside_wake(services, driver.saved, waking_usd(driver.saved))
-            driver.wake(waking_s(driver.saved))
+            planned = planned or driver.saved
+            set_aside_wake(services, planned, waking_usd(planned))
+            driver.wake(waking_s(planned), planned)
         record = driver.finish()
     if record is None:
         raise RuntimeError("a run that is waited for has an end")

@@ -14,14 +14,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.base.errors import ConfigError, FcctlError
-from orchestrator.base.files import disk_errors, make_folders, write_atomic
+from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.base.run_id import slug
+from orchestrator.money import price_file
 
 Kind = Literal["systemd", "launchd", "crontab"]
 
@@ -82,7 +84,8 @@ def install(kind: Kind, entry: Entry) -> list[str]:
         FcctlError: the scheduler's own tool refused.
     """
     if kind == "crontab":
-        _write_crontab([*_others(entry), *render(kind, entry)["crontab"].splitlines()])
+        with _crontab_alone():
+            _write_crontab([*_others(entry), *render(kind, entry)["crontab"].splitlines()])
         return ["one line in this user's crontab (crontab -l)"]
     folder = _folder(kind)
     with disk_errors("install the schedule", folder):
@@ -99,10 +102,11 @@ def install(kind: Kind, entry: Entry) -> list[str]:
 def uninstall(kind: Kind, entry: Entry) -> list[str]:
     """Take the entry away; what was removed, nothing if it was not there."""
     if kind == "crontab":
-        others = _others(entry)
-        if others == _crontab():
-            return []
-        _write_crontab(others)
+        with _crontab_alone():
+            others = _others(entry)
+            if others == _crontab():
+                return []
+            _write_crontab(others)
         return ["the line in this user's crontab"]
     folder = _folder(kind)
     found = [folder / name for name in render(kind, entry) if (folder / name).exists()]
@@ -213,6 +217,16 @@ def _others(entry: Entry) -> list[str]:
         if not skip:
             kept.append(line)
     return kept
+
+
+@contextmanager
+def _crontab_alone() -> Iterator[None]:
+    """One fcctl of this user at a time reads its crontab and writes it back."""
+    folder = price_file.folder()
+    with disk_errors("lock the crontab", folder):
+        make_folders(folder, 0o700)
+        with alone_in(folder):
+            yield
 
 
 def _write_crontab(lines: Sequence[str]) -> None:

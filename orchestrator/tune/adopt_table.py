@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.base.files import disk_errors, make_folders, write_atomic
+from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.tune import adoption
 from orchestrator.tune.adoption import Adoption
 from orchestrator.tune.search_file import Adopt
@@ -110,11 +110,11 @@ class AdoptTable:
             ConflictError: somebody else has changed it since.
             FcctlError: it cannot be written.
         """
-        if self.read() != instead_of:
-            raise ConflictError(
-                f"{self.adopt.file} was changed since its difference was shown", hint="the same command shows it anew"
-            )
         path = (self.root / self.adopt.file).resolve()  # a link stays a link
         with disk_errors(f"write {self.adopt.file}", path.parent):
             make_folders(path.parent)
-            write_atomic(path.parent, path.name, text.encode())
+            with alone_in(path.parent):
+                if self.read() != instead_of:
+                    hint = "the same command shows it anew"
+                    raise ConflictError(f"{self.adopt.file} was changed since its difference was shown", hint=hint)
+                write_atomic(path.parent, path.name, text.encode())

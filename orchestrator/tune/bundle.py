@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
-from orchestrator.base.files import replace_file
+from orchestrator.base.files import write_atomic
 from orchestrator.machines.host_api import Bundle
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _write(folder: Path, identity: str, content: bytes) -> Bundle:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{sha256}.zip"
     for target, data in ((path, content), (folder / f"{identity}.txt", sha256.encode())):
-        replace_file(target, data)
+        write_atomic(target.parent, target.name, data, mode=0o600, durable=False)
     _drop_old(folder)
     return Bundle(path, sha256, len(content))
 

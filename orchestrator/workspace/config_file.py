@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.errors import ConfigError, NotFoundError
-from orchestrator.base.files import disk_errors, write_atomic
+from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
+from orchestrator.base.files import alone_in, disk_errors, write_atomic
 from orchestrator.base.text import toml_sections
 
 
@@ -15,9 +15,17 @@ def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> N
     """Append ``[a.b]``.
 
     Raises:
+        ConflictError: it is there already, by another process since the configuration was read.
         ConfigError: the file is written in a way that leaves no place for it.
     """
-    _edit(file, path, lambda text: toml_sections.add_table(text, path, values))
+
+    def add(text: str) -> str:
+        if toml_sections.has_table(text, path):
+            hint = f"choose another name than '{path[1]}'"
+            raise ConflictError(f"{file.name} has [{'.'.join(path)}] already", hint=hint)
+        return toml_sections.add_table(text, path, values)
+
+    _edit(file, path, add)
 
 
 def remove_table(file: Path, path: tuple[str, str]) -> None:
@@ -35,8 +43,8 @@ def remove_table(file: Path, path: tuple[str, str]) -> None:
 
 
 def _edit(file: Path, path: tuple[str, str], change: Callable[[str], str]) -> None:
-    with disk_errors(f"change {file.name}", file.parent):
-        real = file.resolve()  # a link stays a link
+    real = file.resolve()  # a link stays a link
+    with disk_errors(f"change {file.name}", file.parent), alone_in(real.parent):
         text = real.read_text(encoding="utf-8")
         try:
             new = change(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.findings import Finding, Status, install_command
+from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.host_api import HostConnector
 from orchestrator.machines.targets import LocalTarget, SshTarget, Target
 
@@ -124,6 +125,9 @@ def check_target(target: Target, hosts: HostConnector, now: Callable[[], float])
     finally:
         session.close()
     yield Finding(section, "reachable", "ok", f"{hello.user}@{hello.hostname}, {hello.platform}, Python {hello.python}")
+    if hello.mended:
+        fix = "nothing to do; if that comes again, its disk is failing: look for I/O errors in dmesg there"
+        yield Finding(section, "host program", "warn", mended(hello), fix)
     for tool, use in (("tmux", "runs live in it"), ("bash", "steps are scripts for it")):
         if not hello.tools.get(tool):
             fix = f"install {tool} there" if not isinstance(target, LocalTarget) else install_command(tool)

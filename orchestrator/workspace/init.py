@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.base.errors import ConflictError, NotFoundError
-from orchestrator.base.files import make_folders, write_atomic
+from orchestrator.base.files import alone_in, make_folders, write_atomic
 from orchestrator.base.run_id import slug
 from orchestrator.workspace import starter
 
@@ -48,6 +48,17 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
     folder = folder.absolute()
     if not folder.is_dir():
         raise NotFoundError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
+    try:
+        with alone_in(folder):  # of two at once one is told that the other was first
+            _check(folder, force=force)
+            done = Written(folder, found=look(folder), repository=_repository_above(folder))
+            _write_all(done, host, force)
+    except OSError as error:
+        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
+    return done
+
+
+def _check(folder: Path, *, force: bool) -> None:
     if (folder / "fcctl.toml").exists() and not force:
         raise ConflictError(
             f"{folder / 'fcctl.toml'} exists",
@@ -61,12 +72,6 @@ def init(folder: Path, *, host: str | None = None, force: bool = False) -> Writt
                 cause=f"jobs and results of a workspace are in folders, of which one is called {name}",
                 hint=f"rename it, or write a fcctl.toml with `{name}` below [project]: docs/configuration.md",
             )
-    done = Written(folder, found=look(folder), repository=_repository_above(folder))
-    try:
-        _write_all(done, host, force)
-    except OSError as error:
-        raise ConflictError(f"cannot write in {folder}", cause=error.strerror, hint=f"ls -ld {folder}") from error
-    return done
 
 
 def _repository_above(folder: Path) -> Path | None:

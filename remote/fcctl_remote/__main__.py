@@ -14,13 +14,18 @@ version                  print the wire's version and this program's sha256
 import hashlib
 import os
 import sys
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence
 
 USAGE_ERROR = 2
 
 
-def main(argv: Optional[List[str]] = None, archive: Optional[str] = None) -> int:
-    """Run one command; returns the exit code. ``archive`` is the .pyz this code came in."""
+def main(argv: Optional[List[str]] = None, archive: Optional[str] = None, mended: Sequence[str] = ()) -> int:
+    """Run one command; returns the exit code.
+
+    Args:
+        archive: the .pyz this code came in.
+        mended: files of this program that were damaged, and were put right at this start.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     root = None
     if words[:1] == ["--root"] and len(words) > 1:
@@ -28,7 +33,7 @@ def main(argv: Optional[List[str]] = None, archive: Optional[str] = None) -> int
     if not words or words[0] in ("-h", "--help", "help"):
         print(__doc__)
         return 0 if words else USAGE_ERROR
-    program = Program(root, archive)
+    program = Program(root, archive, mended)
     command = program.commands.get(words[0])
     if command is None:
         print("fcctl-host: no command %r; try --help" % words[0], file=sys.stderr)
@@ -39,11 +44,12 @@ def main(argv: Optional[List[str]] = None, archive: Optional[str] = None) -> int
 class Program:
     """The commands, and how to start this program once more. Imports happen in the command that needs them."""
 
-    def __init__(self, root: Optional[str], archive: Optional[str]) -> None:
+    def __init__(self, root: Optional[str], archive: Optional[str], mended: Sequence[str] = ()) -> None:
         from fcctl_remote.base.layout import Layout, default_root
 
         self.layout = Layout(root or default_root())
         self.archive = archive
+        self.mended = mended
         self.commands: Dict[str, Callable[[List[str]], int]] = {
             "agent": self.agent,
             "supervise": self.supervise,
@@ -78,7 +84,7 @@ class Program:
             return _usage("agent takes no arguments")
         from fcctl_remote.agent.agent import serve
 
-        return serve(self.layout, self.runner(), self.sha256())
+        return serve(self.layout, self.runner(), self.sha256(), self.mended)
 
     def supervise(self, words: List[str]) -> int:
         if len(words) != 1:

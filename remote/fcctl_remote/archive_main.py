@@ -1,12 +1,44 @@
-"""``__main__.py`` of the archive: unpacks it beside itself once, so that Python can keep the compiled modules."""
+"""``__main__.py`` of the archive. It runs from a copy unpacked beside it, with its modules compiled, to start faster.
 
+Each start compares the copy with the sums that were taken when it was made; what differs is put back from the archive,
+file by file, so that a process that runs from it finds each file whole at any time.
+"""
+
+import fcntl
+import hashlib
+import json
 import os
 import sys
+from typing import Any, Dict, List, Optional
+
+#: Exit status of a program whose archive is damaged: it is to be sent again.
+DAMAGED = 92
+#: In the copy: the sha256 of each of its files. A Python of another version has compiled modules, and sums, of its own.
+SUMS = "sums-%s.json" % sys.implementation.cache_tag
 
 
-def _place() -> str:
-    """The archive we run from, or the folder it was unpacked to."""
-    return os.path.abspath(sys.path[0])
+def _digest(path: str) -> str:
+    """The sha256 of a file; empty if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return hashlib.sha256(os.read(fd, os.fstat(fd).st_size)).hexdigest()
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""
+
+
+def damaged(folder: str) -> Optional[List[str]]:
+    """The files of the copy that are not as they were; None if this Python has not made, or completed, one yet."""
+    try:
+        with open(os.path.join(folder, SUMS), "rb") as stream:
+            sums = json.loads(stream.read())["files"]
+        return sorted(name for name, digest in sums.items() if _digest(os.path.join(folder, name)) != digest)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [SUMS]
 
 
 def unpack(archive: str, folder: str) -> None:
@@ -16,12 +48,10 @@ def unpack(archive: str, folder: str) -> None:
         OSError: no room, or not writable; nothing is left behind.
     """
     import shutil
-    import zipfile
 
     partial = "%s.partial-%d" % (folder, os.getpid())
     try:
-        with zipfile.ZipFile(archive) as bundle:
-            bundle.extractall(partial)
+        put_right(archive, partial)
         for top, _folders, names in os.walk(partial):
             for path in [top, *(os.path.join(top, name) for name in names)]:
                 fd = os.open(path, os.O_RDONLY)
@@ -33,22 +63,90 @@ def unpack(archive: str, folder: str) -> None:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def start() -> int:
-    place = _place()
-    if place.endswith(".d"):
-        archive = place[:-2] + ".pyz"
+def put_right(archive: str, folder: str) -> None:
+    """Make every file of ``folder`` what the archive has, compile the modules, and take the sums.
+
+    Raises:
+        OSError: no room, or not writable.
+    """
+    import importlib.util
+    import py_compile
+    import zipfile
+
+    sums: Dict[str, Any] = {}
+    with zipfile.ZipFile(archive) as bundle:
+        for name in bundle.namelist():
+            path, content = os.path.join(folder, name), bundle.read(name)
+            digest = hashlib.sha256(content).hexdigest()
+            if _digest(path) != digest:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _replace(path, content)
+            sums[name] = digest
+            # Not checked against its source when it is imported: it was against its sum.
+            mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+            code = importlib.util.cache_from_source(path)
+            py_compile.compile(path, cfile=code, dfile=name, doraise=True, invalidation_mode=mode)
+            sums[os.path.relpath(code, folder)] = _digest(code)
+    _replace(os.path.join(folder, SUMS), json.dumps({"files": sums}).encode("ascii"))
+
+
+def _replace(path: str, content: bytes) -> None:
+    temporary = "%s.tmp-%d" % (path, os.getpid())
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+    os.replace(temporary, path)
+
+
+def _prepare(archive: str, folder: str) -> List[str]:
+    """Have an intact copy in ``folder``; the files of it that were damaged.
+
+    Raises:
+        OSError: there is none, and none can be written.
+    """
+    wrong = damaged(folder)
+    if wrong == []:
+        return []
+    if _digest(archive) != os.path.basename(archive)[: -len(".pyz")]:
+        print("the host program's archive is damaged: %s" % archive, file=sys.stderr)
+        sys.exit(DAMAGED)
+    if os.path.isdir(folder):
+        put_right(archive, folder)
     else:
-        archive, folder = place, place[:-4] + ".d"
-        if not os.path.isdir(folder) and os.path.basename(os.path.dirname(place)) == "runner":
-            try:
-                unpack(archive, folder)
-            except OSError:
-                pass  # it runs from the archive too, only slower
-        if os.path.isdir(folder):
+        try:
+            unpack(archive, folder)
+        except OSError:
+            if damaged(folder) != []:  # nobody else was faster
+                raise
+    return wrong or []
+
+
+def _in_use(archive: str) -> None:
+    """Until this process ends, the program is not deleted as an old one (:mod:`fcctl_remote.run.tidy`)."""
+    name = os.path.basename(archive)[: -len(".pyz")]
+    locks = os.path.join(os.path.dirname(os.path.dirname(archive)), "locks")
+    try:
+        os.makedirs(locks, exist_ok=True)
+        path = os.path.join(locks, "runner-%s.lock" % name)
+        fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_SH)
+        os.utime(archive)
+    except OSError:
+        pass  # a folder that is not ours to write: nothing is deleted there either
+
+
+def start() -> int:
+    place = os.path.abspath(sys.path[0])
+    stem = place[: -len(".d")] if place.endswith(".d") else place[: -len(".pyz")]
+    archive, folder, wrong = stem + ".pyz", stem + ".d", []
+    if os.path.basename(os.path.dirname(place)) == "runner":
+        _in_use(archive)
+        try:
+            wrong = _prepare(archive, folder)
             sys.path[0] = folder
+        except OSError:
+            sys.path[0] = archive  # it runs from there too, only slower
     from fcctl_remote.__main__ import main
 
-    return main(archive=archive)
+    return main(archive=archive, mended=wrong)
 
 
 if sys.version_info < (3, 8):

@@ -45,6 +45,7 @@ READY = "FCCTL-AGENT-READY 1"
 TICK_S = 2.0
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_BLOB_BYTES = 4 * 1024 * 1024
+MAX_MENDED = 20
 
 #: How a run can end. ``queued`` and ``running`` are the states before that.
 RUN_ENDINGS = ("passed", "failed", "incomplete", "cancelled", "lost", "over_budget", "idle", "preempted", "error")
@@ -240,6 +241,8 @@ class Hello(Message):
     cpus: int
     free_bytes: int  # on the file system of root
     tools: Dict[str, Optional[str]] = field(default_factory=dict)  # tmux, rsync, bash, nvidia-smi -> path or null
+    #: Files of the host program that this start found damaged, and put right; the first :data:`MAX_MENDED`.
+    mended: List[str] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)

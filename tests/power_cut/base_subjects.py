@@ -33,6 +33,7 @@ class WriteAtomic(Subject):
     """``files.write_atomic``: a file that is replaced."""
 
     contents = (b"first", LONG, b"third")
+    before: bytes | None = b"old"
 
     def prepare(self, root: Path) -> None:
         (root / "file").write_bytes(b"old")
@@ -43,26 +44,22 @@ class WriteAtomic(Subject):
             done(str(at))
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
-        is_newest((root / "file").read_bytes(), [b"old", *self.contents], done)
-        files.write_atomic(root, "file", b"afterwards")
-        assert os.listdir(root) == ["file"]
-
-
-class ReplaceFile(Subject):
-    """``files.replace_file``, durable: a file that many may replace."""
-
-    contents = (b"first", LONG, b"third")
-
-    def act(self, root: Path, done: Done) -> None:
-        for at, content in enumerate(self.contents):
-            files.replace_file(root / "file", content, durable=True)
-            done(str(at))
-
-    def judge(self, root: Path, done: tuple[str, ...]) -> None:
         path = root / "file"
-        is_newest(path.read_bytes() if path.exists() else None, [None, *self.contents], done)
-        files.replace_file(path, b"afterwards", durable=True)
+        is_newest(path.read_bytes() if path.exists() else None, [self.before, *self.contents], done)
+        for left in root.iterdir():
+            os.utime(left, (1.0, 1.0))  # an hour later
+        with files.alone_in(root):
+            files.write_atomic(root, "file", b"afterwards")
+        assert os.listdir(root) == ["file"]
         assert path.read_bytes() == b"afterwards"
+
+
+class WriteNew(WriteAtomic):
+    """The same for one that is not there yet."""
+
+    before = None
+
+    def prepare(self, root: Path) -> None: ...
 
 
 class Journal(Subject):
@@ -234,4 +231,4 @@ class MachineCache(Subject):
         assert book.known("my-project", "vm") == self._endpoint("10.0.0.3")
 
 
-BASE = (WriteAtomic, ReplaceFile, Journal, TornJournal, Lock, Config, Init, HostProgram, Key, MachineCache)
+BASE = (WriteAtomic, WriteNew, Journal, TornJournal, Lock, Config, Init, HostProgram, Key, MachineCache)

@@ -62,10 +62,8 @@ def removed(name: str, function: Any, line: str, *subjects: type[Subject]) -> Mu
 
 
 CONTROLLER = (
-    removed("write_atomic: no sync", files.write_atomic, "os.fsync(fd)", base.WriteAtomic),
-    removed("write_atomic: no folder sync", files.write_atomic, "sync_folder(folder)", base.WriteAtomic),
-    removed("replace_file: no sync", files.replace_file, "os.fsync(stream.fileno())", base.ReplaceFile),
-    removed("replace_file: no folder sync", files.replace_file, "sync_folder(path.parent)", base.ReplaceFile),
+    removed("write_atomic: no sync", files.replacing, "os.fsync(fd)", base.WriteAtomic),
+    removed("write_atomic: no folder sync", files.replacing, "sync_folder(folder)", base.WriteAtomic),
     removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
     removed("firings: no sync", FiringRecords.append, "os.fsync(fd)", records.Firings),
     removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
@@ -109,14 +107,14 @@ CONTROLLER = (
     ),
     Mutant(
         "journal: synced before it is written",
-        journal.FileJournal.append,
-        "write_all(fd, line)\n            os.fsync(fd)",
-        "os.fsync(fd)\n            write_all(fd, line)",
+        journal.FileJournal._write,
+        "write_all(fd, lines)\n            os.fsync(fd)",
+        "os.fsync(fd)\n            write_all(fd, lines)",
         (base.Journal,),
     ),
     removed("journal: no folder sync", journal.FileJournal._open, "sync_folder(self._path.parent)", base.Journal),
     Mutant("lock: always the same file", lock._is_still, "try:", "return True\n    try:", (base.Lock,)),
-    Mutant("host program: not durable", host_program._write, ", durable=True", "", (base.HostProgram,)),
+    Mutant("host program: not durable", host_program._write, "mode=0o600", "durable=False", (base.HostProgram,)),
     Mutant(
         "init: written in place",
         init._write,
@@ -177,7 +175,7 @@ MUTANTS = (*CONTROLLER, *HOST)
 
 #: Beside each the first of the seeds that find it.
 IN_WHOLE_RUNS = (
-    (removed("journal: no sync", journal.FileJournal.append, "os.fsync(fd)"), 3),
+    (removed("journal: no sync", journal.FileJournal._write, "os.fsync(fd)"), 3),
     (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
     (removed("usage: no sync", SpendingBook._append, "os.fsync(fd)"), 107),
     (removed("collected before it is on disk", collect.collect, "intake.flush()"), 63),

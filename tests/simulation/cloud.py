@@ -85,6 +85,8 @@ class SimulatedCloud:
         self.before_delete: Callable[[Instance], None] = lambda instance: None
         self._numbers = iter(range(1, 10**9))
         world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
+        #: When a person last deleted machines.
+        self.deleted_at: float | None = None
         world.on["deleted"] = self._deleted_by_a_person
         world.on["console"] = lambda: self._all_running(self._console)
 
@@ -204,6 +206,7 @@ class SimulatedCloud:
             self.power_on(instance, "console")
 
     def _deleted_by_a_person(self) -> None:
+        self.deleted_at = self.world.now
         for place, instance in list(self.instances.items()):
             if instance.view.power is Power.STOPPED:
                 instance.given_up = True

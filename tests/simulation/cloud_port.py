@@ -280,7 +280,9 @@ class Book:
     def known(self, project: str, name: str) -> Endpoint | None:
         return self._pages.get((project, name))
 
-    def remember(self, endpoint: Endpoint) -> None:
+    def remember(self, endpoint: Endpoint, *, instead_of: Endpoint | None = None) -> None:
+        if instead_of is not None and self.known(endpoint.project, endpoint.name) != instead_of:
+            return
         self._world.effect(
             self._actor, "book.remember",
             lambda: self._pages.__setitem__((endpoint.project, endpoint.name), endpoint), via="disk",

@@ -117,19 +117,18 @@ def check_at_the_end(episode: Episode) -> None:
 def _check_ledger(episode: Episode, services: Services) -> None:
     """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
 
-    With a laptop whose clock jumps, what a run says of its times does not fit what the cloud says; a cloud that
-    does not answer leaves a run to assume the worst; two runs side by side both use the same seconds. The ledger
-    shows the difference; here it is left alone.
+    A cloud that does not answer leaves a run to assume the worst; a run may claim time of a machine that the cloud
+    never had, where another one was at it, too. Those are left alone here.
     """
     kinds = {fault.kind for fault in episode.schedule.faults}
-    if kinds & {"skew", "cloud_down", "lost_reply", "other", "beside", "abroad"}:
+    if kinds & {"cloud_down", "lost_reply", "other", "beside", "abroad"}:
         return
     audit(services, episode.targets, listed(), workspace="sim")
     lines = [line for line in ledger_lines(services) if line.what is None]
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
     spans = episode.cloud.billed()
     true = sum(max(60.0, (end or episode.world.now) - start) for start, end in spans)
-    if known > true + 60.0 * len(spans):
+    if known > true + 1.0 * len(spans):
         raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
     if set(episode.cloud.starts) <= {"fcctl"} and known < true - 60.0:
         raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")

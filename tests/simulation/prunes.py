@@ -45,6 +45,8 @@ def check_delete_snapshot(episode: Episode, snapshot: Snapshot) -> None:
     for instance in episode.cloud.instances.values():
         if instance.made_of == snapshot.name and instance.view.status == "STAGING":
             raise Violation(f"snapshot {snapshot.name} is deleted while a machine is made of it")
+    if episode.cloud.deleted_at == episode.world.now:
+        return  # a person deleted the machine at this very moment, which no look before it can tell
     for run_id, run in snapshot.runs.items():
         if run.results and not is_collected(episode, run_id) and not is_elsewhere(episode, run_id, snapshot=snapshot):
             raise Violation(f"snapshot {snapshot.name} is deleted, and {run_id} is on nothing else")

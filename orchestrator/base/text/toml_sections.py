@@ -10,6 +10,12 @@ from typing import Any
 from orchestrator.base.text import toml_lines
 
 
+def has_table(text: str, path: tuple[str, str]) -> bool:
+    """Whether ``text`` has ``[a.b]``, or ``a.b`` in another form."""
+    above = _parsed(text).get(path[0])
+    return isinstance(above, dict) and path[1] in above
+
+
 def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> str:
     """``text`` with ``[a.b]`` at its end.
 

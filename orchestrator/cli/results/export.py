@@ -99,23 +99,17 @@ def _write_file(shown: Iterable[Shown], form: str, output: str) -> None:
     from pathlib import Path
 
     from orchestrator.base.errors import FcctlError
-    from orchestrator.base.files import sync_folder
+    from orchestrator.base.files import replacing
 
     path = Path(output)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with unfinished.open("wb") as stream:
+        # On disk, since who has an archive may delete the runs.
+        with replacing(path.parent, path.name) as fd, os.fdopen(fd, "wb", closefd=False) as stream:
             _write(shown, form, stream)
-            stream.flush()
-            os.fsync(stream.fileno())  # who has an archive may delete the runs
-        unfinished.replace(path)
-        sync_folder(path.parent)
     except OSError as exc:
         raise FcctlError(
             f"could not write {output}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
         ) from exc
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _write(shown: Iterable[Shown], form: str, stream: IO[bytes]) -> None:

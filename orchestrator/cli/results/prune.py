@@ -42,6 +42,7 @@ def prune(
     from dataclasses import replace
 
     from orchestrator.results.prune import Rules, carry_out, plan
+    from orchestrator.runs.cost.owners import book_runs
 
     rules = Rules(_age(older_than), _size(max_size), keep_last, keep_best, job)
     with cli.services() as services:
@@ -49,6 +50,7 @@ def prune(
         done = bool(found.doomed) and not dry_run
         if done:
             cli.confirm(_told(found, "these runs will be deleted:"))
+            book_runs(services)  # what they cost still counts
             found = replace(found, doomed=tuple(carry_out(services.store, found)))
     if cli.json:
         runs = [{"run_id": r.run_id, "created": r.created, "status": r.status, "bytes": r.bytes} for r in found.doomed]

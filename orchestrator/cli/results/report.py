@@ -119,14 +119,12 @@ def _relative(written: dict[str, str], output: str | None) -> dict[str, str]:
 def _replace(path: Path, content: bytes) -> None:
     """Write the file whole, or leave what was there."""
     from orchestrator.base.errors import FcctlError
+    from orchestrator.base.files import write_atomic
 
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
+        write_atomic(path.parent, path.name, content, durable=False)
     except OSError as exc:
-        unfinished.unlink(missing_ok=True)
         raise FcctlError(
             f"could not write {path}", cause=exc.strerror, hint="name a place that is writable and has room, with -o"
         ) from exc

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import UsageError
 from orchestrator.cli.context import Cli
+from orchestrator.cli.prices import own_price
 
 if TYPE_CHECKING:
     from orchestrator.base.observer import Observer
     from orchestrator.cli.launching import Launching
+    from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import Prepared, Wanted
+    from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
     from orchestrator.tune.fleet.fleet import Conductor
@@ -50,7 +53,8 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
             hint="leave it running: nohup, tmux or a terminal of its own; or search on one machine",
         )
     with app.observing(cli) as observer:
-        services, place = app.services(cli, observer), _place(cli)
+        services = app.services(cli, observer)
+        place = _place(cli, services, hosts, how.accepted)
         plans = plan(services, place, wanted(hosts[0]), hosts[1:])
         if how.dry_run:
             observer.close()
@@ -71,16 +75,21 @@ def launch(cli: Cli, how: Launching, wanted: Callable[[Target], Wanted], hosts: 
         _see_home(cli, leader, search)
 
 
-def resume(cli: Cli, name: str) -> None:
+def resume(cli: Cli, name: str, accepted: AcceptedPrices) -> None:
     """Go on with a search that lost its fcctl, or whose machine was stopped: with all of its machines again."""
     from orchestrator import app
     from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.runs.cost.own_price import with_own_rates
+    from orchestrator.runs.reopen import saved_plan
     from orchestrator.tune.fleet.fleet import Conductor
     from orchestrator.tune.fleet.resume import go_on_with, plans_of
 
     with app.observing(cli) as observer:
-        services, place = app.services(cli, observer), _place(cli)
+        services = app.services(cli, observer)
         run_id = services.store.resolve(name)
+        search = saved_plan(services, run_id)
+        hosts = search.fleet.members if search is not None and search.fleet is not None else []
+        place = _place(cli, services, hosts, accepted)
         plans, left = plans_of(services, place, run_id)
         fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
         with observer.aside():
@@ -93,7 +102,10 @@ def resume(cli: Cli, name: str) -> None:
             with observer.aside():
                 agree_on_one(cli, saved, capped=place.budget.per_run_usd is not None)
 
-        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.doubt))
+        def priced(saved: SavedPlan) -> SavedPlan:
+            return with_own_rates(services, saved, place.budget, accepted)
+
+        _see_home(cli, leader, lambda: go_on_with(leader.services, run_id, asked, leader.doubt, priced))
 
 
 def agree(cli: Cli, plans: Sequence[Prepared]) -> None:
@@ -116,11 +128,15 @@ def agree(cli: Cli, plans: Sequence[Prepared]) -> None:
         cli.confirm(text)
 
 
-def _place(cli: Cli) -> Place:
+def _place(cli: Cli, services: Services, hosts: Sequence[Target], accepted: AcceptedPrices) -> Place:
+    """The workspace, with the price that each of the machines has."""
     from orchestrator.tune.fleet.plan import Place
 
     workspace = cli.workspace()
-    return Place(workspace.root, workspace.config.project.name, workspace.config.budget)
+    budget = workspace.config.budget
+    for host in hosts:
+        budget = own_price(services, host, budget, accepted)
+    return Place(workspace.root, workspace.config.project.name, budget)
 
 
 def _maker(cli: Cli) -> Callable[[Observer], Services]:

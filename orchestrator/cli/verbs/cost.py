@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.amounts import Finite
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -105,6 +107,45 @@ def ledger(cli: Cli, by: str, as_csv: bool, lines: bool) -> None:
         cli.emit({"by": by, "timezone": caps.timezone, "totals": rows, "remarks": tables.remarks_json(unsure), **every})
     else:
         tables.print_totals(sums, by, caps.timezone, cli.console, unsure)
+
+
+@cost.command()
+@click.option(
+    "--billing-export",
+    "export",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Google's lines: the detailed BigQuery export, as CSV or as JSON lines.",
+)
+@click.option(
+    "--tolerance",
+    type=Finite(min=0, max=100),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="By how much the sums of one machine, disk or snapshot may differ; 5 cents always may.",
+)
+@click.pass_obj
+def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
+    """The ledger beside Google's own billing lines, by machine and day; exit code 11 if they differ.
+
+    Compared over the time that the file covers, by UTC days of use, before credits. Lines of resources that are not
+    this workspace's are only counted. No cloud is asked. docs/ledger.md has the query that makes the file.
+    """
+    from orchestrator.base.errors import BooksDiffer
+    from orchestrator.hosts.billing_export import reconcile_with_export
+    from orchestrator.views.tables.audit_ledger import comparison_json, print_comparison
+
+    config = cli.workspace().config
+    with cli.services() as services:
+        found = reconcile_with_export(services, config.targets.values(), config.project.name, export, tolerance)
+    if cli.json:
+        cli.emit(comparison_json(found))
+    else:
+        print_comparison(found, cli.console)
+    if found.differing:
+        raise SystemExit(BooksDiffer.exit_code)
 
 
 @cost.command()

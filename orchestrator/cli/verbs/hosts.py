@@ -9,12 +9,14 @@ import click
 
 from orchestrator.cli.amounts import Finite
 from orchestrator.cli.context import Cli
+from orchestrator.cli.prices import accepting_prices, own_price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.hosts.audit import Audit, Ended
     from orchestrator.hosts.hosts import Up, UpPlan
+    from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import GcpTarget, Target
     from orchestrator.runs.services import Services
 
@@ -55,8 +57,9 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
 @hosts.command()
 @click.argument("target", required=False)
 @click.option("--minutes", type=Finite(min=1), help="How long it may stay on; the cloud stops it then.  [60]")
+@accepting_prices
 @click.pass_obj
-def up(cli: Cli, target: str | None, minutes: float | None) -> None:
+def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPrices) -> None:
     """Wake TARGET's machine, or make it, and say how to log in. It stops itself after --minutes, whatever happens.
 
     What that may cost is asked for (`--yes` agrees), unless per_run_usd of [budget] covers it.
@@ -70,7 +73,7 @@ def up(cli: Cli, target: str | None, minutes: float | None) -> None:
         if machine is None:
             _say_always_there(cli, wanted)
             return
-        budget = cli.workspace().config.budget
+        budget = own_price(services, wanted, cli.workspace().config.budget, accepted)
         plan = workflow.up_plan(machine, budget, minutes)
         if wanted.kind != "sandbox":
             _agree(cli, plan, capped=budget.per_run_usd is not None)

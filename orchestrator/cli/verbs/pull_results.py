@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.context import Cli
+from orchestrator.cli.prices import accepting_prices
 
 if TYPE_CHECKING:
     from orchestrator.base.errors import FcctlError
+    from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.runs.reopen import ActiveState
     from orchestrator.runs.services import Services
 
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--wait", is_flag=True, help="Wait for runs that still go on.")
 @click.option("--wake", is_flag=True, help="Turn a stopped machine of a cloud on, to fetch what is on its disk.")
+@accepting_prices
 @click.pass_obj
-def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> None:
+def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accepted: AcceptedPrices) -> None:
     """Collect the results of RUNs, or of every run that has ended and is not here yet.
 
     Safe to repeat: what is here and verified is not sent again, what was cut off goes on where it stopped. Results on
@@ -44,7 +47,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> Non
                     failures[run_id] = error
         left = settle(services, [] if wait else waiting, debts="all")
         if wake:
-            left = _wake(cli, services, left, failures)
+            left = _wake(cli, services, left, failures, accepted)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
         off = _off(services, left)
         folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
@@ -65,21 +68,34 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool) -> Non
         raise problem
 
 
-def _wake(cli: Cli, services: Services, left: list[ActiveState], failures: dict[str, FcctlError]) -> list[ActiveState]:
+def _wake(
+    cli: Cli,
+    services: Services,
+    left: list[ActiveState],
+    failures: dict[str, FcctlError],
+    accepted: AcceptedPrices,
+) -> list[ActiveState]:
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.base.errors import FcctlError
+    from orchestrator.runs.cost.own_price import with_own_rates
     from orchestrator.runs.reopen import saved_plan
     from orchestrator.runs.wake import fetch, waking_usd
 
     asleep = [state.run_id for state in left if state.state == "waiting"]
-    plans = [plan for run_id in asleep if (plan := saved_plan(services, run_id)) is not None]
-    cost = sum(0.0 if plan.target.kind == "sandbox" else waking_usd(plan) for plan in plans)
+    budget, plans = cli.workspace().config.budget, {}
+    for run_id in asleep:
+        try:
+            if (plan := saved_plan(services, run_id)) is not None:
+                plans[run_id] = with_own_rates(services, plan, budget, accepted)
+        except FcctlError as error:
+            failures[run_id] = error
+    cost = sum(0.0 if plan.target.kind == "sandbox" else waking_usd(plan) for plan in plans.values())
     if cost > 0:
         with services.observer.aside():
             cli.confirm(f"waking {len(plans)} machine(s) to fetch results costs ${cost:.2f} at most")
-    for run_id in asleep:
+    for run_id, plan in plans.items():
         try:
-            fetch(services, run_id)
+            fetch(services, run_id, plan)
         except FcctlError as error:
             failures[run_id] = error
     return [state for state in left if state.state != "waiting"]

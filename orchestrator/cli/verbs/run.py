@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
 
 
@@ -57,7 +58,7 @@ def run(
             raise click.UsageError(
                 "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
             )
-        _resume(cli, cut_off, timeout, detach=how.detach)
+        _resume(cli, cut_off, timeout, how)
         return
     if timeout is not None:
         raise click.UsageError("--timeout is for --resume: else a step's time is in the job's file")
@@ -88,10 +89,11 @@ def _wanted(cli: Cli, target: Target, name: str, how: Launching, steps: str | No
     return Wanted(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
 
 
-def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
+def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
     from orchestrator.app import opened
     from orchestrator.base.text.durations import seconds
     from orchestrator.cli.launching import agree, see_home
+    from orchestrator.runs.cost.own_price import with_own_rates
     from orchestrator.runs.resume_run import go_on
     from orchestrator.tune.fleet.resume import check_alone
 
@@ -107,4 +109,11 @@ def _resume(cli: Cli, name: str, timeout: str | None, *, detach: bool) -> None:
 
     with opened(cli) as services:
         run_id = services.store.resolve(name)
-        see_home(cli, services, lambda: go_on(services, run_id, asked, check_alone, detach=detach, timeout_s=limit))
+
+        def goes() -> Finished | None:
+            return go_on(
+                services, run_id, asked, check_alone, detach=how.detach, timeout_s=limit,
+                price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
+            )  # fmt: skip
+
+        see_home(cli, services, goes)

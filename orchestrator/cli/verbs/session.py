@@ -9,11 +9,14 @@ import click
 
 from orchestrator.cli.amounts import DOLLARS, POSITIVE, Finite
 from orchestrator.cli.context import Cli
+from orchestrator.cli.prices import accepting_prices, own_price
 
 if TYPE_CHECKING:
     from orchestrator.leases.find import Open
     from orchestrator.leases.session_rules import SavedSession
+    from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import Target
+    from orchestrator.money.caps import Budget
     from orchestrator.runs.services import Services
     from orchestrator.sessions.session import Standing
 
@@ -38,9 +41,16 @@ def session() -> None:
     help="The machine stops itself when no run was on it for so long.",
 )  # fmt: skip
 @click.option("--restart", is_flag=True, help="Stop the machine if it is on; it gets a time limit anew.")
+@accepting_prices
 @click.pass_obj
 def start(
-    cli: Cli, target: str | None, budget: float | None, max_hours: float | None, idle_minutes: float, restart: bool
+    cli: Cli,
+    target: str | None,
+    budget: float | None,
+    max_hours: float | None,
+    idle_minutes: float,
+    restart: bool,
+    accepted: AcceptedPrices,
 ) -> None:
     """Wake TARGET's machine and keep it warm for what the budget buys.
 
@@ -52,7 +62,8 @@ def start(
 
     wanted = cli.workspace().target(target)
     with app.opened(cli) as services:
-        saved = _plan(cli, services, wanted, budget, max_hours, idle_minutes)
+        caps = own_price(services, wanted, cli.workspace().config.budget, accepted)
+        saved = _plan(cli, services, caps, wanted, budget, max_hours, idle_minutes)
         cli.note(
             f"{wanted.name} may cost ${saved.worst_case_usd:.2f} at most: the cloud stops it after"
             f" {_span(saved.fence_s)}, and it stops itself after {idle_minutes:g} idle minutes"
@@ -68,7 +79,13 @@ def start(
 
 
 def _plan(
-    cli: Cli, services: Services, target: Target, budget: float | None, max_hours: float | None, idle_minutes: float
+    cli: Cli,
+    services: Services,
+    caps: Budget,
+    target: Target,
+    budget: float | None,
+    max_hours: float | None,
+    idle_minutes: float,
 ) -> SavedSession:
     """Raises ConfigError, BudgetError: no machine of a cloud; more than is allowed, or too little."""
     from orchestrator.runs.job.prepare import tree_name
@@ -76,7 +93,7 @@ def _plan(
 
     workspace = cli.workspace()
     name = tree_name(workspace.config.project.name, workspace.root)
-    return plan_session(services, workspace.config.budget, target, budget, max_hours, idle_minutes, name)
+    return plan_session(services, caps, target, budget, max_hours, idle_minutes, name)
 
 
 @session.command()

@@ -114,11 +114,11 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
-        if named or force or how != Launching():
+        if named or force or how != Launching(accepted=how.accepted):
             raise click.UsageError("--resume goes on with a search as it is: it takes neither NAME nor another option")
         from orchestrator.cli.tune.fleet import resume
 
-        resume(cli, cut_off)
+        resume(cli, cut_off, how.accepted)
 
 
 def _check(*, force: bool, named: bool, tls: str | None, scheduler: str | None) -> None:

@@ -6,6 +6,7 @@ is already waiting in its standard input.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -93,9 +94,8 @@ def _answer(process: Process, timeout_s: float) -> bytes | None:
 
 def _started(transport: Transport, runner: Runner, *, root: str, python: str | None, timeout_s: float) -> AgentSession:
     program = HostProgram(runner.sha256, root, python)
-    script = program.script("agent")
     for attempt in ("first", "after upload"):
-        process = transport.run(script)
+        process = transport.run(program.script("agent", unpacked=attempt == "first"))
         session = AgentSession(transport, process, program, timeout_s)
         try:
             session.greet()
@@ -112,12 +112,15 @@ def _started(transport: Transport, runner: Runner, *, root: str, python: str | N
             _no_python(python)
         if attempt == "after upload" or (status is None and not transport.alive()):
             break
-        # Absent; or damaged, which a fresh copy mends.
+        # Absent; or so damaged that it cannot mend itself, which a fresh archive does.
         upload_runner(transport, runner, root=root, timeout_s=timeout_s)
     if status is None:
         raise LinkLost("the connection broke while the host program started", cause=said or None, hint="try again")
     raise HostUnusable(
-        "the host program does not start", cause=said or f"it ended with {status}", hint="try: fcctl doctor"
+        "the host program does not start, though it was installed again",
+        cause=said or f"it ended with {status}",
+        hint="see what its Python says, on the machine itself: "
+        f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
     )
 
 

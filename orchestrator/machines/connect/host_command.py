@@ -35,8 +35,11 @@ class HostProgram:
     root: str
     python: str | None = None
 
-    def script(self, *words: str) -> str:
+    def script(self, *words: str, unpacked: bool = True) -> str:
         """POSIX shell, on one line: become the program, or say by the exit status why not.
+
+        Args:
+            unpacked: run the copy that the archive unpacked, if there is one; else the archive, which mends that copy.
 
         Raises:
             HostUnusable: ``root`` or ``python`` cannot be written on one line.
@@ -45,11 +48,11 @@ class HostProgram:
             raise HostUnusable("cannot start the host program", cause="a word of its command holds a control character")
         pythons = shlex.quote(self.python) if self.python else " ".join(PYTHONS)
         # The archive unpacks itself beside its name at its first start; from there it starts faster.
+        copy = 'd="${p%.pyz}.d"; [ ! -f "$d/__main__.py" ] || p="$d"; ' if unpacked else ""
         # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
         return (
             f'r={shell_path(self.root)}; p="$r/runner/{self.sha256}.pyz"; [ -f "$p" ] || exit {NO_RUNNER}; '
-            'd="${p%.pyz}.d"; [ ! -f "$d/__main__.py" ] || p="$d"; '
-            f"for y in {pythons}; do "
+            f"{copy}for y in {pythons}; do "
             'case "$("$y" -V 2>/dev/null </dev/null)" in "Python 3."[89]*|"Python 3."[1-9][0-9]*) '
             f'exec "$y" -I -S "$p" --root "$r" {shlex.join(words)};; esac; done; exit {NO_PYTHON}'
         )

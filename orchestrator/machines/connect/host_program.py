@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.files import replace_file
+from orchestrator.base.files import write_atomic
 
 #: The earliest time a zip file can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -94,5 +94,5 @@ def _write(folder: Path, marker: Path, content: bytes) -> RunnerArchive:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{digest}.pyz"
     for target in (path, marker):
-        replace_file(target, content, durable=True)
+        write_atomic(folder, target.name, content, mode=0o600)
     return RunnerArchive(path, digest)

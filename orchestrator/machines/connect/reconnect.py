@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost
 
 if TYPE_CHECKING:
+    from fcctl_remote import wire
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
     from orchestrator.machines.host_api import HostConnector, HostSession
@@ -65,6 +66,8 @@ class Link:
     def _connect(self) -> HostSession:
         session = self._hosts.connect(self.target)
         self._host_ahead_s = session.hello.time - self._clock.now()
+        if session.hello.mended:
+            self._observer.note(f"{self.target.name}: {mended(session.hello)}")
         return session
 
     def opened(self) -> bool | None:
@@ -139,6 +142,13 @@ class Link:
             opening.add_done_callback(_close_late)
         if session is not None:
             session.close()
+
+
+def mended(hello: wire.Hello) -> str:
+    """What was found damaged of the host program, and what became of that."""
+    more = len(hello.mended) - 3
+    files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
+    return f"the host program was damaged on that machine's disk ({files}), and was installed again"
 
 
 def _close_late(opening: Future[HostSession]) -> None:

@@ -58,7 +58,9 @@ def check_hello(hello: wire.Hello, runner_sha256: str) -> None:
     if hello.wire_version != wire.WIRE_VERSION or hello.runner_sha256 != runner_sha256:
         raise nonsense("it is not the host program that was sent")
     words = [hello.python, hello.platform, hello.hostname, hello.user, hello.home, hello.root, hello.boot_id]
-    if not all(word.isprintable() for word in (*words, *filter(None, hello.tools.values()))):
+    if len(hello.mended) > wire.MAX_MENDED:
+        raise nonsense("more of it was damaged than it may say")
+    if not all(word.isprintable() for word in (*words, *hello.mended, *filter(None, hello.tools.values()))):
         raise nonsense("control characters in its own description")
     if not hello.root.startswith("/"):
         raise nonsense("a root that is no absolute path")

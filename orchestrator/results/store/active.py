@@ -17,6 +17,7 @@ from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_atomic
 from orchestrator.base.journal import FileJournal
 from orchestrator.base.lock import OwnerLock
+from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.results.store.rows import RECORD, DamagedRecord, is_complete, read_record
@@ -147,6 +148,8 @@ class FileActiveRun:
     def _gather(self, record: RunRecord) -> None:
         active, partial = self._places.active, self._places.partial
         make_folders(partial)
+        for left in partial.glob(f"{UNFINISHED}*"):  # by an fcctl that was killed here
+            left.unlink()
         for name in (PLAN, JOURNAL):
             write_atomic(partial, name, (active / name).read_bytes())
         write_atomic(partial, RECORD, record.model_dump_json(indent=1).encode() + b"\n")

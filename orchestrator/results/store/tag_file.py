@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.base.files import disk_errors, make_folders, write_atomic
+from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.results import tags
 from orchestrator.results.tags import Tag
 
@@ -46,12 +44,8 @@ class TagFile:
         """
         with disk_errors("write the tags", self._root):
             make_folders(self._root)
-            fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)  # of the folder: the file is replaced, and a lock on it with it
+            with alone_in(self._root):
                 old = self.read()
                 new = how(old)
                 if new != old:
                     write_atomic(self._root, tags.FILE, tags.render(new).encode())
-            finally:
-                os.close(fd)

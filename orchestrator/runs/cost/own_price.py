@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from orchestrator.base.errors import BudgetError, FcctlError
 from orchestrator.machines.cloud import Hardware
@@ -13,17 +14,36 @@ from orchestrator.money.caps import Budget
 from orchestrator.money.machine_price import list_price, machine_price
 from orchestrator.money.price_age import old_prices
 from orchestrator.money.rates import hourly_plan, machine_choices
+from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
 _SLIGHT_USD = 1e-6
 
 
-def with_own_price(services: Services, target: Target, budget: Budget, accepted: AcceptedPrices) -> Budget:
+def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepted: AcceptedPrices) -> SavedPlan:
+    """``saved``, whose machine is to be started again, with the price that the machine has now.
+
+    Raises:
+        BudgetError: that is more than was planned, and was not accepted.
+        ConfigError, AuthError, CloudError: as :func:`with_own_price`.
+    """
+    if not isinstance(saved.target, GcpTarget):
+        return saved
+    own = with_own_price(services, saved.target, budget, accepted, planned_usd=saved.worst_machine_rate)
+    return saved.model_copy(update=asdict(hourly_plan(saved.target, own)))
+
+
+def with_own_price(
+    services: Services, target: Target, budget: Budget, accepted: AcceptedPrices, planned_usd: float = 0.0
+) -> Budget:
     """``budget`` reckoned with the machine that the cloud shows for ``target``. What a person should know of the price
     is noted.
 
     A machine that this computer knows to be on is taken as it is remembered, because what it is made of changes only
     while it is off; unless its price is accepted beforehand, whatever it is.
+
+    Args:
+        planned_usd: an hour of the machine was planned to cost so much already.
 
     Raises:
         BudgetError: the machine is dearer than the one that its target means, and that was not accepted.
@@ -35,7 +55,7 @@ def with_own_price(services: Services, target: Target, budget: Budget, accepted:
     found = _remembered(services, target) if not accepted.own else ()
     found = found or _shown(services, target, must=accepted.own)
     if found and not accepted.own:
-        _refuse_if_dearer(target, budget, found)
+        _refuse_if_dearer(target, budget, found, planned_usd)
     own = budget.with_seen(target, found)
     age = old_prices(target, own, services.clock.now(), accepted=accepted.old)
     for line in [*_remarks(target, own), *([age] if age is not None else [])]:
@@ -66,8 +86,11 @@ def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardwa
         return (last,) if last is not None else ()
 
 
-def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...]) -> None:
-    planned, named = hourly_plan(target, budget).worst_usd_per_hour, machine_choices(target, budget)[0]
+def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...], planned_usd: float) -> None:
+    named, planned = (
+        machine_choices(target, budget)[0],
+        max(planned_usd, hourly_plan(target, budget).worst_usd_per_hour),
+    )
     price, dearest = max(((machine_price(one, budget, target).usd, one) for one in found), key=lambda pair: pair[0])
     if price <= planned + _SLIGHT_USD:
         return

@@ -113,6 +113,7 @@ def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, e
 
 def settle_reservations(services: Services) -> None:
     """The same for runs that are complete, and whose controller was killed before it could do that."""
+    book_runs(services)
     scope, open_ = services.spending.scope, services.spending.state().open().values()
     over = []
     for one in open_:
@@ -126,6 +127,30 @@ def settle_reservations(services: Services) -> None:
         with services.spending.changing() as change:
             for one in over:
                 change.release(one)
+
+
+def book_runs(services: Services) -> int:
+    """Book the complete runs of this workspace that cost something and that the book does not have; how many there
+    were. Called before runs are deleted, and before a start is checked."""
+    unbooked = list(unbooked_runs(services))
+    if unbooked:
+        with services.spending.changing() as change:
+            for usage in unbooked:
+                change.add("run", usage)
+    return len(unbooked)
+
+
+def unbooked_runs(services: Services) -> Iterator[RunUsage]:
+    """What complete runs cost that the book does not know: of an earlier version, or from an archive."""
+    known = services.spending.state().runs()
+    for row in services.store.rows():
+        if row.run_id not in known:
+            try:
+                usage = usage_of(services.store.get(row.run_id))
+            except FcctlError:
+                continue  # damaged or just pruned; listings say so
+            if usage.cost.usd > 0:
+                yield usage
 
 
 def _settle_complete(services: Services, one: Reservation) -> None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from orchestrator.base.errors import BudgetError, FcctlError
+from orchestrator.base.errors import BudgetError
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.book import RunUsage, State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
 from orchestrator.money.ledger import Line, Sighting, Spent
 from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
-from orchestrator.runs.cost.owners import settle_reservations, still_reserved, usage_of
+from orchestrator.runs.cost.owners import settle_reservations, still_reserved, unbooked_runs
 from orchestrator.runs.services import Services
 
 NAMES = ("day", "month", "project")
@@ -75,7 +75,8 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
         BudgetError: it could break a cap of the day, the month or the project; nothing was reserved.
         FcctlError: the book cannot be written; nothing may start.
     """
-    settle_reservations(services)
+    if services.budget.holds_over_runs:
+        settle_reservations(services)
     with services.spending.changing() as change:
         instead = {wanted.reservation_id, *replaces}
         if services.budget.holds_over_runs and not wanted.emulated:
@@ -143,13 +144,7 @@ def _usages(services: Services, state: State) -> tuple[list[RunUsage], Scope]:
     scope, booked = services.spending.scope, state.runs()
     own = [usage for line, usage in booked.values()
            if scope.has(line.project, line.results, _machine(usage))]  # fmt: skip
-    known = {usage.run_id for usage in own}
-    for row in services.store.rows():
-        if row.run_id not in known:
-            try:
-                own.append(usage_of(services.store.get(row.run_id)))
-            except FcctlError:
-                continue  # damaged or just pruned; listings say so
+    own += unbooked_runs(services)
     machines = {machine for usage in own if (machine := _machine(usage)) is not None}
     return own, replace(scope, machines=scope.machines | machines)
 

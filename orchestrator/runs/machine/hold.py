@@ -88,9 +88,13 @@ class MachineHold:
 
             visit(self._services, self._saved.session, self._held.run_id)
 
-    def wake(self, seconds: int) -> None:
-        """Have the machine once more, only to fetch what is on its disk; it is never made anew for that."""
-        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(self._saved)))
+    def wake(self, seconds: int, planned: SavedPlan) -> None:
+        """Have the machine once more, only to fetch what is on its disk; it is never made anew for that.
+
+        Args:
+            planned: the plan with the price that the machine may have.
+        """
+        self._acquire(Wish(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(planned)))
 
     def join(self) -> bool:
         """Whether the machine of a run that waits for it is on again, by somebody else's doing, and answers."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
-from orchestrator.base.files import replace_file
+from orchestrator.base.files import write_atomic
 from orchestrator.base.git import _environment
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.hashes import SourceHashes
@@ -134,7 +134,7 @@ def _emptied(folder: Path) -> Path:
     """Raises: OSError."""
     for name in ("objects", "refs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "HEAD", b"ref: refs/heads/none\n")
+    write_atomic(folder, "HEAD", b"ref: refs/heads/none\n", mode=0o600, durable=False)
     return folder
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConflictError
-from orchestrator.base.files import replace_file
+from orchestrator.base.files import write_atomic
 
 #: A file changed this recently may change again within one tick of its time stamps, so its hash is not remembered.
 RACY_NS = 100_000_000
@@ -63,7 +63,8 @@ class SourceHashes:
         rows = {path: row for path, row in self._known.items() if path not in stale}
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file, json.dumps(rows, separators=(",", ":")).encode())
+            data = json.dumps(rows, separators=(",", ":")).encode()
+            write_atomic(self._file.parent, self._file.name, data, mode=0o600, durable=False)
 
     def _remember(self, path: str, facts: os.stat_result, digest: str) -> None:
         if time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) < RACY_NS:

@@ -11,7 +11,7 @@ from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.lifecycle import Move, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
-from orchestrator.runs.resume_run import go_on
+from orchestrator.runs.resume_run import Price, go_on
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
@@ -96,12 +96,13 @@ def _member(
 
 
 def go_on_with(
-    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None]
+    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None], price: Price
 ) -> Finished | None:
     """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
 
     Args:
         doubt: whether a machine that cannot be reached is waited for.
+        price: the plan of a start with the price that its machine has now.
 
     Raises:
         Detached: Ctrl-C; it goes on.
@@ -111,7 +112,7 @@ def go_on_with(
         finished = _followed(services, run_id, doubt)
         if finished is not None:
             return finished
-    return go_on(services, run_id, agree, check_alone, doubt=doubt)
+    return go_on(services, run_id, agree, check_alone, doubt=doubt, price=price)
 
 
 def _followed(services: Services, run_id: str, doubt: Callable[[], None]) -> Finished | None:

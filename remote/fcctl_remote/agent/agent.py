@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
@@ -18,7 +18,7 @@ from fcctl_remote.base.refusal import Refusal, disk_full
 TICK_EVERY_S = wire.TICK_S * 0.6
 
 
-def serve(layout: Layout, runner: List[str], runner_sha256: str) -> int:
+def serve(layout: Layout, runner: List[str], runner_sha256: str, mended: Sequence[str] = ()) -> int:
     """Answer calls until the input ends. Returns 0, or 1 when the peer does not speak the protocol."""
     out = os.dup(1)
     os.dup2(2, 1)  # a stray print must not look like a frame
@@ -26,7 +26,7 @@ def serve(layout: Layout, runner: List[str], runner_sha256: str) -> int:
     try:
         writer.line(wire.READY)
         threading.Thread(target=_tick, args=(writer,), daemon=True).start()
-        return _serve(FrameReader(0), writer, Calls(layout, runner, runner_sha256))
+        return _serve(FrameReader(0), writer, Calls(layout, runner, runner_sha256, mended))
     except BrokenPipeError:
         return 0
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
@@ -20,10 +20,11 @@ Answer = Tuple[Any, bytes]
 class Calls:
     """Holds nothing that must outlive the connection."""
 
-    def __init__(self, layout: Layout, runner: List[str], runner_sha256: str) -> None:
+    def __init__(self, layout: Layout, runner: List[str], runner_sha256: str, mended: Sequence[str] = ()) -> None:
         self.layout = layout
         self.runner = runner
         self.runner_sha256 = runner_sha256
+        self.mended = mended
         self._followed: Dict[str, str] = {}
         self.methods: Dict[str, Callable[[Params, bytes], Answer]] = {
             "hello": self.hello,
@@ -58,6 +59,7 @@ class Calls:
             cpus=os.cpu_count() or 1,
             free_bytes=hostfacts.free_bytes(self.layout.root),
             tools={name: hostfacts.which(name) for name in hostfacts.TOOLS},
+            mended=list(self.mended)[: wire.MAX_MENDED],
         )
         return hello, b""
 
@@ -68,6 +70,7 @@ class Calls:
         root, index = self.layout.tree(workspace), self.layout.index(workspace)
         entries = tree.parse_manifest(blob)
         with files.locked(self.layout.tree_lock(workspace)):
+            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
             return tree.Tree(root, index).diff(entries), b""
 
     def tree_put(self, params: Params, blob: bytes) -> Answer:

@@ -38,11 +38,13 @@ def write_new(path: str, data: bytes, executable: bool) -> None:
 def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``: a reader sees the old file or the new one, also after a crash if ``durable``.
 
+    Threads, processes and machines that share the folder may do so at once: each has a temporary file of its own.
+
     Raises:
         OSError: nothing was changed.
     """
-    temporary = "%s.tmp-%d" % (path, os.getpid())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             write_all(fd, data)

@@ -194,6 +194,10 @@ class Supervisor:
             from fcctl_remote.run.shutdown_timer import stop_soon
 
             stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s - self._idle_before_the_end())
+        if HostLock.is_free(self.layout):  # no run is disturbed by it
+            from fcctl_remote.base.tidy import tidy
+
+            tidy(self.layout)
         return outcome.exit_code
 
     def _idle_before_the_end(self) -> float:

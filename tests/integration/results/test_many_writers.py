@@ -39,10 +39,36 @@ for turn in range(12):
 """
 
 
-def start(program: str, root: Path) -> subprocess.Popen[str]:
+#: Notes about one run, as several commands write that try to stop its machine; and how many are there.
+NOTER = """
+import sys
+from pathlib import Path
+from orchestrator.results.store.store import FileStore
+from orchestrator.app import SystemClock
+from tests.support.stores import NOVEMBER, make_id
+store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
+run_id = make_id(at=NOVEMBER, token="3fa9c1")
+for turn in range(100):
+    store.owe(run_id, {"why": "x" * 2000, "tried": turn})
+    assert [debt["why"] for debt in store.owed().values()] == ["x" * 2000]
+"""
+TAGGER = """
+import sys
+from pathlib import Path
+from orchestrator.results.store.store import FileStore
+from orchestrator.results.tags import Tag
+from orchestrator.app import SystemClock
+from tests.support.stores import make_id
+store = FileStore(Path(sys.argv[1]), SystemClock(), note=lambda _: None)
+for turn in range(20):
+    store.tag(Tag(f"t{sys.argv[2]}-{turn}", (make_id(),)), move=False)
+"""
+
+
+def start(program: str, root: Path, *more: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'remote'}"}
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(root)], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", program, str(root), *more], stderr=subprocess.PIPE, text=True, env=environment
     )
 
 
@@ -74,3 +100,14 @@ def test_scribbling_over_the_index_is_survived_by_the_runs(store: FileStore) -> 
     finish([vandal])
     assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
     assert len(store.rows()) == 3 * EACH
+
+
+def test_notes_of_one_pending_release_written_at_once(store: FileStore) -> None:
+    finish([start(NOTER, store.root) for _ in range(4)])
+    assert [debt["tried"] for debt in store.owed().values()] == [99]
+    assert os.listdir(store.root / "active/.owed") == [f"{run_id}.json" for run_id in store.owed()]
+
+
+def test_tags_given_at_once(store: FileStore) -> None:
+    finish([start(TAGGER, store.root, str(number)) for number in range(4)])
+    assert set(store.tags()) == {f"t{number}-{turn}" for number in range(4) for turn in range(20)}

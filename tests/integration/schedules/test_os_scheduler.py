@@ -79,7 +79,7 @@ fi
 
 
 @pytest.fixture
-def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def spool(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "bin" / "crontab"
     program.parent.mkdir()
     program.write_text(STAND_IN)

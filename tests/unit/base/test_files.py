@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base import files
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.lock import OwnerLock, owner_of
 from orchestrator.base.safe_paths import UNFINISHED
+from tests.support.command import source_environment
+from tests.support.small_disk import largest_file
 
 
 @pytest.fixture
@@ -31,7 +37,7 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("no_umask")
 def test_who_may_read_what(tmp_path: Path) -> None:
     files.write_atomic(tmp_path, "shared", b"")
-    files.replace_file(tmp_path / "own", b"")
+    files.write_atomic(tmp_path, "own", b"", mode=0o600)
     files.make_folders(tmp_path / "a" / "b", 0o700)
     lock = OwnerLock.take(tmp_path / "lock", 1.0)
     assert lock is not None
@@ -40,22 +46,103 @@ def test_who_may_read_what(tmp_path: Path) -> None:
     assert modes == {"shared": 0o644, "own": 0o600, "a": 0o777, "a/b": 0o700, "lock": 0o644}
 
 
+@pytest.mark.usefixtures("no_umask")
+@pytest.mark.parametrize("own", [0o600, 0o640, 0o444, 0o755])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, own: int) -> None:
+    place = tmp_path / "file"
+    place.touch(own)
+    place.chmod(own)
+    files.write_atomic(tmp_path, "file", b"new")
+    assert (place.read_bytes(), mode(place)) == (b"new", own)
+    files.write_atomic(tmp_path, "file", b"newer", mode=0o600)
+    assert mode(place) == 0o600
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path, durable: bool) -> None:
-    files.replace_file(tmp_path / "file", b"old", durable=durable)
-    files.replace_file(tmp_path / "file", b"new", durable=durable)
+    files.write_atomic(tmp_path, "file", b"old", durable=durable)
+    files.write_atomic(tmp_path, "file", b"new", durable=durable)
     assert (tmp_path / "file").read_bytes() == b"new"
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        files.replace_file(tmp_path / "folder", b"new", durable=durable)
+        files.write_atomic(tmp_path, "folder", b"new", durable=durable)
+    with largest_file(2), pytest.raises(OSError, match="File too large"):
+        files.write_atomic(tmp_path, "file", b"newer", durable=durable)
+    assert (tmp_path / "file").read_bytes() == b"new"
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
+def test_two_that_write_at_once_are_in_nobody_s_way(tmp_path: Path) -> None:
+    with files.replacing(tmp_path, "file") as one, files.replacing(tmp_path, "file") as other:
+        files.write_all(one, b"one")
+        files.write_all(other, b"other")
+    assert (tmp_path / "file").read_bytes() == b"one", "whose block ended last"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_what_a_killed_writer_left_is_in_nobody_s_way(tmp_path: Path) -> None:
-    (tmp_path / f"{UNFINISHED}name").symlink_to("elsewhere")
-    files.write_atomic(tmp_path, "name", b"content")
-    assert os.listdir(tmp_path) == ["name"]
-    assert (tmp_path / "name").read_bytes() == b"content"
+    left, fresh, foreign = (tmp_path / f"{UNFINISHED}{end}" for end in ("0123456789abcdef", "f" * 16, "notes"))
+    for path in (left, fresh, foreign):
+        path.touch()
+    for path in (left, foreign):
+        os.utime(path, (1.0, 1.0))
+    with files.alone_in(tmp_path):
+        files.write_atomic(tmp_path, "name", b"content")
+    assert sorted(tmp_path.iterdir()) == sorted([fresh, foreign, tmp_path / "name"])
+
+
+def test_who_is_alone_in_a_folder(tmp_path: Path) -> None:
+    with files.alone_in(tmp_path):
+        with pytest.raises(ConflictError, match="another fcctl is changing files") as raised:
+            with_patience(tmp_path, 0.05)
+        assert str(tmp_path) in (raised.value.hint or "")
+        with files.alone_in(tmp_path.parent):
+            pass
+    with_patience(tmp_path, 0.0)
+    assert os.listdir(tmp_path) == []
+
+
+def with_patience(folder: Path, seconds: float) -> None:
+    with files.alone_in(folder, seconds):
+        pass
+
+
+def test_who_is_alone_in_a_folder_of_nfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It locks nothing that is not open for writing, and so no folder."""
+    real = fcntl.flock
+
+    def as_nfs_has_it(fd: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs_has_it)
+    with files.alone_in(tmp_path), pytest.raises(ConflictError):
+        with_patience(tmp_path, 0.0)
+    with_patience(tmp_path, 0.0)
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from orchestrator.base import files
+root, own = Path(sys.argv[1]), sys.argv[2].encode()
+for _ in range(200):
+    files.write_atomic(root, "file", own * 5000, durable=False)
+"""
+
+
+def test_processes_that_write_one_file_at_once(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), own], env=source_environment())
+               for own in "abcd"]  # fmt: skip
+    seen: set[bytes] = set()
+    while any(writer.poll() is None for writer in writers):
+        with contextlib.suppress(FileNotFoundError):
+            seen.add((tmp_path / "file").read_bytes())
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert seen <= {own * 5000 for own in (b"a", b"b", b"c", b"d")}
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_folders_that_are_there_stay(tmp_path: Path) -> None:
@@ -109,11 +196,11 @@ def test_a_tree_that_the_disk_does_not_take_is_an_error(tmp_path: Path, monkeypa
     [
         (
             errno.ENOSPC,
-            "this machine's disk is full: could not write it",
+            "this computer's disk is full: could not write it",
             "free some space where /there is, then again",
         ),
-        (errno.EDQUOT, "this machine's disk is full: could not write it", "nothing is lost"),
-        (errno.EFBIG, "this machine's disk is full: could not write it", "nothing is lost"),
+        (errno.EDQUOT, "this computer's disk is full: could not write it", "nothing is lost"),
+        (errno.EFBIG, "this computer's disk is full: could not write it", "nothing is lost"),
         (errno.EACCES, "could not write it", "make /there writable (ls -ld /there), then again"),
         (errno.EPERM, "could not write it", "make /there writable"),
         (errno.EROFS, "could not write it", "make /there writable"),
@@ -121,11 +208,11 @@ def test_a_tree_that_the_disk_does_not_take_is_an_error(tmp_path: Path, monkeypa
     ],
 )
 def test_an_error_of_the_disk_says_what_to_do(number: int, message: str, hint: str) -> None:
-    with pytest.raises(FcctlError) as raised, files.disk_errors("write it", Path("/there"), again="again"):
+    with pytest.raises(DiskError) as raised, files.disk_errors("write it", Path("/there"), again="again"):
         raise OSError(number, "no", "/there/file")
     assert (raised.value.message, raised.value.cause) == (message, "no (/there/file)")
     assert hint in (raised.value.hint or "")
-    with pytest.raises(FcctlError) as raised, files.disk_errors("write it", Path("/there")):
+    with pytest.raises(DiskError) as raised, files.disk_errors("write it", Path("/there")):
         raise OSError("odd")
     assert (raised.value.cause, raised.value.hint) == (
         "odd (/there)", "check the file system of /there, then repeat the command",
@@ -149,3 +236,11 @@ def test_a_lock_says_who_has_it(tmp_path: Path) -> None:
     assert not lock.held
     with pytest.raises(FileNotFoundError):
         OwnerLock.take(tmp_path / "gone" / "lock", 5.0)
+
+
+def test_a_full_disk_keeps_nobody_from_owning_a_run(tmp_path: Path) -> None:
+    with largest_file(0):
+        lock = OwnerLock.take(tmp_path / "lock", 5.0)
+        assert lock is not None
+        assert OwnerLock.take(tmp_path / "lock", 5.0) is None
+    lock.release()

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 import logging
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base import log_file as logging_setup
+from tests.support.command import source_environment
+from tests.support.small_disk import largest_file
 
 LOG = logging.getLogger("orchestrator.test")
 
@@ -82,3 +86,56 @@ def test_a_folder_that_cannot_be_written_is_no_failure(private_home: Path, monke
     blocked.write_text("")
     monkeypatch.setattr(logging_setup, "log_file", lambda: blocked / "sub" / "fcctl.log")
     assert logging_setup.start() is None
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(log: Path) -> None:
+    LOG.info("before")
+    size = log.stat().st_size
+    with largest_file(size + 20):
+        for number in range(3):
+            LOG.info("full %d", number)
+    LOG.info("after")
+    with largest_file(0):
+        logging_setup.stop()
+    torn, *whole = log.read_text().splitlines()[1:]
+    assert len(torn) == 20, "as much as there was room for"
+    assert [json.loads(line)["message"] for line in whole if line] == ["after"]
+
+
+def test_a_log_that_cannot_be_renamed_does_not_grow_for_ever(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 2000)
+    (log.parent / "fcctl.log.1").mkdir()
+    for number in range(100):
+        LOG.info("%04d %s", number, "x" * 200)
+    assert 4000 <= log.stat().st_size < 5000
+
+
+WRITER = """
+import logging, sys
+from orchestrator.base import log_file
+log_file.MAX_BYTES, log_file.KEPT = 3000, 1000
+assert log_file.start()
+sys.stdin.readline()
+for number in range(300):
+    logging.getLogger("orchestrator.test").info("%s %03d %s", sys.argv[1], number, "x" * 100)
+log_file.stop()
+"""
+
+
+def test_processes_that_rotate_at_once_lose_no_line(private_home: Path) -> None:
+    env = source_environment({"HOME": str(private_home)})
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, own], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        for own in "abc"
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    said = [writer.communicate(timeout=60)[1] for writer in writers]
+    assert said == [b""] * 3
+    assert [writer.returncode for writer in writers] == [0] * 3
+    folder = logging_setup.log_file().parent
+    found = sorted(str(line["message"])[:5] for path in folder.iterdir() for line in lines(path))
+    assert found == [f"{own} {number:03d}" for own in "abc" for number in range(300)]
+    assert len(list(folder.iterdir())) > 10

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from orchestrator.machines.connect import host_program as runner_archive
 from orchestrator.machines.connect.host_program import build_runner
+from tests.integration.host_program.agent_client import host_python
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +68,58 @@ def test_it_unpacks_itself_once_beside_itself(tmp_path: Path) -> None:
         assert built.sha256 in done.stdout
     assert sorted(os.listdir(folder)) == [f"{built.sha256}.d", f"{built.sha256}.pyz"]
     assert list((folder / f"{built.sha256}.d" / "fcctl_remote" / "__pycache__").iterdir())
+
+
+def _installed(top: Path) -> Path:
+    """The archive below ``top``, where it unpacks itself."""
+    built = build_runner(top / "cache")
+    folder = top / "root" / "runner"
+    folder.mkdir(parents=True)
+    place = folder / built.path.name
+    shutil.copy(built.path, place)
+    return place
+
+
+def test_each_python_compiles_for_itself(tmp_path: Path) -> None:
+    place = _installed(tmp_path)
+    env = {"HOME": str(tmp_path), "PATH": os.defpath}
+    for python in (sys.executable, host_python()):
+        done = subprocess.run([python, "-I", "-S", place, "version"], env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        before = {path: path.stat().st_mtime_ns for path in place.with_suffix(".d").rglob("*") if path.is_file()}
+        subprocess.run([python, "-I", "-S", place.with_suffix(".d"), "version"], env=env, check=True)
+        assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing was compiled again"
+
+
+def test_two_first_starts_at_once(tmp_path: Path) -> None:
+    place = _installed(tmp_path)
+    argv, env = [sys.executable, "-I", "-S", str(place), "version"], {"HOME": str(tmp_path), "PATH": os.defpath}
+    started = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [(one.communicate()[1], one.returncode) for one in started] == [(b"", 0)] * 4
+    assert sorted(path.name for path in place.parent.iterdir()) == [f"{place.stem}.d", place.name]
+
+
+def test_a_damaged_copy_that_cannot_be_mended_runs_from_the_archive(tmp_path: Path) -> None:
+    top = Path(tempfile.mkdtemp(dir="/tmp"))  # where any user may look
+    top.chmod(0o755)
+    try:
+        place, python = _installed(top), shutil.which("python3", path=os.defpath) or sys.executable
+        place.chmod(0o644)
+        subprocess.run([python, str(place), "version"], check=True, stdout=subprocess.DEVNULL)
+        (code,) = (place.with_suffix(".d") / "fcctl_remote/__pycache__").glob("wire.*.pyc")
+        code.write_bytes(code.read_bytes()[:16])
+        folders = [path for path in top.rglob("*") if path.is_dir()]
+        for folder in folders:
+            folder.chmod(0o555)
+        nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+        argv, env = [python, str(place.with_suffix(".d")), "version"], {"HOME": "/", "PATH": os.defpath}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, **nobody)  # type: ignore[call-overload]
+        assert (done.returncode, done.stderr) == (0, "")
+        assert place.stem in done.stdout
+        for folder in folders:
+            folder.chmod(0o755)
+    finally:
+        shutil.rmtree(top)
 
 
 def test_it_runs_where_it_cannot_unpack(tmp_path: Path) -> None:

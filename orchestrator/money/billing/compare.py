@@ -1,0 +1,244 @@
+"""The ledger beside Google's own lines, by machine and day of use. Pure.
+
+Days are UTC's on both sides: usage times are, whatever zone invoices (US/Pacific) and ``[budget]`` count in. Google's
+dollars are those before credits, as list prices are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from orchestrator.base.errors import UsageError
+from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL
+from orchestrator.money.billing.export import BillingLine
+from orchestrator.money.calendar import days
+from orchestrator.money.ledger import Line
+
+#: Smaller differences of one thing are nobody's, dollars.
+SLIGHT_USD = 0.05
+#: A line of a longer time is a fee of a month, and does not tell which days the file covers.
+_LONGEST_USE_S = 25 * 3600.0
+#: Things times days; a ledger of ten machines over thirty years has fewer.
+_MOST_CELLS = 200_000
+_STANDING = re.compile(r"(disk|snapshot|address) (\S+)")
+_MACHINE = re.compile(r"(.+) \((\d+)\)")
+
+#: Kind, name, and the cloud's number, which is empty where one side does not say it.
+Thing = tuple[str, str, str]
+#: A thing and a day.
+Cell = tuple[Thing, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing on one day. None: that side has no line of it."""
+
+    thing: Thing
+    day: str
+    ours_usd: float | None
+    google_usd: float | None
+    credits_usd: float = 0.0
+
+    @property
+    def difference_usd(self) -> float:
+        """Ours beyond Google's."""
+        return (self.ours_usd or 0.0) - (self.google_usd or 0.0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    #: What the file covers, epoch seconds; the ledger is cut to it.
+    since: float
+    until: float
+    tolerance_pct: float
+    rows: tuple[Row, ...]
+    #: The same over all days.
+    things: tuple[Row, ...]
+    #: Google's lines that are no machine's of this workspace: not compared.
+    other_lines: int
+    other_usd: float
+    #: The ledger's, of machines that are in no cloud.
+    elsewhere_usd: float
+
+    @property
+    def ours_usd(self) -> float:
+        return sum(row.ours_usd or 0.0 for row in self.things)
+
+    @property
+    def google_usd(self) -> float:
+        return sum(row.google_usd or 0.0 for row in self.things)
+
+    @property
+    def credits_usd(self) -> float:
+        return sum(row.credits_usd for row in self.things)
+
+    @property
+    def differing(self) -> list[Row]:
+        """The things whose sums differ by more than the tolerance."""
+        return [row for row in self.things if self._differs(row)]
+
+    def _differs(self, row: Row) -> bool:
+        larger = max(abs(row.ours_usd or 0.0), abs(row.google_usd or 0.0))
+        return abs(row.difference_usd) > max(SLIGHT_USD, larger * self.tolerance_pct / 100)
+
+
+@dataclass
+class _Google:
+    """Google's lines, summed up as they are read: there may be millions."""
+
+    since: float = float("inf")
+    until: float = float("-inf")
+    lines: int = 0
+    #: Of each thing and day: dollars, and credits.
+    cells: dict[Cell, tuple[float, float]] = field(default_factory=dict)
+    other_lines: int = 0
+    other_usd: float = 0.0
+
+    def add(self, thing: Thing | None, line: BillingLine) -> None:
+        self.lines += 1
+        if line.end - line.start <= _LONGEST_USE_S:
+            self.since, self.until = min(self.since, line.start), max(self.until, line.end)
+        if thing is None:
+            self.other_lines += 1
+            self.other_usd += line.usd
+            return
+        for day, part in _parts(line.start, line.end):
+            usd, credits_usd = self.cells.get((thing, day), (0.0, 0.0))
+            self.cells[thing, day] = usd + line.usd * part, credits_usd + line.credits_usd * part
+        if len(self.cells) > _MOST_CELLS:
+            raise UsageError(f"more than {_MOST_CELLS} days of resources", hint="export fewer days at once")
+
+
+def compare(
+    export: Iterable[BillingLine], ledger: Iterable[Line], machines: Iterable[str], workspace: str, tolerance_pct: float
+) -> Comparison:
+    """Both books over the time that the export covers.
+
+    Args:
+        machines: names of the targets' machines, which may be in no line of the ledger.
+        workspace: as the label of its machines says it.
+
+    Raises:
+        UsageError: the export has no line of use.
+    """
+    ours = [line for line in ledger if not line.emulated and line.usd]
+    known = _Known(ours, machines, workspace)
+    google = _Google()
+    for line in export:
+        google.add(known.thing_of(line), line)
+    if google.since > google.until:
+        raise UsageError(
+            f"none of the {google.lines} lines of the export is of an hour's use, so that it covers no time",
+            hint="ask for days on which machines were on",
+        )
+    cells, elsewhere = known.cells(ours, google.since, google.until)
+    rows = _rows(cells, google.cells)
+    return Comparison(
+        google.since, google.until, tolerance_pct, tuple(rows), tuple(_summed(rows)), google.other_lines,
+        google.other_usd, elsewhere,
+    )  # fmt: skip
+
+
+def _rows(ours: Mapping[Cell, float], google: Mapping[Cell, tuple[float, float]]) -> list[Row]:
+    """One for each thing and day, in that order. Machines of a name are one where Google's lines give no numbers."""
+    unnumbered = {thing[:2] for thing, _ in google if thing[0] == "machine" and not thing[2]}
+    found: dict[Cell, Row] = {}
+
+    def add(thing: Thing, day: str, ours_usd: float | None, google_usd: float | None, credits_usd: float) -> None:
+        thing = (*thing[:2], "") if thing[:2] in unnumbered else thing
+        was = found.get((thing, day), Row(thing, day, None, None))
+        found[thing, day] = _plus(was, Row(thing, day, ours_usd, google_usd, credits_usd))
+
+    for (thing, day), usd in ours.items():
+        add(thing, day, usd, None, 0.0)
+    for (thing, day), (usd, credits_usd) in google.items():
+        add(thing, day, None, usd, credits_usd)
+    return [found[key] for key in sorted(found)]
+
+
+def _summed(rows: Iterable[Row]) -> Iterator[Row]:
+    found: dict[Thing, Row] = {}
+    for row in rows:
+        was = found.get(row.thing)
+        found[row.thing] = replace(row, day="") if was is None else _plus(was, row)
+    yield from found.values()
+
+
+def _plus(one: Row, other: Row) -> Row:
+    return replace(
+        one,
+        ours_usd=_sum(one.ours_usd, other.ours_usd),
+        google_usd=_sum(one.google_usd, other.google_usd),
+        credits_usd=one.credits_usd + other.credits_usd,
+    )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
+
+
+class _Known:
+    """What is this workspace's: by the ledger, by the targets, by the labels that fcctl gives."""
+
+    def __init__(self, ours: Iterable[Line], machines: Iterable[str], workspace: str) -> None:
+        things = [thing for line in ours if (thing := _thing(line)) is not None]
+        self._ids: dict[str, set[str]] = {}
+        for kind, name, number in things:
+            if kind == "machine":
+                self._ids.setdefault(name, set()).add(number)
+        self._names = {*machines, *(name for _, name, _ in things)}
+        self._workspace = workspace
+
+    def thing_of(self, line: BillingLine) -> Thing | None:
+        """None: the line is of something else."""
+        if line.kind == "other" or not line.name or not self._is_ours(line):
+            return None
+        if line.kind != "machine":
+            return line.kind, line.name, ""
+        ids = self._ids.get(line.name, set())
+        return "machine", line.name, line.resource_id or (next(iter(ids)) if len(ids) == 1 else "")
+
+    def _is_ours(self, line: BillingLine) -> bool:
+        if line.name in self._names:
+            return True
+        return MANAGED_LABEL in line.labels and line.labels.get(WORKSPACE_LABEL) == self._workspace
+
+    def cells(self, ours: Iterable[Line], since: float, until: float) -> tuple[dict[Cell, float], float]:
+        """The ledger's dollars of each thing and day within that time; and those of machines in no cloud."""
+        found: dict[Cell, float] = {}
+        elsewhere = 0.0
+        for line in ours:
+            thing, end = _thing(line), line.start + line.seconds
+            for begun, ended in days(max(line.start, since), min(end, until), UTC):
+                usd = line.usd * (ended - begun) / line.seconds
+                if thing is None:
+                    elsewhere += usd
+                    continue
+                key = thing, _day(begun)
+                found[key] = found.get(key, 0.0) + usd
+        return found, elsewhere
+
+
+def _thing(line: Line) -> Thing | None:
+    """What a line of the ledger is of; None: a machine that is in no cloud."""
+    if line.what is not None:
+        found = _STANDING.match(line.what)
+        return (found[1], found[2], "") if found else None
+    found = _MACHINE.fullmatch(line.machine or "")
+    return ("machine", found[1], found[2]) if found else None
+
+
+def _parts(start: float, end: float) -> Iterator[tuple[str, float]]:
+    """The days of a time, each with its part of it."""
+    if end <= start:
+        yield _day(start), 1.0
+        return
+    for begun, ended in days(start, end, UTC):
+        yield _day(begun), (ended - begun) / (end - start)
+
+
+def _day(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"

@@ -1,0 +1,135 @@
+"""Old host programs and old source trees are deleted by age and by size.
+
+One that is in use is locked, and stays: a program by each process that runs from it, a tree by the call that works on
+it. Whatever is deleted here is sent again if somebody comes back to it.
+"""
+
+import contextlib
+import os
+import re
+import time
+from typing import List, Tuple
+
+from fcctl_remote.base import files, hostfacts, tree
+from fcctl_remote.base.layout import Layout
+
+DAY_S = 86400.0
+#: Programs that stay, the last used first, however old they are; and how long any other one stays, seconds.
+PROGRAMS_KEPT, PROGRAM_S = 3, 14 * DAY_S
+#: How long a tree stays that nobody uses, seconds, and the most that all trees together may take, bytes.
+TREE_S, TREES_BYTES = 30 * DAY_S, 10 * 1024**3
+#: A tree that was used so lately stays in any case, seconds: its run may be about to begin.
+LATELY_S = DAY_S
+#: With less free there than this, only the trees that were used lately stay, bytes.
+LOW_BYTES = 2 * 1024**3
+#: How often it is looked, seconds, unless the disk is nearly full.
+EVERY_S = DAY_S
+_PROGRAM = re.compile(r"([0-9a-f]{64})\.(?:pyz|d)")
+
+
+def mark(layout: Layout) -> str:
+    """The file whose time says when it was looked last."""
+    return os.path.join(layout.locks, "tidied")
+
+
+def tidy(layout: Layout) -> None:
+    """Delete what is old. A courtesy: what cannot be deleted stays."""
+    now, is_low = time.time(), hostfacts.free_bytes(layout.root) < LOW_BYTES
+    if not is_low and 0 <= now - _used(mark(layout)) < EVERY_S:
+        return
+    with contextlib.suppress(OSError):
+        os.close(os.open(mark(layout), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.utime(mark(layout))
+        _old_programs(layout, now)
+        _old_trees(layout, now - (LATELY_S if is_low else TREE_S), now - LATELY_S)
+
+
+# ----------------------------------------------------------------------------------------------------------- programs
+def _old_programs(layout: Layout, now: float) -> None:
+    names = os.listdir(layout.runner)
+    known = {found.group(1) for found in map(_PROGRAM.fullmatch, names) if found}
+    by_use = sorted(((_used(os.path.join(layout.runner, name + ".pyz")), name) for name in known), reverse=True)
+    for used, name in by_use[PROGRAMS_KEPT:]:
+        if now - used > PROGRAM_S:
+            with contextlib.suppress(OSError):
+                _delete_program(layout, name)
+    for name in names:  # what was cut off while it was sent, or unpacked
+        path = os.path.join(layout.runner, name)
+        if not _PROGRAM.fullmatch(name) and now - _used(path) > DAY_S:
+            with contextlib.suppress(OSError):
+                tree.remove_tree(path) if os.path.isdir(path) else os.unlink(path)
+
+
+def _delete_program(layout: Layout, name: str) -> None:
+    lock = os.path.join(layout.locks, "runner-%s.lock" % name)
+    held = files.try_lock(lock)
+    if held is None:
+        return
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(layout.runner, name + ".pyz"))
+        tree.remove_tree(os.path.join(layout.runner, name + ".d"))
+        os.unlink(lock)
+    finally:
+        os.close(held)
+
+
+# -------------------------------------------------------------------------------------------------------------- trees
+def _old_trees(layout: Layout, before: float, lately: float) -> None:
+    """Those that were used last ``before``; and of the others, but for those used ``lately``, what is too much."""
+    stay = []
+    for name in os.listdir(layout.trees):
+        if name == os.path.basename(layout.indexes):
+            continue
+        with contextlib.suppress(ValueError):  # no name of ours
+            used = _tree_used(layout, name)
+            if used < before:
+                _delete_tree(layout, name, before)
+            else:
+                stay.append((used, name))
+    _fit(layout, sorted(stay, reverse=True), lately)
+
+
+def _fit(layout: Layout, by_use: List[Tuple[float, str]], lately: float) -> None:
+    total = 0
+    for used, name in by_use:
+        total += _size(layout.tree(name))
+        if total > TREES_BYTES and used < lately:
+            _delete_tree(layout, name, lately)
+
+
+def _delete_tree(layout: Layout, name: str, before: float) -> None:
+    """Unless somebody works on it, or came back to it meanwhile."""
+    with contextlib.suppress(OSError):
+        held = files.try_lock(layout.tree_lock(name))
+        if held is None:
+            return
+        try:
+            if _tree_used(layout, name) < before:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(layout.index(name))
+                tree.remove_tree(layout.tree(name))
+        finally:
+            os.close(held)
+
+
+def _tree_used(layout: Layout, name: str) -> float:
+    """When it was compared, or changed, last."""
+    return max(map(_used, (layout.tree_lock(name), layout.index(name), layout.tree(name))))
+
+
+def _size(folder: str) -> int:
+    total = 0
+    for top, _folders, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(top, name)).st_size
+    return total
+
+
+def _used(path: str) -> float:
+    """When the file was touched last, epoch seconds; 0 if it is absent."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

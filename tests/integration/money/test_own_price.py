@@ -1,0 +1,185 @@
+"""A machine that is there costs what it is, whatever its target names: in the plan, the caps, the run and the books."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.virtual_cloud import (
+    INSTANCE,
+    PROJECT,
+    ZONES,
+    CloudWorkspace,
+    billed,
+    emulated,
+    hands,
+    machine_by_hand,
+    machines,
+    stop_by_hand,
+)
+
+pytest.importorskip("google.cloud.compute_v1")
+
+#: Dollars an hour of a g2-standard-4 and of a g2-standard-96 in us-west1, on demand; of the former on Spot.
+SMALL, BIG, SPOT = 0.706832, 8.00333, 0.423956
+QUOTAS = {"global": {"GPUS_ALL_REGIONS": 16.0}, "us-west1": {"NVIDIA_L4_GPUS": 16.0}}
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated(quotas=QUOTAS) as made:
+        machine_by_hand(made, "stopped")
+        yield made
+
+
+@pytest.fixture
+def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def become(cloud: Emulator, machine_type: str) -> None:
+    """Somebody else gives the stopped machine another type."""
+    from google.cloud import compute_v1 as compute
+
+    hands(cloud).set_machine_type_unary(
+        project=PROJECT, zone=ZONES[0], instance=INSTANCE,
+        instances_set_machine_type_request_resource=compute.InstancesSetMachineTypeRequest(
+            machine_type=f"zones/{ZONES[0]}/machineTypes/{machine_type}"
+        ),
+    )  # fmt: skip
+    cloud.advance(2)
+
+
+def starts(cloud: Emulator) -> int:
+    """How often the machine was asked to start since it was made."""
+    with cloud.world.lock:
+        kinds = [op.resource["operationType"] for op in cloud.world.operations.values()]
+    return kinds.count("start")
+
+
+def error(done: Any) -> dict[str, Any]:
+    import json
+
+    found: dict[str, Any] = json.loads(done.err.splitlines()[-1])["error"]
+    return found
+
+
+STARTING = [
+    ("run", "noop", "--on", "l4", "--yes"),
+    ("run", "noop", "--on", "l4", "--dry-run"),
+    ("hosts", "up", "l4", "--yes"),
+    ("session", "start", "--on", "l4", "--budget", "3", "--yes"),
+]
+
+
+@pytest.mark.parametrize("command", STARTING, ids=lambda command: " ".join(command[:2] + command[-1:]))
+def test_a_dearer_machine_is_refused_before_anything_starts(
+    workspace: CloudWorkspace, cloud: Emulator, command: tuple[str, ...]
+) -> None:
+    become(cloud, "g2-standard-96")
+    refusal = error(workspace.type("--json", *command, check=5))
+    assert "$8.00 an hour" in refusal["message"]
+    assert "$0.71" in refusal["message"]
+    assert "g2-standard-96" in refusal["message"]
+    assert "--accept-price" in refusal["hint"]
+    assert (starts(cloud), billed(cloud)) == (0, [])
+
+
+def test_a_price_that_was_accepted_is_the_one_of_the_plan_the_run_and_the_books(
+    workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    become(cloud, "g2-standard-96")
+    fence_s = 600 + 2 * 60 + 15 * 60 + 30 + 60
+    shown = workspace.type("--json", "run", "noop", "--on", "l4", "--dry-run", "--accept-price", check=0).json
+    rest = 100 * 0.04 / 730 + 0.005  # of pd-standard
+    assert shown["worst_case"]["usd"] == pytest.approx(fence_s / 3600 * (BIG + rest), rel=1e-4)
+    capped = workspace.type("--json", "run", "noop", "--on", "l4", "--budget", "1", "--accept-price", check=5)
+    assert "could cost $3.8" in error(capped)["message"], "the caps hold at its own price"
+    assert (starts(cloud), billed(cloud)) == (0, [])
+
+    record = workspace.type("--json", "run", "noop", "--on", "l4", "--accept-price", "--yes", check=0).json
+    cost = record["cost"]
+    assert cost["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+    assert cost["usd"] == pytest.approx(cost["billed_s"] / 3600 * BIG, rel=1e-3)
+    assert billed(cloud) == []
+    (row,) = (r for r in workspace.type("--json", "hosts", "ls", check=0).json["hosts"] if r["target"] == "l4")
+    assert row["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+    audit = workspace.type("--json", "hosts", "audit", check=0).json
+    (account,) = audit["ledger"]
+    assert account["cloud"]["usd"] == pytest.approx(account["cloud"]["seconds"] / 3600 * BIG, rel=1e-3)
+    lines = workspace.type("--json", "cost", "ledger", "--by", "activity", "--lines", check=0).json["lines"]
+    of_machine = [line for line in lines if line["what"] is None]
+    assert sum(line["usd"] for line in of_machine) == pytest.approx(
+        sum(line["seconds"] for line in of_machine) / 3600 * BIG, rel=1e-3
+    )
+
+
+def test_a_machine_that_is_on_demand_is_no_spot_machine(cloud: Emulator, tmp_path: Path, private_home: Path) -> None:
+    spot = CloudWorkspace(tmp_path / "w", private_home, cloud, provisioning="spot")
+    message = error(spot.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))["message"]
+    assert "g2-standard-4 (on demand) at $0.71" in message
+    assert "g2-standard-4 (spot) at $0.42" in message
+    assert starts(cloud) == 0
+    record = spot.type("--json", "run", "noop", "--on", "l4", "--yes", "--accept-price", check=0).json
+    assert record["cost"]["usd_per_hour"] == pytest.approx(SMALL, abs=1e-6)
+
+
+def test_a_cheaper_machine_than_its_target_names_is_priced_as_it_is(
+    cloud: Emulator, tmp_path: Path, private_home: Path
+) -> None:
+    big = CloudWorkspace(tmp_path / "w", private_home, cloud, machine_type="g2-standard-96")
+    record = big.type("--json", "run", "noop", "--on", "l4", "--budget", "0.5", "--yes", check=0).json
+    assert record["cost"]["usd_per_hour"] == pytest.approx(SMALL, abs=1e-6)
+
+
+def test_a_machine_that_became_dearer_after_it_was_planned_is_not_started(
+    workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    """This computer takes it to be on as it was, and does not ask the cloud until it has to be started."""
+    workspace.type("hosts", "up", "l4", "--minutes", "120", "--yes", check=0)
+    stop_by_hand(cloud)
+    become(cloud, "g2-standard-96")
+    before = starts(cloud)
+    refusal = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
+    assert "costs $8.014" in refusal["message"]
+    assert "$0.717 were planned" in refusal["message"]
+    assert "--accept-price" in refusal["hint"]
+    assert starts(cloud) == before
+    again = error(workspace.type("--json", "run", "noop", "--on", "l4", "--yes", check=5))
+    assert "[targets.l4] means a g2-standard-4" in again["message"], "the next plan asks the cloud"
+
+
+def test_a_run_on_a_warm_machine_is_priced_as_the_cloud_showed_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    become(cloud, "g2-standard-8")
+    workspace.type("hosts", "up", "l4", "--minutes", "120", "--yes", "--accept-price", check=0)
+    record = workspace.type("--json", "run", "noop", "--on", "l4", "--yes", "--accept-price", check=0).json
+    assert record["cost"]["usd_per_hour"] == pytest.approx(0.853624, abs=1e-6)
+
+
+def test_a_session_is_priced_as_its_machine_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    become(cloud, "g2-standard-96")
+    start = ("--json", "session", "start", "--on", "l4", "--budget", "3", "--yes", "--accept-price")
+    opened = workspace.type(*start, check=0).json
+    rest = 100 * 0.04 / 730 + 0.005  # of pd-standard
+    assert opened["fence_s"] == pytest.approx(3 / (BIG + rest) * 3600 - 90, abs=1)
+    (standing,) = workspace.type("--json", "session", "status", check=0).json["sessions"]
+    assert standing["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+    record = workspace.type("--json", "session", "stop", check=0).json
+    assert record["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+
+
+def test_the_worst_case_has_the_machine_s_own_disks(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """Their types are told by their own entries alone."""
+    with cloud.world.lock:
+        (disk,) = cloud.world.disks.values()
+        disk["sizeGb"], disk["type"] = "2000", disk["type"].replace("pd-standard", "pd-ssd")
+        (machine,) = machines(cloud).values()
+        machine.resource["disks"][0]["diskSizeGb"] = "2000"
+    assert disk["type"].endswith("pd-ssd")
+    shown = workspace.type("--json", "run", "noop", "--on", "l4", "--dry-run", check=0).json
+    hours = (600 + 2 * 60 + 15 * 60 + 30 + 60) / 3600
+    assert shown["worst_case"]["usd"] == pytest.approx(hours * (SMALL + 2000 * 0.17 / 730 + 0.005), rel=1e-4)
