@@ -70,6 +70,8 @@ class FiringCost(BaseModel):
     due: float
     usd: float
     ended: bool = False
+    #: What machines cost that it left on, from its runs' end until they were off.
+    left_on_usd: float = 0.0
 
 
 @dataclass(frozen=True)

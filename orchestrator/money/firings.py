@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
-from orchestrator.money.book import FiringCost, SpendingBook, State
-from orchestrator.money.reservations import Scope
+from orchestrator.money.book import Change, FiringCost, SpendingBook, State
+from orchestrator.money.ledger import IDLE, Sighting, latest, ledger
+from orchestrator.money.reservations import Reservation, Scope
 
 #: The environment variable by which the commands of a firing know that they are its.
 FIRING = "FCCTL_FIRING"
@@ -65,12 +66,36 @@ def spent_in_month(
     for one in state.firings().values():
         if one.schedule != key or one.firing == but or _month(one.due, zone) != month:
             continue
-        cost = booked.get(one.firing, 0.0)
+        cost = booked.get(one.firing, 0.0) + one.left_on_usd
         if one.firing in reserved:  # a run is not over, or its machine is not known to be off
             total += max(one.usd, cost + reserved[one.firing])
         else:
             total += cost if one.firing in booked else one.usd
     return total
+
+
+def count_left_on(change: Change, kept: Reservation) -> None:
+    """A machine that a firing left on is off now: what it cost since the runs on it is the firing's.
+
+    Call it before ``kept`` is released.
+    """
+    known = change.state.firings().get(kept.firing or "")
+    if known is not None:
+        usd = known.left_on_usd + _left_on_usd(change.state, kept)
+        change.add("firing", known.model_copy(update={"left_on_usd": usd}))
+
+
+def _left_on_usd(state: State, kept: Reservation) -> float:
+    """What no run used of the start, by the cloud's word; if that is not known, all that may have been."""
+    of_start = [
+        one for _, one in state.of("power", Sighting)
+        if one.instance_id == kept.instance_id and kept.started is not None and abs(one.started - kept.started) <= 1.0
+    ]  # fmt: skip
+    runs = [one for _, one in state.runs().values() if one.machine and one.machine.instance_id == kept.instance_id]
+    lines = [line for line in ledger(runs, of_start) if line.on_since is not None]
+    if all(one.stopped is None or one.usd_per_hour is None for one in latest(of_start)):
+        return max(0.0, kept.usd - sum(line.usd for line in lines if line.activity != IDLE))
+    return sum(line.usd for line in lines if line.activity == IDLE)
 
 
 def import_record(book: SpendingBook, schedule: str, read: Callable[[], list[FiringCost]]) -> None:

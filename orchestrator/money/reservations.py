@@ -91,7 +91,8 @@ def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> lis
     names = [name for project, name in by_machine if project]
     found: list[Reserved] = []
     for machine, group in by_machine.items():
-        of_it = [line for line in lines if _is_of(line, machine[1])] if names.count(machine[1]) == 1 else []
+        known = machine[0] and names.count(machine[1]) == 1
+        of_it = [line for line in lines if _is_of(line, machine[1])] if known else []
         keeping = [_left(one, of_it) for one in group if one.owner in ("up", "kept")]
         using = [_left(one, of_it) for one in group if one.owner == "session"]
         using += _left_of_runs([one for one in group if one.owner in ("run", "wake")], of_it)

@@ -13,6 +13,7 @@ from orchestrator.leases.session_api import SessionBook
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.book import Change, RunUsage
 from orchestrator.money.caps import as_gcp, fenced_worst_case_usd
+from orchestrator.money.firings import count_left_on
 from orchestrator.money.reservations import Owner, Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
@@ -206,6 +207,8 @@ def release_kept(services: Services, *, owner_id: str | None = None, machine: tu
     with services.spending.changing() as change:
         for one in change.state.open().values():
             if one.owner in ("up", "kept") and (one.owner_id == owner_id or one.machine == machine):
+                if one.firing:
+                    count_left_on(change, one)
                 change.release(one)
 
 

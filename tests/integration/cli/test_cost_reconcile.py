@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.clock import SystemClock
 from orchestrator.money import price_file
 from orchestrator.money.billable import Holding
-from orchestrator.money.book import SpendingBook
 from orchestrator.money.ledger import Sighting
-from orchestrator.money.reservations import Scope
 from tests.support.command import Fcctl
+from tests.support.spending import book_in
 from tests.unit.money.test_billing_export import ROW, as_csv, as_json
 
 CONFIG = """\
@@ -40,7 +38,7 @@ def at(day: int, hour: int) -> float:
 def workspace(tmp_path: Path, private_home: Path) -> Path:
     """On for three hours across midnight of UTC, and with a disk that is a month old."""
     (tmp_path / "fcctl.toml").write_text(CONFIG)
-    books = SpendingBook(price_file.folder(), SystemClock(), Scope("ws", str(tmp_path / "results")))
+    books = book_in(price_file.folder(), project="flashcore", results=tmp_path / "results")
     place = {"project": "my-project", "name": "vm", "target": "l4"}
     books.note(
         Sighting(zone="us-west1-c", instance_id="4242", usd_per_hour=RATE, started=at(10, 23), stopped=at(11, 2),

@@ -113,11 +113,13 @@ def test_on_two_computers_the_younger_machine_is_taken_back(
         wait_for(lambda: all(asked(w, "cloud", "create") for w in pair), 60)
 
     monkeypatch.setattr(Service, "_sleep", gate)
-    said = both(pair, [{"XDG_STATE_HOME": str(tmp_path / f"computer-{n}")} for n in (1, 2)])
+    computers = [{"XDG_STATE_HOME": str(tmp_path / f"computer-{n}")} for n in (1, 2)]
+    said = both(pair, computers)
     assert pair[0].operations("insert") == ["insert", "insert"]
     assert pair[0].operations("delete") == ["delete"]
     (loser,) = [n for n, text in enumerate(said) if "is deleted again" in text]
-    rows = pair[loser].json("cost", "ledger", "--by", "machine")["totals"]
+    ledger = pair[loser].fcctl("cost", "ledger", "--by", "machine", "--json", env=computers[loser]).stdout
+    rows = json.loads(ledger)["totals"]
     assert len({row["group"] for row in rows if row["seconds"] > 0}) == 2, "what it cost for a moment is booked, too"
 
 

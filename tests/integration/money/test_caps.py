@@ -68,5 +68,5 @@ def test_the_day_s_cap_counts_what_was_spent(fcctl: Any, tmp_path: Path) -> None
 def test_a_run_underway_counts_in_full(fcctl: Any) -> None:
     run_id = fcctl("run", "long", "--on", "local", "--detach", cap=60)["run_id"]
     error = fcctl("run", "hello", "--on", "local", cap=60, code=5)["error"]
-    assert "runs underway may cost $36.00" in error["cause"]
+    assert f"$36.00 are reserved for {run_id}" in error["cause"]
     fcctl("cancel", run_id, cap=60)

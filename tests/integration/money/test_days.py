@@ -13,11 +13,11 @@ import pytest
 
 from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.text.timezones import zone
+from orchestrator.money import firings, price_file
 from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.results.records import CostLine, CostRecord
 from orchestrator.results.store.store import FileStore
-from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from tests.support.spending import book_in
 from tests.support.stores import completed
 from tests.support.workspace import FCCTL, Workspace
 
@@ -55,8 +55,8 @@ def test_every_command_counts_the_same_day_and_month(named: bool, tmp_path: Path
     store = FileStore(workspace.root / "results", SystemClock(), note=lambda _: None)
     completed(store, created=iso(began), started=iso(began), finished=iso(now), cost=cost)
     first = start_of_month(now, local) + 1
-    lines = (Firing(outcome=outcome, due=first, at=first, usd=2.0) for outcome in ("started", "finished"))
-    FiringRecords(workspace.root / "results").append("nightly", tuple(lines))
+    book = book_in(price_file.folder(), project="small", results=workspace.root / "results")
+    firings.start(book, "nightly", first, 2.0, cap=None, zone=local)
 
     budget, top = told(workspace, "cost", "budget"), told(workspace, "top", "--once")
     ledger, schedules = told(workspace, "cost", "ledger", "--by", "day"), told(workspace, "schedule", "ls")
