@@ -39,6 +39,7 @@ class LettingGo:
         Args:
             ran: whether a run came to its end there; a machine that never worked is not kept on.
         """
+        self._services.left_on.had_by(self._held.run_id)
         session = self._session_there()
         if session is not None and session.session_id != self._held.saved.session:
             self._log("released", how="used", by=session.session_id)
