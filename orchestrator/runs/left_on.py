@@ -57,6 +57,10 @@ class MachinesLeftOn:
         self._runs.pop(run_id, None)
         self._runs[run_id] = None
 
+    def is_off(self, run_id: str) -> None:
+        """The machine of a run was stopped after all."""
+        self._runs.pop(run_id, None)
+
     def add(self, machine: LeftOn) -> None:
         """A machine without a run."""
         self._others.append(machine)
