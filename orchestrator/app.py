@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
-    from orchestrator.runs.left_on import MachinesLeftOn
+    from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.firings import FiringRecords

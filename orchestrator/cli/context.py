@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from orchestrator.runs.left_on import MachinesLeftOn
+    from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace
 
@@ -85,7 +85,7 @@ class Cli:
     @cached_property
     def left_on(self) -> MachinesLeftOn:
         """The machines that this command leaves on."""
-        from orchestrator.runs.left_on import MachinesLeftOn
+        from orchestrator.runs.machine.left_on import MachinesLeftOn
 
         return MachinesLeftOn()
 

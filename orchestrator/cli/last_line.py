@@ -13,7 +13,7 @@ from orchestrator.base.sanitize import clean_text
 
 if TYPE_CHECKING:
     from orchestrator.cli.context import Cli
-    from orchestrator.runs.left_on import LeftOn
+    from orchestrator.runs.machine.left_on import LeftOn
     from orchestrator.runs.services import Services
 
 _log = logging.getLogger("orchestrator.cli")

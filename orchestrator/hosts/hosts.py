@@ -27,9 +27,10 @@ from orchestrator.money.audit import Claim, Finding
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
+from orchestrator.runs.cost.lost_owners import settle_lost
 from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
-from orchestrator.runs.left_on import LeftOn
+from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle
 
@@ -273,6 +274,7 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
             done = release(services, target, holds, "stop", _log)
     release_kept(services, machine=(target.project, target.instance))
+    settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         settle(services, look_at_all=True)  # one that kept it warm is over
     return done

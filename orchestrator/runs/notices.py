@@ -12,7 +12,7 @@ from orchestrator.base.models import WRITTEN
 
 if TYPE_CHECKING:
     from orchestrator.results.records import RunRecord
-    from orchestrator.runs.left_on import LeftOn
+    from orchestrator.runs.machine.left_on import LeftOn
 
 EventName = Literal["finished", "failed", "over_budget", "left_running", "refused", "budget"]
 

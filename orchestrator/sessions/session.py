@@ -30,7 +30,7 @@ from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
-from orchestrator.runs.left_on import LeftOn
+from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 
 

@@ -158,7 +158,7 @@ def budget(cli: Cli) -> None:
     snapshots and addresses as they are now. No cloud is asked.
     """
     from orchestrator.runs.cost.outlook import outlook
-    from orchestrator.views.tables.budget import budget_json, print_budget
+    from orchestrator.views.money.budget import budget_json, print_budget
 
     with cli.services() as services:
         found = outlook(services)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.hosts.hosts import Up, UpPlan
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import GcpTarget, Target
-    from orchestrator.runs.left_on import LeftOn
+    from orchestrator.runs.machine.left_on import LeftOn
     from orchestrator.runs.services import Services
 
 #: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
@@ -270,7 +270,7 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
 
 def _still_on(one: Ended) -> LeftOn:
     """A machine that could not be stopped; the audit has told of it already."""
-    from orchestrator.runs.left_on import LeftOn
+    from orchestrator.runs.machine.left_on import LeftOn
 
     machine, rate = one.finding.machine, one.finding.usd_per_hour
     again = "fcctl hosts audit --stop"

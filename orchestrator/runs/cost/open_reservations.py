@@ -73,7 +73,9 @@ def described(services: Services, one: Reserved, power: Sequence[Sighting]) -> O
 
 
 def _run(services: Services, one: Reservation) -> _End:
-    store, run_id, now = store_of(services, one), one.owner_id, services.clock.now()
+    run_id, now = one.owner_id, services.clock.now()
+    # In a checkout that was moved, the record is here.
+    store = services.store if services.store.plan_of(run_id) is not None else store_of(services, one)
     if store.is_complete(run_id):
         command = _fcctl(services, one, "ps")
         return _End(one.usd, 0.0, f"run {run_id} is over, and booked by the next command there", command)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.base.sanitize import clean
-from orchestrator.views.live.money import machine_lines, today
 from orchestrator.views.live.run import duration
+from orchestrator.views.money.now import machine_lines, today
 from orchestrator.views.tables.cells import print_trimmed, text
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.views.live.money import machine_lines, today
 from orchestrator.views.live.run import duration, telemetry_text
+from orchestrator.views.money.now import machine_lines, today
 from orchestrator.views.tables.cells import text
 
 if TYPE_CHECKING:

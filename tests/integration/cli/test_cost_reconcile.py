@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orchestrator.money.usage_file import SightingFile
 
 from orchestrator.money.billable import Holding
 from orchestrator.money.ledger import Sighting
-from orchestrator.money.usage_file import SightingFile
 from tests.support.command import Fcctl
 from tests.unit.money.test_billing_export import ROW, as_csv, as_json
 
