@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
+    from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.firings import FiringRecords
@@ -63,6 +64,13 @@ class Options(Protocol):
     @property
     def err(self) -> Console:
         """Standard error."""
+
+    @property
+    def left_on(self) -> MachinesLeftOn:
+        """The machines that the command leaves on."""
+
+    def uses(self, services: Services) -> None:
+        """Is told of what the command uses."""
 
     def workspace(self) -> Workspace:
         """The workspace, read once per command.
@@ -209,7 +217,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         return machine_price(hardware, workspace.config.budget, target)
 
     known_clouds = WatchedClouds(clouds, witness, watcher.note)
-    return Services(
+    made = Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),
         store=FileStore(workspace.results_dir, clock),
@@ -226,7 +234,10 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         reporter=RunFiles(),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
+        left_on=options.left_on,
     )
+    options.uses(made)
+    return made
 
 
 def spending_book(workspace: Workspace) -> SpendingBook:

@@ -239,7 +239,7 @@ def say_detached(cli: Cli, run_id: str) -> str:
 
 def _say_submitted(cli: Cli, run_id: str) -> None:
     if cli.json:
-        cli.emit({"run_id": run_id, "status": "submitted"})
+        cli.emit({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()})
         return
     click.echo(run_id)
     cli.note(f"submitted; follow it with: fcctl attach {run_id}")

@@ -28,6 +28,7 @@ from orchestrator.money.reconcile import Account
 from orchestrator.money.record_billable import remember
 from orchestrator.money.storage_prices import monthly_usd, target_of
 from orchestrator.runs.cost import spending as ledger
+from orchestrator.runs.cost.lost_owners import settle_lost
 from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.notifier import tell
 from orchestrator.runs.services import Services
@@ -121,6 +122,7 @@ def audit(
                 )  # fmt: skip
             except DiskError as full:  # what is on for nobody is stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", _said(full)))
+            _settle_lost(services, cloud, place.project)
     return Audit(
         tuple(findings),
         tuple(orphans),
@@ -129,6 +131,12 @@ def audit(
         tuple(place.project for place in places if on_loopback(place.api_endpoint)),
         tuple(accounts),
     )
+
+
+def _settle_lost(services: Services, cloud: Cloud, project: str) -> None:
+    for one in settle_lost(services, cloud, project):
+        what = f"${one.usd:.2f} that were reserved for {one.owner_id}, whose record is gone, are released"
+        services.observer.note(f"{one.instance} is off: {what} (what it did cost: fcctl cost ledger)")
 
 
 def tell_of_strays(services: Services, found: Audit) -> None:
@@ -331,7 +339,7 @@ def stop(services: Services, targets: Mapping[str, Target], findings: Iterable[F
     A machine that cannot be stopped does not keep the others from it.
     """
     places = list(places_of(services, targets))
-    ended = []
+    ended: list[Ended] = []
     for finding in findings:
         machine = finding.machine
         left = list(_active_on(services, machine))
@@ -347,6 +355,9 @@ def stop(services: Services, targets: Mapping[str, Target], findings: Iterable[F
             for run_id, debt in services.store.owed().items():
                 if _means(_target_of(debt), machine):
                     services.store.paid(run_id)
+    for project in {one.finding.machine.project for one in ended if one.stopped}:
+        place = next(p for p in places if p.project == project)
+        _settle_lost(services, services.clouds.open(place.targets[0]), project)
     return ended
 
 

@@ -27,8 +27,10 @@ from orchestrator.money.audit import Claim, Finding
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
+from orchestrator.runs.cost.lost_owners import settle_lost
 from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
+from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle
 
@@ -224,7 +226,8 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
         if zones:
             services.observer.note(f"{target.instance} is of no use so, and is stopped again")
             holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
-            release(services, target, holds, "stop", log)
+            with services.left_on.unless_stopped(_left_on(services, target)):
+                release(services, target, holds, "stop", log)
         release_kept(services, owner_id=start.owner_id)
         raise
     finally:
@@ -234,6 +237,7 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
         else:  # it is on for somebody else, and costs nothing more
             change.release(start)
+    services.left_on.add(_left_on(services, target, got.machine))
     return Up(got.machine, way, got.started)
 
 
@@ -265,11 +269,24 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
         for machine in on:
             _refuse_if_used(services, target, machine, claims_on(services, place, machine))
     holds = [Hold(machine.zone, machine.id) for machine in on]
-    done = release(services, target, holds, "stop", _log) if holds else []
+    done = []
+    if holds:
+        with services.left_on.unless_stopped(_left_on(services, target, on[0])):
+            done = release(services, target, holds, "stop", _log)
     release_kept(services, machine=(target.project, target.instance))
+    settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         settle(services, look_at_all=True)  # one that kept it warm is over
     return done
+
+
+def _left_on(services: Services, target: GcpTarget, machine: Machine | None = None) -> LeftOn:
+    """Args: machine: as the cloud shows it; None: it was not seen."""
+    rate = None if machine is None else judgement.rate_of(machine, target, services.budget)
+    return LeftOn(
+        target.name, target.instance, rate, f"fcctl hosts down {target.name}", project=target.project,
+        emulated=is_emulated(target),
+    )  # fmt: skip
 
 
 def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:

@@ -353,7 +353,8 @@ def _live(state: State) -> Iterator[Line]:
     known = {id(one) for one in _changes(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
     yield from _last(state, "imported", "results")
-    others = {"power", "run", "firing", "reserve", "release", "resource", "imported"}
+    yield from _last(state, "notice", "key")
+    others = {"power", "run", "firing", "reserve", "release", "resource", "imported", "notice"}
     for kind in state.raw.keys() - others:  # of a later version
         yield from state.lines(kind)
 

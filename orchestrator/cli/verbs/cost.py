@@ -151,27 +151,21 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
 @cost.command()
 @click.pass_obj
 def budget(cli: Cli) -> None:
-    """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
-    from orchestrator.money.ledger import spent
-    from orchestrator.money.totals import remarks
-    from orchestrator.runs.cost.spending import lines as all_lines
-    from orchestrator.views.tables import ledger as tables
+    """The caps of [budget]: what is spent of each, reserved and free; each open reservation, and a forecast.
 
-    caps = cli.workspace().config.budget
+    A reservation is named with what it has cost so far, as an estimate, and with the command that ends it. The forecast
+    to the end of the month is what is spent and reserved, the machines at this month's average of a day, and disks,
+    snapshots and addresses as they are now. No cloud is asked.
+    """
+    from orchestrator.runs.cost.outlook import outlook
+    from orchestrator.views.money.budget import budget_json, print_budget
+
     with cli.services() as services:
-        found, now = all_lines(services, until_now=True), services.clock.now()
-    used = spent(found, now, caps.zone)
-    standing = spent([line for line in found if line.what is not None], now, caps.zone)
+        found = outlook(services)
     if cli.json:
-        rows = zip(tables.budget_rows(caps, used), tables.budget_rows(caps, standing), strict=True)
-        shown = [
-            {"cap": name, "usd": cap, "spent_usd": so_far, "standing_usd": stood}
-            for (name, cap, so_far), (_, _, stood) in rows
-        ]
-        cli.emit({"timezone": caps.timezone, "caps": shown, "remarks": tables.remarks_json(remarks(found))})
+        cli.emit(budget_json(found))
     else:
-        tables.print_budget(caps, used, standing, cli.console)
-        tables.print_remarks(remarks(found), cli.console)
+        print_budget(found, cli.console)
 
 
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.hosts.hosts import Up, UpPlan
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import GcpTarget, Target
+    from orchestrator.runs.machine.left_on import LeftOn
     from orchestrator.runs.services import Services
 
 #: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
@@ -100,7 +101,8 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
         machine = services.clouds.if_there(wanted)
         done = [] if machine is None else workflow.down(services, machine, force=force)
     if cli.json:
-        cli.emit({"target": wanted.name, "stopped": [{"zone": one.zone, "how": one.how} for one in done]})
+        stopped = [{"zone": one.zone, "how": one.how} for one in done]
+        cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json()})
         return
     for one in done:
         cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
@@ -154,6 +156,9 @@ def audit(cli: Cli, stopping: bool, others: bool) -> int:
             print_audit(found, cli.console, now)
         doomed = [f for f in found.strays if others or f.verdict != "foreign"] if stopping else []
         ended = workflow.stop(services, targets, doomed)
+        for one in ended:
+            if not one.stopped:
+                cli.left_on.add(_still_on(one))
     still_on = len(found.strays) - sum(one.stopped for one in ended)
     if cli.json:
         cli.emit(_audit_json(found, ended, still_on))
@@ -252,6 +257,7 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
                 "started": found.started,
                 "deadline": deadline,
                 "worst_usd": plan.worst_usd,
+                "left_on": cli.left_on_json(),
             }
         )
         return
@@ -260,6 +266,15 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
     cli.note(f"{name} {how}: {found.machine.name} in {found.machine.zone}, {limit}")
     cli.note(f"  log in:    fcctl hosts ssh {name}")
     cli.note(f"  stop it:   fcctl hosts down {name}")
+
+
+def _still_on(one: Ended) -> LeftOn:
+    """A machine that could not be stopped; the audit has told of it already."""
+    from orchestrator.runs.machine.left_on import LeftOn
+
+    machine, rate = one.finding.machine, one.finding.usd_per_hour
+    again = "fcctl hosts audit --stop"
+    return LeftOn(machine.name, machine.zone, rate, again, not_stopped=True, as_before=True, project=machine.project)
 
 
 def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:

@@ -56,7 +56,10 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     if cli.json:
         active = [run_id for run_id in waiting if run_id not in pulled]
         said = problem.as_json()["error"] if problem else None
-        cli.emit({"pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said})
+        cli.emit({
+            "pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said,
+            "left_on": cli.left_on_json(),
+        })  # fmt: skip
         raise SystemExit(problem.exit_code if problem else 0)
     for run_id in pulled:
         click.echo(folders[run_id])

@@ -66,6 +66,7 @@ class Guard:
         self._looked = float("-inf")
         self._warned: set[str] = set()
         self._ending = False
+        self._tells = True
 
     def look(self) -> None:
         """Warn of a cap that is nearly spent; end the run if one is about to be hit."""
@@ -110,9 +111,20 @@ class Guard:
         if self._seen is None or now - self._seen.at >= BOOKS_EVERY_S:
             from orchestrator.runs.cost.spending import spent_without
 
+            self._tell()
             spent = spent_without(self._services, self._saved.plan.run_id)
             self._seen = _Seen({"day": spent.day, "month": spent.month, "project": spent.project}, now)
         return self._seen.books[cap.over]
+
+    def _tell(self) -> None:
+        """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
+        from orchestrator.runs.cost.cap_notices import send_cap_notices
+
+        if self._tells:
+            problems = send_cap_notices(self._services)
+            self._tells = not problems
+            for problem in problems:
+                self._services.observer.note(problem)
 
     def _end(self, cap: Cap, spent: float) -> None:
         """The current step's notice and grace; what it has by then is collected as always."""

@@ -111,6 +111,7 @@ class MachineHold:
         return True
 
     def _acquire(self, wish: Wish) -> None:
+        self._services.left_on.had_by(self._held.run_id)
         self._log("acquire", max_run_s=wish.max_run_s)
         self._let_others_stop_it()
         warm = None if wish.restart else self._warm(wish)

@@ -55,7 +55,8 @@ def pay(services: Services, effort: Effort = "all") -> None:
         _for_a_moment(services, due)
         return
     for run_id, debt in due.items():
-        _try(services, run_id, debt)
+        if not _try(services, run_id, debt) and effort == "all":
+            services.left_on.had_by(run_id)  # its journal says that it was not stopped
 
 
 def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None:
@@ -95,15 +96,19 @@ def _still_owed(run_id: str, debt: Mapping[str, Any], age_s: float) -> str:
     return f"the machine of {run_id} is not known to be off{why}{when}: fcctl pull-results tries again"
 
 
-def _try(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
+    """False if it cannot be stopped."""
     try:
         if _is_paid(services, run_id, debt):
             release_kept(services, owner_id=run_id)
             services.store.paid(run_id)
+            services.left_on.is_off(run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
         services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
         _note(services, run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+        return False
+    return True
 
 
 def _note(services: Services, run_id: str, debt: dict[str, Any]) -> None:

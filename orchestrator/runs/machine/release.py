@@ -40,6 +40,7 @@ class LettingGo:
             ran: whether a run came home from there; a machine that is of no use is not kept on.
             on_disk: what is on its disk and nowhere else, so that it is not deleted.
         """
+        self._services.left_on.had_by(self._held.run_id)
         session = self._session_there()
         if session is not None and session.session_id != self._held.saved.session:
             self._log("released", how="used", by=session.session_id)

@@ -16,6 +16,7 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.money.book import SpendingBook
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.machine import pending_releases as debts
+from orchestrator.runs.machine.left_on import MachinesLeftOn
 from tests.support.small_disk import largest_file
 from tests.support.spending import book_in, reservation
 from tests.support.stores import make_id
@@ -30,6 +31,7 @@ class Stage:
     clock: Any = None
     observer: Any = None
     now: float = 1_800_000_000.0
+    left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
