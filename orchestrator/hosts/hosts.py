@@ -27,6 +27,7 @@ from orchestrator.money.audit import Claim, Finding
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
+from orchestrator.runs.cost.own_price import as_last_seen
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle
 
@@ -79,9 +80,7 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
         known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        if isinstance(target, GcpTarget) and known is not None and known.hardware is not None:
-            budget = budget.with_seen(target, [known.hardware])
-        price, like = usd_per_hour(target, budget), member_of(targets, name)
+        price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
         found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return found
 
