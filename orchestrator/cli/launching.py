@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.cli.amounts import DOLLARS
+from orchestrator.cli.amounts import DOLLARS, PRICE_OPTIONS
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ _OPTIONS = (
     ),
     click.option("--restart", is_flag=True, help="Stop a cloud machine that runs already; it gets a time limit anew."),
     click.option("--allow-unfenced", is_flag=True, help="Use a cloud machine that runs without a time limit."),
-)
-#: Of every verb that starts a machine.
-PRICE_OPTIONS = (
-    click.option("--accept-price", is_flag=True, help="Plan with the cloud machine's own price, if that is dearer."),
-    click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year."),
 )
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.launching import PRICE_OPTIONS
+from orchestrator.cli.amounts import PRICE_OPTIONS
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 
 if TYPE_CHECKING:
