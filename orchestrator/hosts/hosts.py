@@ -28,6 +28,7 @@ from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
 from orchestrator.runs.cost.lost_owners import settle_lost
+from orchestrator.runs.cost.own_price import as_last_seen
 from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import LeftOn
@@ -83,9 +84,7 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
         known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        if isinstance(target, GcpTarget) and known is not None and known.hardware is not None:
-            budget = budget.with_seen(target, [known.hardware])
-        price, like = usd_per_hour(target, budget), member_of(targets, name)
+        price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
         found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return found
 

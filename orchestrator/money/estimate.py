@@ -69,6 +69,8 @@ class CostPlan:
     spot: SpotPreview | None = None
     #: Of flex start and reservations.
     capacity: tuple[str, ...] = ()
+    #: Whether the machine is priced as it was seen; else as the target describes it.
+    seen: bool = False
 
     @property
     def expected_usd(self) -> float | None:
@@ -107,6 +109,7 @@ class CostPlan:
                 for c in self.choices
             ],
             "egress_usd": _rounded(self.egress_usd),
+            "priced_as_seen": self.seen,
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
@@ -160,6 +163,7 @@ def cost_plan(
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
         capacity=() if machine is None else tuple(rates.capacity_notes(machine)),
+        seen=machine is not None and bool(budget.seen(machine)),
     )
 
 

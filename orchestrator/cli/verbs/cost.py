@@ -24,25 +24,32 @@ def cost() -> None:
 @click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
 @click.option("--zones", is_flag=True, help="Also each zone and price model that a start may end in.")
 @click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
+@click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year.")
 @click.pass_obj
-def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None) -> None:
+def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None, accept_old_prices: bool) -> None:
     """What a run of JOB would cost, by activity: expected, from earlier runs of it there, and at the worst.
 
-    Nothing is started, sent or asked of a cloud.
+    Nothing is started, sent or asked of a cloud: a machine is priced as this computer saw it last, else as its target
+    describes it. `fcctl run --dry-run` asks the cloud.
     """
+    from orchestrator.money.price_age import old_prices, price_age
     from orchestrator.runs.cost.estimate import cost_plan
+    from orchestrator.runs.cost.own_price import as_last_seen
 
     workspace = cli.workspace()
+    on = workspace.target(target)
     with cli.services() as services:
-        made = cost_plan(
-            services.store, workspace.jobs.get(job), workspace.target(target), workspace.config.budget, steps
-        )
+        budget, now = as_last_seen(services, on, workspace.config.budget), services.clock.now()
+        made = cost_plan(services.store, workspace.jobs.get(job), on, budget, steps)
+    old = old_prices(on, budget, now, accepted=accept_old_prices)
     if cli.json:
-        cli.emit(made.as_json())
+        cli.emit({**made.as_json(), "prices": price_age(on, budget, now)})
         return
     from orchestrator.views.tables.cost import print_cost_plan
 
     print_cost_plan(made, cli.console, zones=zones)
+    if old is not None:
+        cli.note(f"note: {old}")
 
 
 @cost.command()

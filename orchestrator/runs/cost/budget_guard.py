@@ -89,13 +89,16 @@ class Guard:
                 self._services.observer.note(f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent")
 
     def _own(self) -> tuple[float | None, float]:
-        """What the run has cost so far, dollars, and its price of an hour."""
+        """What the run has cost so far, dollars, and its price of an hour; its disks, its address and the fetching of
+        its results are in it, as they are in its plan."""
         entries = self._journal.entries()
-        rate, began = rate_of(entries, self._saved), began_to_cost(entries, machine=self._machine)
+        rate = rate_of(entries, self._saved) + self._saved.rest_rate
+        began = began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
         queued_s = next((e.data.get("queued_s", 0.0) for e in reversed(entries) if e.kind == "acquired"), 0.0)
-        return max(0.0, self._journal.age(began) - queued_s) / 3600 * rate, rate
+        billed_s = max(0.0, self._journal.age(began) - queued_s)
+        return billed_s / 3600 * rate + self._saved.egress_usd, rate
 
     def _within(self, cap: Cap, own: float, rate: float) -> float:
         """The part of the run's own cost that is of the cap's day or month."""
