@@ -362,6 +362,7 @@ def schedule_installed(workspace: Workspace) -> bool:
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
+    from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
     from orchestrator.runs.notices import of_refusal
@@ -374,8 +375,12 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     def start(name: str, firing: Firing) -> None:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
-    book = firings(workspace)
-    decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
+    book, full = firings(workspace), None
+    decided: list[tuple[str, Firing]] = []
+    try:
+        decided = schedule.tick(workspace.config.schedules, book, workspace.config.budget, SystemClock(), start)
+    except DiskError as error:  # nothing is started, and what is on is seen to all the same
+        full = error
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
@@ -383,6 +388,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))
+    if full is not None:
+        raise full
     return decided
 
 
