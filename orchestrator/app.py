@@ -398,6 +398,7 @@ def schedule_installed(workspace: Workspace) -> bool:
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
+    from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
     from orchestrator.runs.notices import of_refusal
@@ -411,7 +412,12 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
     book, spending, budget = firings(workspace), spending_book(workspace), workspace.config.budget
-    decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
+    decided: list[tuple[str, Firing]] = []
+    full = None
+    try:
+        decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
+    except DiskError as error:  # nothing is started, and what is on is seen to all the same
+        full = error
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
@@ -419,6 +425,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))
+    if full is not None:
+        raise full
     return decided
 
 

@@ -86,7 +86,7 @@ def put_right(archive: str, folder: str) -> None:
 
 
 def _replace(path: str, content: bytes) -> None:
-    temporary = "%s.tmp-%d" % (path, os.getpid())
+    temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
     with open(temporary, "wb") as stream:
         stream.write(content)
     os.replace(temporary, path)

@@ -91,7 +91,6 @@ def test_full_from_a_line_of_the_journal_on(line: int, workspace: CloudWorkspace
     assert record["cost"]["usd"] <= 0.5, "within the plan"
 
 
-@pytest.mark.full
 def test_it_says_what_it_came_to_and_what_fetching_costs(
     workspace: CloudWorkspace, results: SmallDisk, tmp_path: Path, hook: Hook
 ) -> None:
@@ -128,6 +127,31 @@ def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook
     assert "waiting" in workspace.full(0, "ps").stdout
     assert told(hook) == [("failed", "passed")], "by the one that stopped the machine"
     assert fetched(workspace)["run_id"] == run_id
+
+
+def test_a_tick_of_the_schedules_sees_to_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
+    """It cannot write down what is due, so that nothing is started; what is on is stopped."""
+    with (workspace.root / "fcctl.toml").open("a") as stream:
+        stream.write('\n[schedules.often]\njob = "work"\non = "l4"\ncron = "* * * * *"\n')
+    detached(workspace, tmp_path)
+    (tmp_path / "go").touch()
+    wait_for(lambda: (workspace.full(0, "schedule", "tick"), workspace.statuses() == OFF)[1], 120)
+    done = workspace.full(0, "schedule", "tick")
+    assert (done.returncode, "could not write a schedule's record" in done.stderr) == (1, True), done.stderr
+    assert told(hook) == [("failed", "passed")]
+
+
+def test_a_disk_that_is_read_only_all_of_a_sudden(
+    workspace: CloudWorkspace, results: SmallDisk, tmp_path: Path, hook: Hook
+) -> None:
+    detached(workspace, tmp_path)
+    results.protect()
+    (tmp_path / "go").touch()
+    wait_for(lambda: (workspace.fcctl("ps"), workspace.statuses() == OFF)[1], 120)
+    assert "waiting" in workspace.fcctl("ps").stdout
+    assert told(hook) == [("failed", "passed")]
+    results.resize("20m")
+    assert fetched(workspace)["status"] == "passed"
 
 
 def test_it_is_cancelled(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
