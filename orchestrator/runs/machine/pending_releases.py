@@ -23,9 +23,8 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import in_cloud
 from orchestrator.machines.provision.release import Hold, StillWanted, at_work, release, runs_on_host, who_is_coming
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.money.audit import Claim, start_of
 from orchestrator.runs.machine.other_runs import neighbours
-from orchestrator.runs.machine.state import turned_on
+from orchestrator.runs.machine.restarted import off_before_a_person
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -123,7 +122,7 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     there = runs_on_host(services, machine)
     if at_work(there, run_id) is not None:
         return False
-    if any(_is_on_for_a_person(services, machine, run_id, hold) for hold in holds):
+    if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):
         services.observer.note(f"{machine.instance}, which {run_id} could not stop, was off and is on for a person now")
         return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
@@ -144,14 +143,10 @@ def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, 
     return label if abs(now - since) < COMING_S else None
 
 
-def _is_on_for_a_person(services: Services, target: GcpTarget, run_id: str, hold: Hold) -> bool:
-    """Whether somebody turned the machine on in the console since it went off without us."""
-    cloud = services.clouds.open(target)
-    seen = cloud.machine(hold.zone, target.instance)
-    if seen is None or not seen.billed:
-        return False
-    claim = Claim(run_id, "over", turned_on=turned_on(services.store.journal_of(run_id)))
-    return start_of(seen, cloud.operations(hold.zone, target.instance), [claim]).started_by == "person"
+def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: Hold) -> bool:
+    seen = services.clouds.open(target).machine(hold.zone, target.instance)
+    journal = services.store.journal_of(run_id)
+    return seen is not None and off_before_a_person(services, target, seen, run_id, journal)[0]
 
 
 def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:

@@ -245,7 +245,12 @@ def test_one_that_a_person_started_to_see_what_a_run_left(
     start_by_hand(cloud)
     cloud.advance(60)
     assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
-    assert billed(cloud) == ON
+    for words in (["ps"], ["pull-results"], ["hosts", "audit", "--stop"]):
+        workspace.type(*words)
+        assert billed(cloud) == ON
+    assert workspace.active() == []
+    (record,) = workspace.runs().values()
+    assert record["cost"]["billed_s"] < 3600, "what the machine does for the person is not the run's"
 
 
 def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(
