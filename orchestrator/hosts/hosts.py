@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
-from orchestrator.hosts.audit import Place, audit, claims_on
+from orchestrator.hosts.audit import audit, said
+from orchestrator.hosts.claims import claims_on, finding
 from orchestrator.hosts.members import member_of, with_members
+from orchestrator.hosts.places import Place
 from orchestrator.leases.find import open_on
-from orchestrator.leases.stop_reason import why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
@@ -22,8 +24,7 @@ from orchestrator.machines.provision.ready import make_ready
 from orchestrator.machines.provision.release import Hold, Released, others_on_host, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
-from orchestrator.money import audit as judgement
-from orchestrator.money.audit import Claim, Finding
+from orchestrator.money.audit import Claim, Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
@@ -116,18 +117,20 @@ def _cloud_rows(
         cloud = services.clouds.open(machine_target)
         machines = look(cloud, machine_target)
     except FcctlError as error:
-        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=_said(error))]
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=said(error))]
     if not machines:
         note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
         return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
     place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
-    found = []
-    for machine in machines:
-        claims = claims_on(services, place, machine)
-        rate = judgement.rate_of(machine, machine_target, budget)
-        finding = judgement.judge(machine, claims, rate, services.clock.now(), workspace)
-        found.append(_row(name, target.kind, finding, _why_off(services, machine_target, machine)))
-    return found
+    return [
+        _row(
+            name,
+            target.kind,
+            finding(services, cloud, place, machine, budget, workspace),
+            _why_off(services, machine_target, machine),
+        )
+        for machine in machines
+    ]
 
 
 def _row(target: str | None, kind: str, finding: Finding, note: str | None = None) -> Row:
@@ -144,13 +147,9 @@ def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | N
         history = services.clouds.open(target).operations(machine.zone, machine.name)
     except FcctlError:
         return None
-    stopped = why_stopped(machine.name, machine.id, machine, history, None) if history else None
-    # fcctl's own stops are a user's too, as the cloud sees it: nothing to tell.
-    return None if stopped is None or stopped.how in ("console", "unknown") else stopped.reason
-
-
-def _said(error: FcctlError) -> str:
-    return f"{error.message}: {error.cause}" if error.cause else error.message
+    ours = our_stop(services.book, machine.project, machine.name)
+    stopped = why_stopped(machine.name, machine.id, machine, history, None, our_stop=ours) if history else None
+    return None if stopped is None or stopped.how == "unknown" else stopped.reason
 
 
 # ----------------------------------------------------------------------------------------------------------------- up
@@ -262,11 +261,10 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
         CloudError, AuthError: it is not known to be off.
     """
     cloud = services.clouds.open(target)
-    place = Place(target.project, target.api_endpoint, [target])
     on = [machine for machine in look(cloud, target) if machine.billed]
     if not force:
         for machine in on:
-            _refuse_if_used(services, target, machine, claims_on(services, place, machine))
+            _refuse_if_used(services, target, machine, claims_on(services, machine))
     holds = [Hold(machine.zone, machine.id) for machine in on]
     done = []
     if holds:
@@ -281,7 +279,7 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
 
 def _left_on(services: Services, target: GcpTarget, machine: Machine | None = None) -> LeftOn:
     """Args: machine: as the cloud shows it; None: it was not seen."""
-    rate = None if machine is None else judgement.rate_of(machine, target, services.budget)
+    rate = None if machine is None else rate_of(machine, target, services.budget)
     return LeftOn(
         target.name, target.instance, rate, f"fcctl hosts down {target.name}", project=target.project,
         emulated=is_emulated(target),
@@ -296,7 +294,7 @@ def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, cla
             f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
             hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
         )
-    user = next((c.run_id for c in claims if c.state in ("followed", "alive")), None)
+    user = next((c.run_id for c in claims if c.state == "followed"), None)
     known = services.book.known(target.project, target.instance)
     if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:
         user = others_on_host(services, target, "")

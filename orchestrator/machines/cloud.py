@@ -193,6 +193,8 @@ class Endpoint:
     boot_id: str = ""
     #: What it was made of when it answered; None: written by a version that did not ask.
     hardware: Hardware | None = None
+    #: The operation by which an fcctl of this user stopped it last; empty: none did since this was written.
+    our_stop: str = ""
 
 
 class Remedy(StrEnum):
@@ -243,6 +245,8 @@ class Operation:
     collection: str = "instances"
     #: Who asked for it, as the cloud names them; ``system`` for the cloud itself.
     user: str = ""
+    #: The id of the request for it; empty: it had none, or the cloud does not say.
+    request_id: str = ""
 
     @property
     def done(self) -> bool:

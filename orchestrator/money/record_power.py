@@ -80,4 +80,5 @@ def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float)
         seen=now,
         fence=machine.deadline,
         emulated=is_emulated(target),
+        api_endpoint=target.api_endpoint,
     )

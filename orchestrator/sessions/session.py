@@ -16,7 +16,7 @@ from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import Open, cloud_target, everywhere, is_past, known, means
 from orchestrator.leases.session_api import HeldSession
 from orchestrator.leases.session_rules import How, SavedSession, SessionRecord
-from orchestrator.leases.stop_reason import why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
@@ -351,7 +351,8 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
         held.journal.append_if_possible("looked")
         return
     history = cloud.operations(machine.zone, machine.name)
-    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started)
+    ours = our_stop(services.book, machine.project, machine.name)
+    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started, our_stop=ours)
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and seen.id == machine.instance_id:
         stopped = seen.stopped

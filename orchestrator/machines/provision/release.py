@@ -184,7 +184,6 @@ class _Releasing:
             if now is not None and now.power not in (Power.STOPPED, Power.SUSPENDED):
                 clock.sleep(POLL_S)
                 now = self._cloud.machine(machine.zone, machine.name)
-        self._forget_address()
         stopped = now.stopped if now is not None and now.id == machine.id else None
         return _released("stopped", machine, stopped)
 
@@ -195,6 +194,11 @@ class _Releasing:
         self._heed(machine, operation)
         if operation.refusal is not None:
             self._parts.clock.sleep(AGAIN_S)
+            return
+        book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
+        if known is not None:  # its host keys stay known; that it is up does not
+            with suppress(FcctlError):  # on a full disk the next login finds nobody there
+                book.remember(replace(known, deadline=None, our_stop=operation.name), instead_of=known)
 
     def _delete(self, machine: Machine) -> Released:
         clock = self._parts.clock
@@ -237,14 +241,6 @@ class _Releasing:
             hint=f"stop it by hand: gcloud compute instances stop {machine.name} --zone {machine.zone}"
             f" --project {machine.project}",
         )
-
-    def _forget_address(self) -> None:
-        """Its host keys stay known; that it is up does not."""
-        book, target = self._parts.book, self._target
-        known = book.known(target.project, target.instance)
-        if known is not None:
-            with suppress(FcctlError):  # then the next login finds nobody there
-                book.remember(replace(known, deadline=None), instead_of=known)
 
     def _say(self, text: str) -> None:
         self._parts.observer.phase("release", text)

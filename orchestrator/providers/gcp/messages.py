@@ -114,6 +114,7 @@ def operation(raw: Any) -> Operation:
         target_id=str(int(raw.target_id) or ""),
         collection=_collection(raw.target_link),
         user=str(raw.user)[:200],
+        request_id=str(raw.client_operation_id)[:64],
     )
 
 

@@ -25,6 +25,7 @@ from orchestrator.machines.provision.release import Hold, StillWanted, at_work, 
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.restarted import off_before_a_person
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -134,6 +135,9 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     there = runs_on_host(services, machine)
     if at_work(there, run_id) is not None:
         return False
+    if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):
+        services.observer.note(f"{machine.instance}, which {run_id} could not stop, was off and is on for a person now")
+        return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
         release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
@@ -150,6 +154,12 @@ def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, 
         return None
     since = max(run_ids.began(label), float(debt.get("left") or 0.0))
     return label if abs(now - since) < COMING_S else None
+
+
+def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: Hold) -> bool:
+    seen = services.clouds.open(target).machine(hold.zone, target.instance)
+    journal = services.store.journal_of(run_id)
+    return seen is not None and off_before_a_person(services, target, seen, run_id, journal)[0]
 
 
 def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:

@@ -12,6 +12,7 @@ from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.spec import woken_by_hand
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.restarted import PERSON, off_before_a_person
 from orchestrator.runs.machine.state import Held
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class LettingGo:
         self._log = held.log
         #: The runs that the machine itself knows, this one among them; None: it was not asked, or did not answer.
         self._known_there: set[str] | None = None
+        #: When the machine went off, if somebody turned it on again since; epoch seconds.
+        self._off: float | None = None
 
     def release(self, *, ran: bool, on_disk: str | None = None) -> None:
         """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
@@ -171,6 +174,11 @@ class LettingGo:
         self._known_there = {own, *(r.run_id for r in found)}
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
+    def _wanted_by(self, machine: Machine) -> str | None:
+        run_id, entries = self._held.run_id, self._held.entries()
+        is_a_persons, self._off = off_before_a_person(self._services, self._target, machine, run_id, entries)
+        return PERSON if is_a_persons else self._who_is_coming(machine)
+
     def _who_is_coming(self, machine: Machine) -> str | None:
         """As of ``who_is_coming``; the label was this run's since the machine was
         turned on for it."""
@@ -219,10 +227,14 @@ class LettingGo:
     # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
-            holds, who = self._held.holds(), self._who_is_coming
+            holds, who = self._held.holds(), self._wanted_by
             done = releasing.release(self._services, self._target, holds, policy, self._log, who)
         except releasing.StillWanted as wanted:
-            self._leave_it_to(wanted.by)
+            if wanted.by == PERSON:
+                self._services.observer.note(f"{self._target.instance} stays on: it is on for {PERSON}")
+                self._log("released", how="used", by=PERSON, stopped=self._off)
+            else:
+                self._leave_it_to(wanted.by)
             return
         except FcctlError as error:
             self._unreleased(error)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError, HostError, LinkLost, MachineStopped
-from orchestrator.leases.stop_reason import Stopped, why_stopped
+from orchestrator.leases.stop_reason import Stopped, our_stop, why_stopped
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import ask_aside
@@ -110,7 +110,8 @@ class Watch:
         timer = next((e.data.get("deadline") for e in reversed(lines) if e.kind == "armed"), None)
         money_until = next((e.data.get("stop_by") for e in reversed(lines) if e.kind == "submit"), None)
         history, started = cloud.operations(zone, name), known.get("started")
-        return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until)
+        ours = our_stop(self._services.book, self._target.project, name)
+        return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until, ours)
 
     def goes_down(self) -> Stopped | None:
         """Why the machine goes down, whose host program said that it does; None if it does not, or nobody can tell."""
