@@ -35,8 +35,8 @@ def capacity_notes(target: GcpTarget) -> Iterator[str]:
         return
     until = "for its whole period" if "reservation_bound" in target.ways else "until it is deleted"
     yield (
-        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl neither makes nor deletes it, and"
-        f" its caps count only the run ({untried})"
+        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl neither makes nor deletes it,"
+        f" and the caps count only what runs ({untried})"
     )
 
 
