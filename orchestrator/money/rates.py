@@ -36,7 +36,7 @@ def capacity_notes(target: GcpTarget) -> Iterator[str]:
     until = "for its whole period" if "reservation_bound" in target.ways else "until it is deleted"
     yield (
         f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl neither makes nor deletes it,"
-        f" and its caps count only the run ({untried})"
+        f" and the caps count only what runs ({untried})"
     )
 
 

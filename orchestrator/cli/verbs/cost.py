@@ -141,12 +141,15 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     this workspace's are only counted. No cloud is asked. docs/ledger.md has the query that makes the file.
     """
     from orchestrator.base.errors import BooksDiffer
+    from orchestrator.base.run_id import slug
     from orchestrator.hosts.billing_export import reconcile_with_export
+    from orchestrator.runs.job.prepare import tree_name
     from orchestrator.views.tables.audit_ledger import comparison_json, print_comparison
 
-    config = cli.workspace().config
+    workspace = cli.workspace()
+    label = slug(tree_name(workspace.config.project.name, workspace.root))[:63]
     with cli.services() as services:
-        found = reconcile_with_export(services, config.targets.values(), config.project.name, export, tolerance)
+        found = reconcile_with_export(services, workspace.config.targets.values(), label, export, tolerance)
     if cli.json:
         cli.emit(comparison_json(found))
     else:
