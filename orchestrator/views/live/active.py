@@ -12,6 +12,7 @@ from orchestrator.views.tables.cells import print_trimmed
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
 
 COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "NOTE")
@@ -41,6 +42,18 @@ def _row(state: ActiveState, now: float) -> tuple[str, ...]:
         elif s.status == "queued":
             note = "about to begin"
     return state.run_id, state.job, state.target, status, step, age, note
+
+
+def remaining_text(run: Remaining) -> str:
+    """``is running (bench 4/5) on l4, and ends in about 3 min 00 s, in 17 min 00 s at the latest``."""
+    if run.queued:
+        state = f"is queued on {run.target}" + (f" behind {run.behind}" if run.behind else "")
+    else:
+        state = "is running" + (f" ({run.step})" if run.step else "") + f" on {run.target}"
+    ends = [f"in about {duration(run.expected_s)}"] if run.expected_s is not None else []
+    ends += [f"in {duration(run.at_most_s)} at the latest"] if run.at_most_s is not None else []
+    after = " once it has begun" if run.queued else ""
+    return f"{state}, and ends{after} {', '.join(ends)}" if ends else state
 
 
 def print_active(states: list[ActiveState], console: Console) -> None:
