@@ -113,6 +113,7 @@ def _worst_case(saved: SavedPlan) -> Iterator[str]:
     usd, limit, fence = saved.worst_case_usd, duration(saved.worst_case_minutes * 60), saved.fence_s
     rate = saved.worst_rate
     price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"
+    price += " with disks and address" if saved.rest_rate else ""
     if fence is None:
         yield f"worst case  {limit}{price}. Nothing was sent or started."
         if saved.stop_at_usd is not None:
