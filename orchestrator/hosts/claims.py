@@ -31,7 +31,7 @@ def finding(
     found = judgement.judge(machine, claims, rate, now, workspace)
     if found.verdict not in judgement.DOUBTFUL:
         return found
-    there = _at_work(services, place, machine)
+    there = at_work(services, place, machine)
     claims = _with_those_at_work(claims, there or ())
     evidence = replace(_start(cloud, machine, claims), answered=there is not None)
     return judgement.judge(machine, claims, rate, now, workspace, evidence)
@@ -117,7 +117,7 @@ def _text(entry: JournalEntry) -> str:
 
 
 # ------------------------------------------------------------------------------------------- the machine, and the cloud
-def _at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
+def at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
     """The runs that are at work, or wait, on the machine, whoever's; None if it cannot be asked from here."""
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:

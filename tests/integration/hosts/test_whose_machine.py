@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.emulator.core import operations
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.hosts import audit
 from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,
@@ -145,6 +146,9 @@ def test_nor_from_another_computer_that_cannot_ask_the_machine(
         found = audited(workspace, "--stop", "--others")
         assert found["machines"][0]["verdict"] == "foreign"
         assert "cannot be told from here" in found["machines"][0]["why"]
+        refused = workspace.type("hosts", "down", "l4", check=8)
+        assert "cannot be told from here" in refused.err
+        assert "--force" in refused.err
         assert billed(cloud) == ON
     other.type("cancel", "--all", check=0)
 
@@ -158,6 +162,22 @@ def test_nor_without_its_labels(
     with on_another_computer(monkeypatch, tmp_path):
         found = audited(workspace, "--stop")
         assert found["machines"][0]["verdict"] == "foreign"
+    assert billed(cloud) == ON
+
+
+def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+
+    def meanwhile(*_: object) -> None:
+        other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+
+    monkeypatch.setattr(audit, "tell_of_strays", meanwhile)  # what is done between the look and the stop
+    said = workspace.type("hosts", "audit", "--stop", check=0).err
+    assert "kept on (" in said
+    assert "is at work there" in said
     assert billed(cloud) == ON
 
 
