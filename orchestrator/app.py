@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
     from orchestrator.results.records import RunRecord
+    from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.firings import FiringRecords
@@ -63,6 +64,13 @@ class Options(Protocol):
     @property
     def err(self) -> Console:
         """Standard error."""
+
+    @property
+    def left_on(self) -> MachinesLeftOn:
+        """The machines that the command leaves on."""
+
+    def uses(self, services: Services) -> None:
+        """Is told of what the command uses."""
 
     def workspace(self) -> Workspace:
         """The workspace, read once per command.
@@ -208,8 +216,8 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
         return machine_price(hardware, workspace.config.budget, target)
 
-    known_clouds = WatchedClouds(clouds, witness)
-    return Services(
+    known_clouds = WatchedClouds(clouds, witness, watcher.note)
+    made = Services(
         clock=clock,
         hosts=hosts or connector(known_clouds),
         store=FileStore(workspace.results_dir, clock),
@@ -226,7 +234,10 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         reporter=RunFiles(),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
+        left_on=options.left_on,
     )
+    options.uses(made)
+    return made
 
 
 def spending_book(workspace: Workspace) -> SpendingBook:
@@ -387,6 +398,7 @@ def schedule_installed(workspace: Workspace) -> bool:
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decide on what is due, launch it, and complete the runs that a dead controller left."""
+    from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
     from orchestrator.runs.notices import of_refusal
@@ -400,7 +412,12 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         launch(workspace.root, ["schedule", "fire", name, "--due", repr(firing.due)], book.log_path(name))
 
     book, spending, budget = firings(workspace), spending_book(workspace), workspace.config.budget
-    decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
+    decided: list[tuple[str, Firing]] = []
+    full = None
+    try:
+        decided = schedule.tick(workspace.config.schedules, book, spending, budget, SystemClock(), start)
+    except DiskError as error:  # nothing is started, and what is on is seen to all the same
+        full = error
     with opened(options, quiet=True) as found:
         left = [run.run_id for run in resume.known(found) if run.state == "interrupted"]
         if left or found.store.owed():
@@ -408,6 +425,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         for name, firing in decided:
             if firing.outcome == "refused":
                 tell(found, of_refusal(name, firing.reason or ""))
+    if full is not None:
+        raise full
     return decided
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
 from tests.durations import Recorder
-from tests.support import forked
+from tests.support import forked, host_program
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workspace import end_started
@@ -36,10 +37,25 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
     os.umask(0o022)  # nor who may read their files
+    # Hundreds of processes import fcctl: each would compile it anew where the compiled modules may not be kept.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    os.environ["PATH"] = path_without_shims(os.environ["PATH"])
     # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
     # times the processor time. FlashCore's own threads have tests that say how many they want.
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def path_without_shims(path: str) -> str:
+    """This Python's own folder instead of pyenv's shims, if it is one of pyenv's: a shim is a script in bash that runs
+    dozens of programs, and the host program asks each ``python3.N`` on PATH for torch: a second for each new home."""
+    folders = path.split(os.pathsep)
+    for place, folder in enumerate(folders):
+        root, _, last = folder.rpartition("/")
+        if last == "shims" and sys.base_prefix.startswith(f"{root}/versions/"):
+            folders[place] = f"{sys.base_prefix}/bin"
+    return os.pathsep.join(folders)
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
@@ -79,6 +95,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_unconfigure() -> None:
     forked.close()
+    host_program.remove()
 
 
 @pytest.fixture
@@ -99,6 +116,7 @@ def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     home = folder / "home"
     home.mkdir()
     (folder / "t").mkdir()
+    host_program.unpacked_in(home / ".fcctl")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMUX_TMPDIR", str(folder / "t"))
     for name in ("TMUX", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):

@@ -47,3 +47,12 @@ def iso(epoch: float | None) -> str | None:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc_minute(epoch: float, now: float) -> str:
+    """``14:05 UTC``; with its day if that is not the day of ``now``."""
+    from datetime import UTC, datetime
+
+    moment, today = datetime.fromtimestamp(epoch, UTC), datetime.fromtimestamp(now, UTC)
+    day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M} UTC"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.base.clock import Clock
+from orchestrator.base.errors import DiskError
 from orchestrator.base.files import disk_errors, sync_folder, write_all
 from orchestrator.base.models import KEPT
 
@@ -26,6 +28,9 @@ class JournalEntry(BaseModel):
 class FileJournal:
     """``journal.jsonl``. A line that a crash cut short is ignored on reading and cut away by the next append."""
 
+    #: Lines of :meth:`append_if_possible` that are not on disk yet.
+    _late = b""
+
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
@@ -39,23 +44,48 @@ class FileJournal:
         """Add a line; it is on disk when this returns.
 
         Raises:
-            FcctlError: the disk is full or not writable; the journal is as it was before.
+            DiskError: the disk is full or not writable; the journal is as it was before.
         """
+        entry, line, elapsed = self._line(kind, data)
+        self._write(self._late + line)
+        self._late = b""
+        self._add(entry, elapsed)
+
+    def append_if_possible(self, kind: str, **data: Any) -> bool:
+        """Add a line whose effect must not wait for room on the disk.
+
+        False: it is in memory only, and reaches the disk with the next line that does.
+        """
+        try:
+            self.append(kind, **data)
+        except DiskError:
+            entry, line, elapsed = self._line(kind, data)
+            self._late += line
+            self._add(entry, elapsed)
+        return not self._late
+
+    def _line(self, kind: str, data: dict[str, Any]) -> tuple[JournalEntry, bytes, float]:
+        """The next entry, its line, and when that is, by the clock that nobody sets."""
         seq = self._entries[-1].seq + 1 if self._entries else 1
         now, elapsed = self._clock.now(), self._clock.elapsed()
         entry = JournalEntry(seq=seq, time=now, kind=kind, data=data)
-        line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
+        line = json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n"
+        return entry, line.encode(), elapsed
+
+    def _add(self, entry: JournalEntry, elapsed: float) -> None:
+        self._entries.append(entry)
+        self._written[entry.seq] = elapsed
+
+    def _write(self, lines: bytes) -> None:
         with disk_errors("write the run's journal", self._path.parent):
             fd = self._open()
             try:
-                write_all(fd, line)
+                write_all(fd, lines)
                 os.fsync(fd)
             except OSError:
                 os.ftruncate(fd, self._length)
                 raise
-        self._length += len(line)
-        self._entries.append(entry)
-        self._written[seq] = elapsed
+        self._length += len(lines)
 
     def entries(self) -> list[JournalEntry]:
         return list(self._entries)
@@ -65,6 +95,11 @@ class FileJournal:
         return max(0.0, self._clock.elapsed() - self._written[entry.seq])
 
     def close(self) -> None:
+        """What could not be written before is written now, if there is room."""
+        if self._late:
+            with suppress(DiskError):
+                self._write(self._late)
+                self._late = b""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

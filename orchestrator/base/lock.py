@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -29,7 +31,12 @@ class OwnerLock:
     @classmethod
     def take(cls, path: Path, started: float) -> OwnerLock | None:
         """The lock on ``path``; None while another process has it. Raises FileNotFoundError if the folder is gone."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # a file that is there can be locked
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner may have finished the run, and with it this very file, while we were opening it.
@@ -37,8 +44,9 @@ class OwnerLock:
                 os.close(fd)
                 return None
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            os.ftruncate(fd, 0)
-            write_all(fd, json.dumps(owner).encode())
+            with contextlib.suppress(OSError):  # for messages only: no disk keeps anybody from owning the run
+                os.ftruncate(fd, 0)
+                write_all(fd, json.dumps(owner).encode())
         except BlockingIOError:
             os.close(fd)
             return None

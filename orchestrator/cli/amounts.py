@@ -1,4 +1,4 @@
-"""Amounts on the command line: dollars, hours, minutes."""
+"""Amounts on the command line: dollars, hours, minutes; and the options that accept a price."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ class Finite(click.FloatRange):
 POSITIVE = Finite(min=0, min_open=True)
 #: A budget.
 DOLLARS = Finite(min=0, min_open=True, max=MOST_USD)
+#: Of every verb that starts a machine.
+PRICE_OPTIONS = (
+    click.option("--accept-price", is_flag=True, help="Plan with the cloud machine's own price, if that is dearer."),
+    click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year."),
+)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace
 
@@ -80,6 +81,25 @@ class Cli:
     def forget_workspace(self) -> None:
         """Read fcctl.toml again when it is asked for next; for a command that goes on for days."""
         self._workspace = None
+
+    @cached_property
+    def left_on(self) -> MachinesLeftOn:
+        """The machines that this command leaves on."""
+        from orchestrator.runs.machine.left_on import MachinesLeftOn
+
+        return MachinesLeftOn()
+
+    #: What the command used first of all that workflows may touch.
+    used: Services | None = field(default=None, repr=False)
+
+    def uses(self, services: Services) -> None:
+        self.used = self.used or services
+
+    def left_on_json(self) -> list[dict[str, Any]]:
+        """The machines that the command leaves on, for its document."""
+        if self.used is None:
+            return []
+        return [one.as_json() for one in self.left_on.found(self.used.store, self.used.sessions)]
 
     def services(self) -> AbstractContextManager[Services]:
         """What workflows may touch, for use in a ``with`` statement."""

@@ -34,7 +34,7 @@ def report(cli: Cli, error: BaseException) -> int:
         _log.info("%s: %s (%s)", known.code, known.message, known.cause, exc_info=error)
         if cli.debug:
             _print_traceback(error)
-    text = output.error_json(known) if cli.json else output.error_text(known, cli.color_on_stderr)
+    text = output.error_json(known, cli.left_on_json()) if cli.json else output.error_text(known, cli.color_on_stderr)
     sys.stderr.write(text + "\n")
     return known.exit_code
 
@@ -44,7 +44,8 @@ def _interrupted(cli: Cli, error: BaseException) -> int:
     code = 128 + cli.signalled if cli.signalled else interrupts.SIGINT_EXIT
     if cli.json:
         said = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
-        sys.stderr.write(output.document({"error": {**said, "cause": None, "hint": None}}) + "\n")
+        error_object = {"error": {**said, "cause": None, "hint": None}}
+        sys.stderr.write(output.with_left_on(error_object, cli.left_on_json()) + "\n")
     return code
 
 

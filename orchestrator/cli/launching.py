@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.cli.amounts import DOLLARS
+from orchestrator.cli.amounts import DOLLARS, PRICE_OPTIONS
 from orchestrator.cli.context import Cli
-from orchestrator.cli.prices import accepting_prices, own_price
-from orchestrator.machines.provision.wake_options import NOTHING, AcceptedPrices
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.connect.reconnect import Link
-    from orchestrator.machines.provision.wake_options import Waking
+    from orchestrator.machines.provision.wake_options import AcceptedPrices, Waking
     from orchestrator.machines.targets import Target
     from orchestrator.runs.job.prepare import Prepared, Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
@@ -63,7 +61,8 @@ class Launching:
     stop_at_budget: bool = False
     restart: bool = False
     allow_unfenced: bool = False
-    accepted: AcceptedPrices = NOTHING
+    accept_price: bool = False
+    accept_old_prices: bool = False
     #: Further targets, of a verb that may take several.
     others: tuple[str, ...] = ()
 
@@ -72,6 +71,17 @@ class Launching:
         from orchestrator.machines.provision.wake_options import Waking
 
         return Waking(self.restart, self.allow_unfenced)
+
+    def only(self, *names: str) -> Launching:
+        """The same without all that does not belong to going on with a run, but for the fields ``names``."""
+        kept = ("accept_price", "accept_old_prices", *names)
+        return Launching(**{name: getattr(self, name) for name in kept})
+
+    @property
+    def accepted(self) -> AcceptedPrices:
+        from orchestrator.machines.provision.wake_options import AcceptedPrices
+
+        return AcceptedPrices(self.accept_price, self.accept_old_prices)
 
 
 def launching(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,10 +101,9 @@ def _launching(function: Callable[..., Any], on: Callable[..., Any]) -> Callable
         how = {field.name: given.pop(field.name) for field in fields(Launching) if field.name in given}
         return function(*args, how=Launching(target=target, others=tuple(others), **how), **given)
 
-    made = accepting_prices(with_options)
-    for option in reversed((on, *_OPTIONS)):
-        made = option(made)
-    return made
+    for option in reversed((on, *_OPTIONS, *PRICE_OPTIONS)):
+        with_options = option(with_options)
+    return with_options
 
 
 def launch(
@@ -124,6 +133,8 @@ def launch(
             hosts.prepare()
         services = app.services(cli, observer, hosts)
         reading = ahead(lambda: services.source.read(workspace.root))
+        from orchestrator.cli.prices import own_price
+
         pricing = ahead(lambda: own_price(services, on, workspace.config.budget, how.accepted))
         comparing = compare(services) if compare else None
         from orchestrator.runs.job.prepare import prepare
@@ -239,7 +250,7 @@ def say_detached(cli: Cli, run_id: str) -> str:
 
 def _say_submitted(cli: Cli, run_id: str) -> None:
     if cli.json:
-        cli.emit({"run_id": run_id, "status": "submitted"})
+        cli.emit({"run_id": run_id, "status": "submitted", "left_on": cli.left_on_json()})
         return
     click.echo(run_id)
     cli.note(f"submitted; follow it with: fcctl attach {run_id}")

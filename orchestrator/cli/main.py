@@ -23,7 +23,8 @@ _log = logging.getLogger("orchestrator.cli")
 
 EPILOG = (
     "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 configuration or job, 4 authentication, "
-    "5 capacity, quota, budget or idle GPU, 6 host, 7 not found, 8 conflict, 9 regression, 10 doctor, 11 books differ, "
+    "5 capacity, quota, budget or idle GPU, 6 host, or a machine that is not known to be off, 7 not found, "
+    "8 conflict, 9 regression, 10 doctor, 11 books differ, "
     "100 the job failed, 101 not finished, 102 run not found, 103 cancelled, 104 a gate without a value, "
     "130 and 143 signals."
 )
@@ -73,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except BaseException as error:  # noqa: BLE001 - the last line of defence, and the only one
             code = failures.report(cli, error)
+        if cli.used is not None:
+            from orchestrator.cli.last_line import finish
+
+            code = finish(cli, code)
     _close(cli, code)
     return code
 

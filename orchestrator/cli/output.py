@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.base.errors import FcctlError
@@ -81,5 +81,11 @@ def _labelled(label: str, text: str, code: str, color: bool) -> str:
     return f"{shown}{' ' * (7 - len(label))}{clean_text(text)}"
 
 
-def error_json(error: FcctlError) -> str:
-    return document(error.as_json())
+def error_json(error: FcctlError, left_on: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Args: left_on: the machines that the command leaves on."""
+    return with_left_on(error.as_json(), left_on)
+
+
+def with_left_on(value: Mapping[str, Any], left_on: Sequence[Mapping[str, Any]]) -> str:
+    """The document, with the machines that the command leaves on, if there are any."""
+    return document({**value, "left_on": left_on} if left_on else value)

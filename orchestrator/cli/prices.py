@@ -1,4 +1,4 @@
-"""The options that accept a price, and the way from a target to the budget that its plan is made with."""
+"""From a target, and the prices that the command line accepts, to the budget that its plan is made with."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from orchestrator.cli.amounts import PRICE_OPTIONS
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
     from orchestrator.money.caps import Budget
     from orchestrator.runs.services import Services
-
-_OPTIONS = (
-    click.option("--accept-price", is_flag=True, help="Plan with the cloud machine's own price, if that is dearer."),
-    click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year."),
-)
 
 
 def accepting_prices(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,7 +22,7 @@ def accepting_prices(function: Callable[..., Any]) -> Callable[..., Any]:
     def with_options(*args: Any, accept_price: bool, accept_old_prices: bool, **given: Any) -> Any:
         return function(*args, accepted=AcceptedPrices(accept_price, accept_old_prices), **given)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed(PRICE_OPTIONS):
         with_options = option(with_options)
     return with_options
 

@@ -26,7 +26,7 @@ def show(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | No
         more: what the JSON says besides.
     """
     if cli.json:
-        cli.emit({**record.model_dump(mode="json"), **(more or {})})
+        cli.emit({**record.model_dump(mode="json"), **(more or {}), "left_on": cli.left_on_json()})
     elif record.exit_code or not cli.quiet:
         from orchestrator.views.tables.run import print_run_summary
 

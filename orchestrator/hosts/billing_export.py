@@ -6,26 +6,31 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, UsageError
-from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.money.billing.compare import Comparison, compare
+from orchestrator.money.billing.compare import Comparison, Ours, compare
 from orchestrator.money.billing.export import MAX_LINE_BYTES, read_export
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
 
 
 def reconcile_with_export(
-    services: Services, targets: Iterable[Target], workspace: str, path: Path, tolerance_pct: float
+    services: Services, targets: Iterable[Target], label: str, path: Path, tolerance_pct: float
 ) -> Comparison:
     """Both books over the time that the file covers.
+
+    Args:
+        label: the workspace as the label of its machines has it.
 
     Raises:
         NotFoundError: there is no such file.
         UsageError: it is no detailed billing export; says in which line, and why.
     """
-    machines = [target.instance for target in targets if isinstance(target, GcpTarget)]
-    export = read_export(_lines_of(path), str(path))
-    return compare(export, lines(services), machines, slug(workspace)[:63], tolerance_pct)
+    machines = [target for target in targets if isinstance(target, GcpTarget)]
+    projects = {target.project for target in machines}
+    projects |= {seen.project for seen in services.sightings.all()}
+    projects |= {seen.project for seen in services.sightings.holdings()}
+    whose = Ours(frozenset(target.instance for target in machines), frozenset(projects), label)
+    return compare(read_export(_lines_of(path), str(path)), lines(services), whose, tolerance_pct)
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:

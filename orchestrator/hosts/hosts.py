@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
-from orchestrator.hosts.audit import Place, audit, claims_on
+from orchestrator.hosts.audit import audit, said
+from orchestrator.hosts.claims import claims_on, finding
 from orchestrator.hosts.members import member_of, with_members
+from orchestrator.hosts.places import Place
 from orchestrator.leases.find import open_on
-from orchestrator.leases.stop_reason import why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
@@ -22,13 +24,15 @@ from orchestrator.machines.provision.ready import make_ready
 from orchestrator.machines.provision.release import Hold, Released, others_on_host, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
-from orchestrator.money import audit as judgement
-from orchestrator.money.audit import Claim, Finding
+from orchestrator.money.audit import Claim, Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
+from orchestrator.runs.cost.lost_owners import settle_lost
+from orchestrator.runs.cost.own_price import as_last_seen
 from orchestrator.runs.cost.owners import release_kept, reservation
 from orchestrator.runs.cost.spending import reserve
+from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 from orchestrator.sessions.session import settle
 
@@ -81,9 +85,7 @@ def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget
         known = services.book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
         state = "not asked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        if isinstance(target, GcpTarget) and known is not None and known.hardware is not None:
-            budget = budget.with_seen(target, [known.hardware])
-        price, like = usd_per_hour(target, budget), member_of(targets, name)
+        price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
         found.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return found
 
@@ -115,18 +117,20 @@ def _cloud_rows(
         cloud = services.clouds.open(machine_target)
         machines = look(cloud, machine_target)
     except FcctlError as error:
-        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=_said(error))]
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=said(error))]
     if not machines:
         note = "made when a run needs it" if machine_target.create else "it is not there, and `create` is false"
         return [Row(name, target.kind, ABSENT, usd_per_hour=price, note=note)]
     place = Place(machine_target.project, machine_target.api_endpoint, [machine_target])
-    found = []
-    for machine in machines:
-        claims = claims_on(services, place, machine)
-        rate = judgement.rate_of(machine, machine_target, budget)
-        finding = judgement.judge(machine, claims, rate, services.clock.now(), workspace)
-        found.append(_row(name, target.kind, finding, _why_off(services, machine_target, machine)))
-    return found
+    return [
+        _row(
+            name,
+            target.kind,
+            finding(services, cloud, place, machine, budget, workspace),
+            _why_off(services, machine_target, machine),
+        )
+        for machine in machines
+    ]
 
 
 def _row(target: str | None, kind: str, finding: Finding, note: str | None = None) -> Row:
@@ -143,13 +147,9 @@ def _why_off(services: Services, target: GcpTarget, machine: Machine) -> str | N
         history = services.clouds.open(target).operations(machine.zone, machine.name)
     except FcctlError:
         return None
-    stopped = why_stopped(machine.name, machine.id, machine, history, None) if history else None
-    # fcctl's own stops are a user's too, as the cloud sees it: nothing to tell.
-    return None if stopped is None or stopped.how in ("console", "unknown") else stopped.reason
-
-
-def _said(error: FcctlError) -> str:
-    return f"{error.message}: {error.cause}" if error.cause else error.message
+    ours = our_stop(services.book, machine.project, machine.name)
+    stopped = why_stopped(machine.name, machine.id, machine, history, None, our_stop=ours) if history else None
+    return None if stopped is None or stopped.how == "unknown" else stopped.reason
 
 
 # ----------------------------------------------------------------------------------------------------------------- up
@@ -224,7 +224,8 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
         if zones:
             services.observer.note(f"{target.instance} is of no use so, and is stopped again")
             holds = [Hold(zone, None, made_here=True) for zone in dict.fromkeys(zones)]
-            release(services, target, holds, "stop", log)
+            with services.left_on.unless_stopped(_left_on(services, target)):
+                release(services, target, holds, "stop", log)
         release_kept(services, owner_id=start.owner_id)
         raise
     finally:
@@ -234,6 +235,7 @@ def up(services: Services, target: GcpTarget, plan: UpPlan, *, workspace: str) -
             change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
         else:  # it is on for somebody else, and costs nothing more
             change.release(start)
+    services.left_on.add(_left_on(services, target, got.machine))
     return Up(got.machine, way, got.started)
 
 
@@ -259,17 +261,29 @@ def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[
         CloudError, AuthError: it is not known to be off.
     """
     cloud = services.clouds.open(target)
-    place = Place(target.project, target.api_endpoint, [target])
     on = [machine for machine in look(cloud, target) if machine.billed]
     if not force:
         for machine in on:
-            _refuse_if_used(services, target, machine, claims_on(services, place, machine))
+            _refuse_if_used(services, target, machine, claims_on(services, machine))
     holds = [Hold(machine.zone, machine.id) for machine in on]
-    done = release(services, target, holds, "stop", _log) if holds else []
+    done = []
+    if holds:
+        with services.left_on.unless_stopped(_left_on(services, target, on[0])):
+            done = release(services, target, holds, "stop", _log)
     release_kept(services, machine=(target.project, target.instance))
+    settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         settle(services, look_at_all=True)  # one that kept it warm is over
     return done
+
+
+def _left_on(services: Services, target: GcpTarget, machine: Machine | None = None) -> LeftOn:
+    """Args: machine: as the cloud shows it; None: it was not seen."""
+    rate = None if machine is None else rate_of(machine, target, services.budget)
+    return LeftOn(
+        target.name, target.instance, rate, f"fcctl hosts down {target.name}", project=target.project,
+        emulated=is_emulated(target),
+    )  # fmt: skip
 
 
 def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
@@ -280,7 +294,7 @@ def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, cla
             f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
             hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
         )
-    user = next((c.run_id for c in claims if c.state in ("followed", "alive")), None)
+    user = next((c.run_id for c in claims if c.state == "followed"), None)
     known = services.book.known(target.project, target.instance)
     if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:
         user = others_on_host(services, target, "")

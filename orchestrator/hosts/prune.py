@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
-from orchestrator.hosts.audit import audit, places_of
+from orchestrator.hosts.audit import audit
+from orchestrator.hosts.places import places_of
 from orchestrator.machines.cloud import Leftover
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S
+from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import Orphan, made_by_rebuild
 from orchestrator.money.caps import Budget
@@ -81,7 +82,7 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
 
 
 def _delete(cloud: Cloud, name: str) -> None:
-    request_id = str(uuid.uuid4())
+    request_id = new_request_id()
     _LOG.info("delete snapshot %s (%s)", name, request_id)
     done = cloud.wait(cloud.delete_snapshot(name, request_id), STOP_LIMIT_S)
     if done.refusal is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.errors import FcctlError
+from orchestrator.hosts.places import may_be_there
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, On, times_on
@@ -19,9 +20,6 @@ from orchestrator.money.record_billable import Holdings
 from orchestrator.money.record_power import sighting_of
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.services import Services
-
-#: The real service forgets what was done after two weeks; a machine that is gone for longer is not asked after again.
-REMEMBERED_S = 21 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -84,15 +82,10 @@ class _Reconciling:
     def places(self) -> list[tuple[str, str]]:
         """(zone, name) of all that is to be asked after: what a target names, and what the ledger knows."""
         there = {(m.zone, m.name) for m in self._listed.machines if self._listed.target_of(m.name) is not None}
-        has_disks = {
-            life.last.machine_id for life in Holdings(self._services.sightings, self._services.clock).standing()
+        known = {
+            (word.zone, word.name) for word in may_be_there(self._services) if word.project == self._listed.project
         }
-        open_or_new = {
-            (word.zone, word.name)
-            for word in self._words
-            if self._now - word.seen < REMEMBERED_S or word.stopped is None or word.instance_id in has_disks
-        }
-        return sorted(there | open_or_new)
+        return sorted(there | known)
 
     def learn(
         self, zone: str, name: str, history: Sequence[Operation]

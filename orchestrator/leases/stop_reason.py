@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.machines.cloud import Machine, Operation, Power
+from orchestrator.machines.cloud_api import MachineBook
 from orchestrator.machines.power_history import ends, kind, off_at
+from orchestrator.machines.request_id import is_fcctls
 from orchestrator.results.records import RunStatus
 
-How = Literal["preempted", "fence", "timer", "guest", "console", "host_error", "deleted", "replaced", "unknown"]
+How = Literal[
+    "preempted", "fence", "timer", "guest", "fcctl", "console", "host_error", "deleted", "replaced", "unknown"
+]  # fmt: skip
 
 #: A timer of the machine's own is kept to the minute by some systems.
 TIMER_SLACK_S = 90.0
@@ -29,6 +33,12 @@ class Stopped:
     disk: bool = True
 
 
+def our_stop(book: MachineBook, project: str, name: str) -> str:
+    """The operation by which an fcctl of this user stopped the machine last; empty if none is known."""
+    known = book.known(project, name)
+    return known.our_stop if known is not None else ""
+
+
 def why_stopped(
     name: str,
     instance_id: str,
@@ -37,6 +47,7 @@ def why_stopped(
     timer: float | None,
     started: float | None = None,
     money_until: float | None = None,
+    our_stop: str = "",
 ) -> Stopped | None:
     """What happened to the machine; None if it runs, or is about to run again.
 
@@ -47,6 +58,7 @@ def why_stopped(
         timer: when its own shutdown timer was to end it, epoch seconds.
         started: when it went on, by the cloud's clock: one that was off for long when it was deleted was on no longer.
         money_until: when the money for the run was spent, epoch seconds; None: it had no budget to stop at.
+        our_stop: the operation by which an fcctl of this user stopped it last, for a cloud that keeps no request ids.
     """
     last = next((op for op in operations if ends(op) and op.target_id in ("", instance_id)), None)
     at = (last.finished or last.started) if last else None
@@ -63,7 +75,17 @@ def why_stopped(
         return None
     if last is None:
         return Stopped("unknown", "lost", f"{name} was stopped, and the cloud does not say by whom", seen.stopped)
+    if kind(last) in ("stop", "suspend", "delete"):
+        return _by_request(name, last, at or seen.stopped, our_stop)
     return _because(name, last, at or seen.stopped, timer, money_until)
+
+
+def _by_request(name: str, operation: Operation, at: float | None, our_stop: str) -> Stopped:
+    done = "suspended" if kind(operation) == "suspend" else "stopped"
+    if is_fcctls(operation.request_id) or (our_stop and operation.name == our_stop):
+        reason = f"{name} was {done} by fcctl: hosts down, hosts audit --stop, or the end of another run"
+        return Stopped("fcctl", "lost", reason, at)
+    return Stopped("console", "lost", f"{name} was {done} by a user of the project, not by fcctl", at)
 
 
 def _because(
@@ -81,7 +103,4 @@ def _because(
             # The host program ended the run then, and idled for a moment.
             return Stopped("timer", "over_budget", f"{name} turned itself off: the money for the run was spent", at)
         return Stopped("guest", "lost", f"{name} was shut down from inside", at)
-    if what in ("hostError", "terminateOnHostMaintenance"):
-        return Stopped("host_error", "lost", f"the computer under {name} failed ({what})", at)
-    done = "suspended" if what == "suspend" else "stopped"
-    return Stopped("console", "lost", f"{name} was {done} by a user of the project, not by fcctl", at)
+    return Stopped("host_error", "lost", f"the computer under {name} failed ({what})", at)

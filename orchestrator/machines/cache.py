@@ -166,6 +166,7 @@ def _endpoint(data: Any) -> Endpoint:
         seen=_moment(data["seen"]) or 0.0,
         boot_id=_matching(data["boot_id"], _WORD) if data.get("boot_id") else "",
         hardware=_hardware(data["hardware"]) if data.get("hardware") is not None else None,
+        our_stop=_matching(data["our_stop"], _WORD) if data.get("our_stop") else "",
     )
 
 

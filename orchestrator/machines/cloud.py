@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from orchestrator.machines.targets import Provisioning
 
 #: Every machine fcctl makes carries these labels; ``fcctl hosts audit`` finds machines by the first, in all zones.
 MANAGED_LABEL = "fcctl"
@@ -17,7 +20,7 @@ RUN_LABEL = "fcctl-run"  # the run or session that the machine was last started 
 class Power(StrEnum):
     """What a machine's status means for someone who wants to use or to stop it."""
 
-    STARTING = "starting"  # PROVISIONING, STAGING
+    STARTING = "starting"  # PENDING, PROVISIONING, STAGING
     RUNNING = "running"
     STOPPING = "stopping"  # STOPPING, PENDING_STOP
     STOPPED = "stopped"  # TERMINATED, STOPPED
@@ -27,7 +30,11 @@ class Power(StrEnum):
     UNKNOWN = "unknown"  # a status this version does not know
 
 
+#: The status of a flex-start machine whose request waits in the cloud's queue: nothing of it runs or is billed.
+QUEUED = "PENDING"
+
 _POWER = {
+    QUEUED: Power.STARTING,
     "PROVISIONING": Power.STARTING,
     "STAGING": Power.STARTING,
     "RUNNING": Power.RUNNING,
@@ -97,6 +104,8 @@ class Machine:
     metadata: Mapping[str, str] = field(default_factory=dict)
     metadata_fingerprint: str = ""
     spot: bool = False
+    #: Whose reserved capacity it uses: ``any``, ``none``, or a reservation as a target names it.
+    reservation: str = "any"
     internal_ip: str | None = None
     external_ip: str | None = None
     #: Whether it has an external address, or gets one when it starts.
@@ -184,6 +193,8 @@ class Endpoint:
     boot_id: str = ""
     #: What it was made of when it answered; None: written by a version that did not ask.
     hardware: Hardware | None = None
+    #: The operation by which an fcctl of this user stopped it last; empty: none did since this was written.
+    our_stop: str = ""
 
 
 class Remedy(StrEnum):
@@ -234,6 +245,8 @@ class Operation:
     collection: str = "instances"
     #: Who asked for it, as the cloud names them; ``system`` for the cloud itself.
     user: str = ""
+    #: The id of the request for it; empty: it had none, or the cloud does not say.
+    request_id: str = ""
 
     @property
     def done(self) -> bool:
@@ -250,7 +263,7 @@ class MachineSpec:
     image_family: str
     disk_gb: int
     disk_type: str
-    spot: bool
+    way: Provisioning
     max_run_s: int
     labels: Mapping[str, str]
     metadata: Mapping[str, str]
@@ -262,6 +275,13 @@ class MachineSpec:
     tags: tuple[str, ...] = ()
     #: Boot from a copy of this snapshot instead of the image.
     snapshot: str | None = None
+    #: Of ``flex_start``: how long the request may wait for stock.
+    flex_wait_s: float = 0.0
+    reservation: str | None = None
+
+    @property
+    def spot(self) -> bool:
+        return self.way == "spot"
 
 
 def region_of(zone: str) -> str:

@@ -98,6 +98,13 @@ def _with(found: list[On], machine: Machine | None) -> list[On]:
     return [*before, On(machine.started, stopped, user)]
 
 
+def last_start(operations: Iterable[Operation], instance_id: str) -> Operation | None:
+    """The newest start of the machine, one that is under way too; a restart of the cloud's own is none."""
+    found = [op for op in _of(operations, instance_id) if kind(op) in _STARTS and kind(op) != "automaticRestart"]
+    found = [op for op in found if op.refusal is None and op.collection == "instances"]
+    return max(found, key=lambda op: op.finished or op.started or 0.0, default=None)
+
+
 def last_of(operations: Sequence[Operation], asked: float) -> str | None:
     """The id of the machine whose start was asked for at ``asked`` or later; None if the list has none."""
     starts = [op for op in operations if kind(op) in _STARTS and op.collection == "instances" and op.target_id]

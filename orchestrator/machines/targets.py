@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from orchestrator.base.models import WRITTEN
 
@@ -71,6 +71,17 @@ class SshTarget(_TargetBase):
 
 #: Names as Compute Engine takes them (RFC 1035 labels).
 CloudName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
+#: ``any``, ``none``, a reservation of the project, or one that another project shares.
+Reservation = Annotated[
+    str, Field(pattern=r"^(projects/[a-z0-9.:-]{6,63}/reservations/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
+]
+#: How the cloud is asked for a machine: at its list price, as spot, queued until there is stock (the Dynamic Workload
+#: Scheduler's flex start), or in a reservation of a future time (its calendar mode).
+Provisioning = Literal["on_demand", "spot", "flex_start", "reservation_bound"]
+#: What the cloud takes as the time limit of a flex-start machine, and as the time that its request waits.
+#: https://cloud.google.com/compute/docs/instances/create-flex-start-vm
+FLEX_RUN_MINUTES = (10.0, 7 * 24 * 60.0)
+FLEX_WAIT_MINUTES = (1.5, 120.0)
 
 
 class GcpTarget(_TargetBase):
@@ -91,7 +102,14 @@ class GcpTarget(_TargetBase):
     image_family: str = "common-cu129-ubuntu-2204-nvidia-580"
     disk_gb: Annotated[int, Field(ge=10, le=65536)] = 100
     disk_type: Literal["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"] = "pd-balanced"
-    provisioning: Literal["on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot"] = "on_demand"
+    provisioning: Literal[
+        "on_demand", "spot", "spot_then_on_demand", "on_demand_then_spot",
+        "flex_start", "on_demand_then_flex_start", "spot_then_flex_start", "reservation_bound",
+    ] = "on_demand"  # fmt: skip
+    #: With flex start: how long a request waits in each zone for stock; 0: only for what is there at once.
+    flex_start_wait_minutes: Annotated[float, Field(ge=0, le=FLEX_WAIT_MINUTES[1])] = 30.0
+    #: Whose reserved capacity an on-demand machine uses; None: the cloud's default, any that is open to it.
+    reservation: Reservation | None = None
     network: str | None = None
     subnetwork: str | None = None
     service_account: str | None = None  # none: the machine holds no credentials
@@ -129,6 +147,44 @@ class GcpTarget(_TargetBase):
     #: Another API endpoint, for instance an emulator's; without credentials if it is on loopback.
     api_endpoint: str | None = None
     owned: bool = True
+
+    @property
+    def ways(self) -> tuple[Provisioning, ...]:
+        """How a machine is asked for, in the order in which it is tried."""
+        return _WAYS[self.provisioning]
+
+    @property
+    def flex_wait_s(self) -> float:
+        """How long a request may wait in the cloud's queue; 0 if none does."""
+        return self.flex_start_wait_minutes * 60 if "flex_start" in self.ways else 0.0
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> GcpTarget:
+        named = self.reservation not in (None, "any", "none")
+        if "reservation_bound" in self.ways and not named:
+            raise ValueError('provisioning = "reservation_bound" needs the name of a reservation: reservation = ...')
+        if self.reservation is not None and not {"on_demand", "reservation_bound"} & set(self.ways):
+            raise ValueError(f'provisioning = "{self.provisioning}" can use no reservation: leave reservation out')
+        if "flex_start" not in self.ways:
+            return self
+        least, most = FLEX_RUN_MINUTES
+        if not least <= self.max_run_minutes <= most:
+            raise ValueError(f"with flex start max_run_minutes is between {least:g} and {most:g} (7 days)")
+        if 0 < self.flex_start_wait_minutes < FLEX_WAIT_MINUTES[0]:
+            raise ValueError(f"flex_start_wait_minutes is 0, or between {FLEX_WAIT_MINUTES[0]} and 120")
+        return self
+
+
+_WAYS: dict[str, tuple[Provisioning, ...]] = {
+    "on_demand": ("on_demand",),
+    "spot": ("spot",),
+    "spot_then_on_demand": ("spot", "on_demand"),
+    "on_demand_then_spot": ("on_demand", "spot"),
+    "flex_start": ("flex_start",),
+    "on_demand_then_flex_start": ("on_demand", "flex_start"),
+    "spot_then_flex_start": ("spot", "flex_start"),
+    "reservation_bound": ("reservation_bound",),
+}
 
 
 class SandboxTarget(_TargetBase):

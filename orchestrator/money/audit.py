@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import (
     MANAGED_LABEL,
@@ -14,31 +15,58 @@ from orchestrator.machines.cloud import (
     WORKSPACE_LABEL,
     Leftover,
     Machine,
+    Operation,
     Power,
 )
+from orchestrator.machines.power_history import last_start
 from orchestrator.machines.provision.spec import UP_PREFIX, woken_by_hand
+from orchestrator.machines.request_id import is_fcctls
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.machine_price import machine_price
 from orchestrator.money.storage_prices import belongs
 
-Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "stray"]
-#: These are nobody's business: they cost nothing by the hour, or somebody wants them on.
-IN_ORDER: frozenset[Verdict] = frozenset({"off", "run", "session", "kept", "up"})
+Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "person", "stray"]
+#: Somebody else's: an audit says so, and stops it only if it is told the machine's name.
+OTHERS: frozenset[Verdict] = frozenset({"foreign", "person"})
+#: Of these, the machine itself and the cloud's list of what was done may tell more than the journals here.
+DOUBTFUL: frozenset[Verdict] = frozenset({"foreign", "person", "stray"})
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run of this workspace has to do with a machine."""
+    """What a run has to do with a machine."""
 
     run_id: str
-    #: ``followed`` by a living fcctl; ``alive`` on the machine, followed or not; ``left`` by an fcctl that is gone, and
-    #: the machine does not say that the run goes on; ``over``.
-    state: Literal["followed", "alive", "session", "left", "over"]
+    #: ``followed`` by a living fcctl; ``alive`` on the machine, followed or not; ``busy``: the same, and none of this
+    #: workspace's; ``left`` by an fcctl that is gone, and the machine does not say that the run goes on; ``over``.
+    state: Literal["followed", "alive", "busy", "session", "left", "over"]
     #: The newest line of its journal: what fcctl did last, or was about to.
     line: str | None = None
     #: A machine that was kept for the next run: until then, epoch seconds.
     kept_until: float | None = None
+    #: Between when it had the machine turned on, epoch seconds of the cloud's clock; None: it did not, as far as known.
+    turned_on: tuple[float, float] | None = None
+
+    def is_of(self, machine: Machine) -> bool:
+        """Whether the machine is on since then."""
+        if self.turned_on is None or machine.started is None:
+            return False
+        return self.turned_on[0] <= machine.started <= self.turned_on[1]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What others know of a machine: the cloud of its last start, the machine itself of its runs."""
+
+    started_by: Literal["fcctl", "person", "unknown"] = "unknown"
+    #: Who that was, as the cloud names them.
+    user: str = ""
+    #: Whether the machine said which runs are at work there.
+    answered: bool = False
+
+
+NO_EVIDENCE = Evidence()
 
 
 @dataclass(frozen=True)
@@ -54,24 +82,28 @@ class Finding:
     #: When the cloud itself ends the billing, epoch seconds, and what the machine can have cost by then.
     fence: float | None = None
     usd_by_then: float | None = None
+    #: Of a machine that is off: what its disks and addresses cost a month all the same.
+    usd_per_month: float | None = None
 
     @property
     def in_order(self) -> bool:
-        return self.verdict in IN_ORDER
+        """Whether somebody wants it as it is, as far as is known."""
+        return self.verdict != "stray"
 
 
 def judge(
-    machine: Machine, claims: Sequence[Claim], rate: float | None, now: float, workspace: str | None = None
-) -> Finding:
+    machine: Machine, claims: Sequence[Claim], rate: float | None, now: float, workspace: str | None = None,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Finding:  # fmt: skip
     """What to think of one machine.
 
     Args:
-        claims: of runs of this workspace, about this very machine.
+        claims: about this very machine.
         rate: dollars an hour while it is on.
         now: epoch seconds.
         workspace: this one's name as labels have it.
     """
-    verdict, why = _verdict(machine, claims, now, workspace)
+    verdict, why = _verdict(machine, claims, now, workspace, evidence)
     if not machine.billed:
         return Finding(machine, verdict, why, machine.stopped, rate)
     since = machine.started if machine.started is not None else machine.created
@@ -94,7 +126,9 @@ def _dollars(rate: float | None, since: float | None, until: float) -> float | N
     return max(MINIMUM_BILLED_S, until - since) / 3600 * rate
 
 
-def _verdict(machine: Machine, claims: Sequence[Claim], now: float, workspace: str | None) -> tuple[Verdict, str]:
+def _verdict(
+    machine: Machine, claims: Sequence[Claim], now: float, workspace: str | None, evidence: Evidence
+) -> tuple[Verdict, str]:
     if not machine.billed:
         return "off", "suspended: its memory is billed" if machine.power is Power.SUSPENDED else "stopped"
     for claim in claims:
@@ -106,30 +140,70 @@ def _verdict(machine: Machine, claims: Sequence[Claim], now: float, workspace: s
             return "session", f"{claim.run_id} keeps it warm (fcctl session status)"
     if machine.power in (Power.STOPPING, Power.SUSPENDING):
         return "off", f"on its way down ({machine.status})"
+    busy = next((claim.run_id for claim in claims if claim.state == "busy"), None)
+    if busy is not None:
+        return "foreign", f"{busy} is at work there, and is none of this workspace's runs"
     kept = max((c.kept_until for c in claims if c.kept_until is not None), default=0.0)
     if kept > now:
         return "kept", "kept for the next run, as the target says"
     if woken_by_hand(machine, now):
         return "up", "woken by fcctl hosts up"
-    return _stray(machine, claims, machine.labels.get(RUN_LABEL, ""), workspace)
+    return _of_others(machine, claims, workspace, evidence) or _stray(claims, machine.labels)
 
 
-def _stray(machine: Machine, claims: Sequence[Claim], label: str, workspace: str | None) -> tuple[Verdict, str]:
-    whose = machine.labels.get(WORKSPACE_LABEL)
-    if not claims and label and whose and whose != workspace:
-        return "foreign", f"started for {label} of the workspace {whose}, which is not this one"
+def _of_others(
+    machine: Machine, claims: Sequence[Claim], workspace: str | None, evidence: Evidence
+) -> tuple[Verdict, str] | None:
+    """Whether it is on for somebody who is not of this workspace; None: for nobody, as far as is known."""
+    if evidence.started_by == "person":
+        since = iso(machine.started)
+        return "person", f"started by {evidence.user or 'a person'}{f' at {since}' if since else ''}, and not by fcctl"
+    label, whose = machine.labels.get(RUN_LABEL, ""), machine.labels.get(WORKSPACE_LABEL)
+    if label and whose not in (None, workspace) and all(claim.run_id != label for claim in claims):
+        known = "nothing is at work there now" if evidence.answered else "whether it works cannot be told from here"
+        return "foreign", f"started for {label} of the workspace {whose}, which is not this one; {known}"
+    if evidence.started_by == "fcctl" and (claims or not label) and not any(claim.is_of(machine) for claim in claims):
+        return "foreign", "started by fcctl, and for no run of this workspace that is known"
+    if not claims and not label and MANAGED_LABEL not in machine.labels:
+        return "person", "a target names it, and nothing says that fcctl started it: started by hand?"
+    return None
+
+
+def _stray(claims: Sequence[Claim], labels: Mapping[str, str]) -> tuple[Verdict, str]:
     for claim in claims:
         last = f"; the last of its journal: {claim.line}" if claim.line else ""
         if claim.state == "left":
             return "stray", f"the fcctl that ran {claim.run_id} is gone{last}"
         return "stray", f"{claim.run_id} is over{last}"
+    label = labels.get(RUN_LABEL, "")
     if label.startswith(UP_PREFIX):
         return "stray", "woken by fcctl hosts up, and past its time or without a limit"
     if label:
         return "stray", f"last started for {label}, of which nothing is known here"
-    if MANAGED_LABEL in machine.labels:
-        return "stray", "made by fcctl, and no run of this workspace is on it"
-    return "stray", "a target names it, and no run of this workspace is on it: started by hand?"
+    return "stray", "made by fcctl, and no run of this workspace is on it"
+
+
+def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence[Claim]) -> Evidence:
+    """Who turned the machine on last, as the cloud's list of what was done has it.
+
+    Args:
+        operations: newest first.
+        claims: of runs of this workspace, for a cloud whose operations have no request ids.
+    """
+    last = last_start(operations, machine.id)
+    if last is None:
+        return NO_EVIDENCE
+    if is_fcctls(last.request_id):
+        return Evidence("fcctl", last.user)
+    if any(is_fcctls(op.request_id) for op in operations if op.target_id in ("", machine.id)):
+        return Evidence("person", last.user)
+    if any(claim.is_of(machine) for claim in claims):
+        return Evidence("fcctl", last.user)
+    label = machine.labels.get(RUN_LABEL)
+    is_labelled = label is not None or MANAGED_LABEL in machine.labels
+    if is_labelled and all(claim.run_id != label for claim in claims):
+        return NO_EVIDENCE  # its labels say that fcctl did, and nothing says otherwise
+    return Evidence("person", last.user)
 
 
 # ---------------------------------------------------------------------------------------------------------- prices
@@ -160,6 +234,30 @@ def orphans(leftovers: Iterable[Leftover], names: Iterable[str]) -> list[Leftove
 def made_by_rebuild(leftover: Leftover) -> bool:
     """Whether it is a snapshot that was made because a zone had no stock: the copy of a disk that stayed."""
     return leftover.kind == "snapshot" and SNAPSHOT_LABEL in leftover.labels
+
+
+def older_copies(machines: Iterable[Machine]) -> dict[tuple[str, str], str]:
+    """(zone, name) of each machine that is off, of which another zone has one that was on later, and that zone: a
+    rebuild made the other one of its disk."""
+    newest: dict[str, Machine] = {}
+    found = list(machines)
+    for machine in found:
+        known = newest.get(machine.name)
+        if known is None or (machine.started or 0.0) > (known.started or 0.0):
+            newest[machine.name] = machine
+    return {
+        (one.zone, one.name): newest[one.name].zone
+        for one in found
+        if not one.billed and newest[one.name] is not one
+    }  # fmt: skip
+
+
+def delete_machine_command(machine: Machine) -> str:
+    """What ends the costs of a machine that is off; fcctl itself deletes no disk."""
+    return (
+        f"gcloud compute instances delete {machine.name} --zone {machine.zone} --project {machine.project}"
+        " --delete-disks=all"
+    )
 
 
 def delete_command(leftover: Leftover) -> str:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -352,7 +353,8 @@ def _live(state: State) -> Iterator[Line]:
     known = {id(one) for one in _changes(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
     yield from _last(state, "imported", "results")
-    others = {"power", "run", "firing", "reserve", "release", "resource", "imported"}
+    yield from _last(state, "notice", "key")
+    others = {"power", "run", "firing", "reserve", "release", "resource", "imported", "notice"}
     for kind in state.raw.keys() - others:  # of a later version
         yield from state.lines(kind)
 
@@ -367,9 +369,9 @@ def _is_between(words: Sequence[Holding], at: int) -> bool:
         return False
     before, word, after = words[at - 1 : at + 2]
     then = {"seen": word.seen}
-    return before.seen <= word.seen <= after.seen and (
-        before.model_copy(update=then) == word == after.model_copy(update=then)
-    )
+    # Where a clock was set back, the words are put in order when they are read: all are kept.
+    in_order = all(one.seen <= other.seen for one, other in pairwise(words))
+    return in_order and (before.model_copy(update=then) == word == after.model_copy(update=then))
 
 
 def _last(state: State, kind: str, key: str) -> list[Line]:

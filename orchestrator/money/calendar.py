@@ -16,6 +16,12 @@ def start_of_month(moment: float, zone: tzinfo) -> float:
     return _midnight(datetime.fromtimestamp(moment, zone).replace(day=1), zone)
 
 
+def end_of_month(moment: float, zone: tzinfo) -> float:
+    """When the month after that of ``moment`` begins."""
+    first = datetime.fromtimestamp(moment, zone).replace(day=1)
+    return _midnight((first + timedelta(days=32)).replace(day=1), zone)
+
+
 def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
     """The pieces of a time that lie in one day each."""
     while start < end:

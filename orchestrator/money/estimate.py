@@ -67,6 +67,10 @@ class CostPlan:
     #: For fetching as much as earlier runs left; part of the worst case.
     egress_usd: float = 0.0
     spot: SpotPreview | None = None
+    #: Of flex start and reservations.
+    capacity: tuple[str, ...] = ()
+    #: Whether the machine is priced as it was seen; else as the target describes it.
+    seen: bool = False
 
     @property
     def expected_usd(self) -> float | None:
@@ -105,10 +109,12 @@ class CostPlan:
                 for c in self.choices
             ],
             "egress_usd": _rounded(self.egress_usd),
+            "priced_as_seen": self.seen,
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "refused_by": self.refused_by,
             "spot": self.spot.as_json() if self.spot is not None else None,
+            "capacity": list(self.capacity),
         }
 
 
@@ -156,6 +162,8 @@ def cost_plan(
         caps=_caps(budget, job, job_cap_usd),
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
+        capacity=() if machine is None else tuple(rates.capacity_notes(machine)),
+        seen=machine is not None and bool(budget.seen(machine)),
     )
 
 

@@ -78,6 +78,8 @@ class Sighting(BaseModel):
     user: str = ""
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
+    #: Where the cloud was asked; None: at Google, or written by a version that did not say.
+    api_endpoint: str | None = None
 
 
 @dataclass(frozen=True)

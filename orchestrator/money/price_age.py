@@ -39,6 +39,12 @@ def age_days(date: str, now: float) -> int:
     return max(0, int((now - since) // 86400))
 
 
+def price_age(target: Target, budget: Budget, now: float) -> dict[str, str | int] | None:
+    """``{"date": "2026-08-20", "age_days": 96}`` of the oldest list price; None if there is none."""
+    date = price_date(target, budget)
+    return {"date": date, "age_days": age_days(date, now)} if date is not None else None
+
+
 def old_prices(target: Target, budget: Budget, now: float, *, accepted: bool) -> str | None:
     """What is to be said of the age of the prices; None if they are fresh.
 

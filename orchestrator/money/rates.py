@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,29 @@ if TYPE_CHECKING:
 
 
 def models(target: GcpTarget) -> tuple[Model, ...]:
-    """The price models a start of ``target`` may end in, in the order in which they are tried."""
-    order: dict[str, tuple[Model, ...]] = {
-        "on_demand": ("on_demand",),
-        "spot": ("spot",),
-        "spot_then_on_demand": ("spot", "on_demand"),
-        "on_demand_then_spot": ("on_demand", "spot"),
-    }
-    return order[target.provisioning]
+    """The price models a start of ``target`` may end in, in the order in which they are tried.
+
+    Flex start and reservations are planned at the on-demand price. The list has no discount of theirs, and G2 machines
+    get none; reserved capacity is billed at least so, used or not.
+    """
+    priced: tuple[Model, ...] = tuple("spot" if way == "spot" else "on_demand" for way in target.ways)
+    return tuple(dict.fromkeys(priced))
+
+
+def capacity_notes(target: GcpTarget) -> Iterator[str]:
+    """What a plan says of flex start and reservations: what is billed beside the run, and what is not known."""
+    untried = "untried on the real cloud"
+    if "flex_start" in target.ways:
+        wait = target.flex_start_wait_minutes
+        queue = f"it may wait {wait:g} minutes in each zone's queue, unbilled" if wait else "it waits in no queue"
+        yield f"flex start: {queue}; planned at the on-demand price ({untried})"
+    if target.reservation in (None, "any", "none"):
+        return
+    until = "for its whole period" if "reservation_bound" in target.ways else "until it is deleted"
+    yield (
+        f"reservation {target.reservation}: Google bills it {until}, used or not; fcctl neither makes nor deletes it,"
+        f" and the caps count only what runs ({untried})"
+    )
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ class Witness:
         self._holdings.hear(operations)
 
     def _note(self, said: Sighting) -> None:
-        self._words().add(_word(said))
         self._sightings.note(said)
+        self._words().add(_word(said))  # one that the disk did not take is written the next time
 
     def _words(self) -> set[_Word]:
         """What was said already. That a machine is on is said once more by each process: it is on still."""
@@ -80,4 +80,5 @@ def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float)
         seen=now,
         fence=machine.deadline,
         emulated=is_emulated(target),
+        api_endpoint=target.api_endpoint,
     )

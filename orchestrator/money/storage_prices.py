@@ -35,6 +35,16 @@ def monthly(
     return None if of_gib is None else of_gib * gb
 
 
+def of_a_stopped_machine(
+    machine: Machine, things: Iterable[Leftover], table: PriceTable, target: GcpTarget | None
+) -> float | None:
+    """Dollars a month of the disks and addresses among ``things`` that the machine has; None if one has no price."""
+    places = {"disk": machine.zone, "address": region_of(machine.zone)}
+    own = [one for one in things if machine.name in one.users and places.get(one.kind) == one.place]
+    usd = [monthly_usd(one, table, target) for one in own]
+    return None if None in usd or not usd else sum(one or 0.0 for one in usd)
+
+
 # --------------------------------------------------------------------------------------------------- what was seen
 def belongs(leftover: Leftover, names: frozenset[str], workspace: str | None = None) -> bool:
     """Whether a thing is fcctl's, or of one of the machines ``names``.

@@ -2,16 +2,21 @@
 
 Whoever waits for a machine, wakes, stops, lists or audits it, or asks what was done to it, gets the cloud's own words
 on when it was started and stopped. They are noted here, in one place, so that no workflow has to think of it.
+
+A ledger that cannot be written keeps no machine from being looked at and stopped, but none is turned on then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from orchestrator.base.errors import DiskError
+
 if TYPE_CHECKING:
-    from orchestrator.machines.cloud import Leftover, Machine, Operation
+    from orchestrator.machines.cloud import Leftover, Machine, MachineSpec, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login
     from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -29,15 +34,58 @@ class Witness(Protocol):
         """All that the cloud remembers to have happened to what has its name there."""
 
 
+class _Ledger:
+    """The witness, and whether it could write."""
+
+    def __init__(self, witness: Callable[[], Witness], note: Callable[[str], None]) -> None:
+        self._witness = witness
+        self._note = note
+        self._failure: DiskError | None = None
+
+    def see(self, target: GcpTarget, machine: Machine) -> None:
+        with self._writing() as witness:
+            witness.see(target, machine)
+            self._failure = None
+
+    def see_disks(self, target: GcpTarget, machine: Machine, found: list[Leftover]) -> None:
+        with self._writing() as witness:
+            witness.see_disks(target, machine, found)
+
+    def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
+        with self._writing() as witness:
+            witness.hear(target, zone, operations)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Witness]:
+        try:
+            yield self._witness()
+        except DiskError as error:
+            if self._failure is None:
+                self._note(f"the ledger cannot be written ({error.cause}): fcctl hosts audit adds what it lacks")
+            self._failure = error
+
+    def check(self) -> None:
+        """Before a machine is turned on.
+
+        Raises:
+            DiskError: what it costs could not be written down.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+
 class WatchedClouds:
     """Any :class:`~orchestrator.machines.cloud_api.Clouds`, with a witness told of the machine that a target means.
 
-    Both are asked for when there is something to see: many commands look at no machine.
+    Both are asked for when there is something to see: many commands look at no machine. ``note`` hears that the witness
+    could not write.
     """
 
-    def __init__(self, clouds: Callable[[], Clouds], witness: Callable[[], Witness]) -> None:
+    def __init__(
+        self, clouds: Callable[[], Clouds], witness: Callable[[], Witness], note: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._clouds = cache(clouds)
-        self._witness = witness
+        self._ledger = _Ledger(witness, note)
 
     def resolve(self, target: GcpTarget | SandboxTarget) -> GcpTarget:
         return self._clouds().resolve(target)
@@ -46,19 +94,20 @@ class WatchedClouds:
         return self._clouds().if_there(target)
 
     def open(self, target: GcpTarget) -> Cloud:
-        return cast("Cloud", _Watched(self._clouds().open(target), target, self._witness))
+        return cast("Cloud", _Watched(self._clouds().open(target), target, self._ledger))
 
     def login(self, target: GcpTarget) -> Login:
         return self._clouds().login(target)
 
 
 class _Watched:
-    """A cloud: four of its methods are listened to, the others are its own."""
+    """A cloud: four of its methods are listened to, three ask whether the ledger can be written, the others are its
+    own."""
 
-    def __init__(self, cloud: Cloud, target: GcpTarget, witness: Callable[[], Witness]) -> None:
+    def __init__(self, cloud: Cloud, target: GcpTarget, ledger: _Ledger) -> None:
         self._cloud = cloud
         self._target = target
-        self._witness = witness
+        self._ledger = ledger
 
     def machine(self, zone: str, name: str) -> Machine | None:
         found = self._cloud.machine(zone, name)
@@ -73,19 +122,31 @@ class _Watched:
     def disks(self, machine: Machine) -> list[Leftover]:
         found = self._cloud.disks(machine)
         if machine.name == self._target.instance:
-            self._witness().see_disks(self._target, machine, found)
+            self._ledger.see_disks(self._target, machine, found)
         return found
 
     def operations(self, zone: str, name: str) -> list[Operation]:
         found = self._cloud.operations(zone, name)
         if name == self._target.instance:
-            self._witness().hear(self._target, zone, found)
+            self._ledger.hear(self._target, zone, found)
         return found
+
+    def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
+        self._ledger.check()
+        return self._cloud.create(zone, spec, request_id)
+
+    def start(self, machine: Machine, request_id: str) -> Operation:
+        self._ledger.check()
+        return self._cloud.start(machine, request_id)
+
+    def resume(self, machine: Machine, request_id: str) -> Operation:
+        self._ledger.check()
+        return self._cloud.resume(machine, request_id)
 
     def _see(self, machines: list[Machine]) -> None:
         for machine in machines:
             if machine.name == self._target.instance:
-                self._witness().see(self._target, machine)
+                self._ledger.see(self._target, machine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cloud, name)

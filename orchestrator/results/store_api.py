@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 class Journal(Protocol):
     """A run's append-only record of intent; each line is on disk before the call returns."""
 
-    def append(self, kind: str, **data: Any) -> None: ...
+    def append(self, kind: str, **data: Any) -> None:
+        """Raises: DiskError, if this computer's disk is full; then there is no such line."""
+
+    def append_if_possible(self, kind: str, **data: Any) -> bool:
+        """The same for a line whose effect must not wait for room on the disk. False: it is in memory, and reaches the
+        disk with the next line that does."""
 
     def entries(self) -> list[JournalEntry]: ...
 
@@ -33,8 +38,8 @@ class Journal(Protocol):
 class Intake(Protocol):
     """Where bytes from an untrusted host become files: only below the run's own ``.partial`` folder."""
 
-    def accepts(self, path: str) -> str | None:
-        """None if the name is safe to write, else the reason why not (``bad_name``)."""
+    def accepts(self, path: str, size: int = 0) -> str | None:
+        """None, which reserves name and room, or why the file is left out: ``bad_name``, ``too_large``, ..."""
 
     def size(self, path: str) -> int:
         """Bytes already here; 0 when the file is absent."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostFault, MachineStopped
+from orchestrator.base.errors import DiskError, FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.wake_options import Waking
@@ -22,10 +22,10 @@ from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.collect import Collection, collect
 from orchestrator.runs.follow import follow
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.lifecycle import Mode, Move, Stage, State, advance, fold
-from orchestrator.runs.notices import of_run, of_stopped
+from orchestrator.runs.lifecycle import UNWRITTEN, Mode, Move, Stage, State, advance, fold, may_wait
+from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.notifier import tell
-from orchestrator.runs.record import add_report, record_of
+from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.sync import send_bundles, send_source, warm_up
@@ -58,6 +58,8 @@ class Moves:
         self.saved = SavedPlan.model_validate(active.plan)
         #: What the journal says, folded.
         self.state: State = fold(active.journal.entries())
+        #: Whether this process did anything for the run but complete it; and whether its journal is on disk.
+        self._moved, self._written = False, True
         #: The machine, where it is one that fcctl turns on and off.
         self.machine: MachineHold | None = self._hold()
 
@@ -75,12 +77,14 @@ class Moves:
     @property
     def is_on_a_machine(self) -> bool:
         """Whether the host has the run, as far as is known, and is a machine that fcctl turns on and off."""
-        return self.state.machine == "held" and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
+        had = self.state.machine not in ("none", "due") and self.state.stopped is None
+        return had and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
 
     def make(self, move: Move) -> RunRecord | None:
         """Make one move; the record, if that was the last."""
         if move is Move.COMPLETE:
             return self._complete()
+        self._moved = True
         makes: dict[Move, Callable[[], None]] = {
             Move.PREWAKE: self._prewake,
             Move.SETTLE_HERE: self._settle_here,
@@ -224,7 +228,12 @@ class Moves:
             add_report(self.services, self.active, self.saved, record)
         self.log("complete", status=record.status)
         self._settle_cost(record)
-        self.active.complete(record)
+        try:
+            self.active.complete(record)
+        except DiskError as full:
+            if self._moved:  # else it was told by whoever did the rest
+                tell(self.services, of_unwritten(record, full.message, full.hint))
+            raise
         tell(self.services, of_run(record))
         if self.state.without_outcome is None and self.machine is None and not record.omitted:
             tidy_host(self.services, self.link)
@@ -253,7 +262,40 @@ class Moves:
         left = machine.letting_go.left_behind()
         if left:
             self.services.recover_runs(self.services, left)
-        machine.letting_go.release(ran=self.state.without_outcome is None)
+        machine.letting_go.release(ran=self.state.without_outcome is None, on_disk=self._too_large())
+
+    def _too_large(self) -> str | None:
+        """What only the machine's disk has, because a limit kept it from being fetched."""
+        names = [omitted.path for omitted in omitted_of(self.active) if omitted.reason == "too_large"]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"{names[0]}{more}, too large to be fetched, is on its disk" if names else None
+
+    def unwritten(self, full: DiskError) -> DiskError:
+        """The run has ended, and its results find no room here: its machine goes off, with them on its disk.
+
+        Returns:
+            What to say of that, with the next command.
+        """
+        record = unfetched(self.active, self.saved, self.services.clock.now())
+        if self.machine is not None:
+            from orchestrator.runs.machine.unwritten import on_its_disk
+
+            self.machine.letting_go.release(ran=False, on_disk=f"the results of {self.run_id} are on its disk")
+            off = self._is_off(record.status)
+            record = self.machine.account(record)
+            full = on_its_disk(full, self.saved, record, off=off)
+        if self.machine is not None or self.mode == "launch":  # else each later command would tell it once more
+            tell(self.services, of_unwritten(record, full.message, full.hint))
+        return full
+
+    def _is_off(self, status: str) -> bool:
+        """Whether the machine was stopped just now; then the run waits until it is woken for what is on its disk."""
+        last = next(line for line in reversed(self.active.journal.entries()) if line.kind in ("released", "unreleased"))
+        if last.data.get("how") not in ("stopped", "off"):
+            return False
+        reason = "its results found no room on this computer"
+        self.log("stopped", how=UNWRITTEN, status=status, reason=reason, at=last.data.get("stopped"))
+        return True
 
     def _learn_why(self, machine: MachineHold) -> None:
         """The host can tell that it went down under the run, but only the cloud for what: at a time limit, say."""
@@ -267,24 +309,28 @@ class Moves:
     def wait(self) -> NoReturn:
         """Raise what is to be said of a run whose results are on the disk of a machine that is off."""
         last = self.last_stopped()
+        hint = f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}"
+        if last.get("how") == UNWRITTEN:
+            hint = f"free some space here, then fetch that: fcctl pull-results --wake {self.run_id}"
         raise MachineStopped(
             str(last.get("reason")),
             how=str(last.get("how")),
             status=str(last.get("status")),
             cause=f"what run {self.run_id} has so far is on its disk",
-            hint=f"go on with it: {self.saved.again}; or only fetch that: fcctl pull-results --wake {self.run_id}",
+            hint=hint,
         )
 
     def note_stopped(self, stopped: MachineStopped) -> None:
         """The machine is off, and the run's results are on its disk, if it has one."""
         facts = {"how": stopped.how, "status": stopped.status, "at": stopped.at}
-        self.log("stopped", reason=stopped.message, **facts)
+        noted = self.log("stopped", reason=stopped.message, **facts)
         if not stopped.disk:
             self.log("lost", reason=stopped.message)
             return  # and complete in a moment, which is told
         plan = self.saved.plan
-        notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
-        tell(self.services, notice)
+        if noted or self.mode == "launch":  # else each later command would tell it once more
+            notice = of_stopped(plan.run_id, plan.job, self.saved.target.name, stopped.status, stopped.message)
+            tell(self.services, notice)
 
     def last_stopped(self) -> dict[str, object]:
         """What the journal says of the last time that the machine was stopped under the run."""
@@ -300,7 +346,19 @@ class Moves:
         """The steps that ran on this computer."""
         return prewake.results(self.active.journal.entries())
 
-    def log(self, kind: str, **data: object) -> None:
-        """A line of the journal, on disk when this returns, and what follows from it."""
-        self.active.journal.append(kind, **data)
+    def log(self, kind: str, **data: object) -> bool:
+        """A line of the journal, and what follows from it; whether it is on disk.
+
+        Raises:
+            DiskError: it is not, and must be before its effect.
+        """
+        journal, written = self.active.journal, True
+        if may_wait(kind, data):
+            written = journal.append_if_possible(kind, **data)
+        else:
+            journal.append(kind, **data)
+        if self._written and not written:
+            self.services.observer.note("this computer's disk is full: the run's journal goes on in memory")
+        self._written = written
         self.state = advance(self.state, JournalEntry(seq=0, time=self.services.clock.now(), kind=kind, data=data))
+        return written

@@ -34,6 +34,7 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
         raise RunNotFound(f"no active run {run_id}", hint="fcctl ps lists the active ones")
     try:
         with resumed(services, run_id) as driver:
+            services.left_on.had_by(run_id)
             try:
                 if driver.submitted:
                     driver.cancel(reason, grace_s)

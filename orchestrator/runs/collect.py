@@ -66,14 +66,10 @@ def amount(size: int) -> str:
 
 
 def _screen(listing: wire.FileList, intake: Intake) -> tuple[list[wire.FileEntry], list[wire.Omitted]]:
-    wanted: list[wire.FileEntry] = []
-    refused: list[wire.Omitted] = []
-    for entry in listing.files:
-        reason = intake.accepts(entry.path)
-        if reason is None:
-            wanted.append(entry)
-        else:
-            refused.append(wire.Omitted(entry.path, reason))
+    """What is fetched, and what is left out. Small files come first: where not all fits, the largest stay there."""
+    reasons = {e.path: intake.accepts(e.path, e.size) for e in sorted(listing.files, key=lambda entry: entry.size)}
+    wanted = [entry for entry in listing.files if reasons[entry.path] is None]
+    refused = [wire.Omitted(path, reason) for path, reason in reasons.items() if reason is not None]
     return wanted, refused
 
 

@@ -9,7 +9,7 @@ machine that is off, a host that does not answer, a person who wants it to end.
 from __future__ import annotations
 
 from fcctl_remote import wire
-from orchestrator.base.errors import AuthError, CloudError, HostError, HostFault, LinkLost, MachineStopped
+from orchestrator.base.errors import AuthError, CloudError, DiskError, HostError, HostFault, LinkLost, MachineStopped
 from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.results.store_api import Intake
 from orchestrator.runs.actions import Moves
@@ -115,6 +115,10 @@ class Driver:
                     raise
                 self._moves.note_stopped(stopped)
                 continue
+            except DiskError as full:
+                if self.state.stage is not Stage.ENDED:
+                    raise
+                raise self._moves.unwritten(full) from full
             except HostError as lost:
                 if revived or not self._moves.is_on_a_machine:
                     raise

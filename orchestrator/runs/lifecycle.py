@@ -21,7 +21,8 @@ detached     nobody follows any more                             (unchanged)
 cancel       the host program is about to be told to stop it     (unchanged)
 over_budget  the host program is about to be told that a cap is  (unchanged)
              reached, and to end the run
-stopped      the machine was stopped under the run               (unchanged)
+stopped      the machine was stopped under the run, or with      (unchanged)
+             results that this computer's disk did not take
 ended        the host program says how it ended                  ENDED
 lost         the host does not know the run                      ENDED
 abandoned    the run ends without ever having been submitted     COLLECTED
@@ -36,7 +37,7 @@ complete     run.json is about to be written                     COLLECTED
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Literal
@@ -54,6 +55,19 @@ class Stage(IntEnum):
     RUNNING = 3
     ENDED = 4
     COLLECTED = 5
+
+
+#: Lines before which nothing may happen: a machine costs, or a host gets, nothing that is not on disk here. All others
+#: can wait for room on a full disk, so that what is on is stopped; whoever comes later asks host and cloud.
+_FIRST = frozenset({"begun", "prewake", "stepped", "acquire", "arm", "sync", "submit"})
+_OFF = ("stop", "delete")
+#: How a machine was stopped whose run has results that this computer's disk did not take.
+UNWRITTEN = "unwritten"
+
+
+def may_wait(kind: str, data: Mapping[str, object]) -> bool:
+    """Whether what the line announces happens although the line cannot be written yet."""
+    return kind not in _FIRST and not (kind == "cloud" and data.get("action") not in _OFF)
 
 
 _STAGES = {"sync": Stage.SYNCING, "submit": Stage.SUBMITTING, "ended": Stage.ENDED}

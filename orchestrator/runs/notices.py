@@ -12,8 +12,9 @@ from orchestrator.base.models import WRITTEN
 
 if TYPE_CHECKING:
     from orchestrator.results.records import RunRecord
+    from orchestrator.runs.machine.left_on import LeftOn
 
-EventName = Literal["finished", "failed", "over_budget", "left_running", "refused"]
+EventName = Literal["finished", "failed", "over_budget", "left_running", "refused", "budget"]
 
 #: A URL that is a secret is better kept in a variable than in a file that is committed: ``env:NAME``.
 _URL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|https://[^\s]+|http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?(/[^\s]*)?)$"
@@ -32,7 +33,7 @@ class Notify(BaseModel):
     #: An incoming webhook of Slack (or of anything that takes ``{"text": ...}``).
     slack: Url | None = None
     #: Which events; ``finished`` is a run that passed.
-    on: list[EventName] = ["failed", "over_budget", "left_running", "refused"]
+    on: list[EventName] = ["failed", "over_budget", "left_running", "refused", "budget"]
 
     @field_validator("command")
     @classmethod
@@ -108,11 +109,36 @@ def of_stopped(run_id: str, job: str, target: str, status: str, reason: str) -> 
     )
 
 
+def of_unwritten(record: RunRecord, reason: str, hint: str | None) -> Notice:
+    """What is told of a run that has ended, and whose results this computer's disk does not take."""
+    told = of_run(record)
+    facts = {"run": {**told.facts["run"], "message": reason, "hint": hint}}
+    text = f"{record.job} on {record.target} {record.status.replace('_', ' ')}, but {reason}: {hint} ({record.run_id})"
+    return Notice("failed", text, facts)
+
+
 def of_left_running(machines: Sequence[Mapping[str, Any]], usd_per_hour: float) -> Notice:
     """What is told of machines that cost money for nobody. ``machines``: name, zone and what is known of each."""
     names = ", ".join(str(m.get("name", "?")) for m in machines)
     text = f"left running: {names}, ${usd_per_hour:.2f} an hour; fcctl hosts audit --stop"
     return Notice("left_running", text, {"machines": list(machines), "usd_per_hour": usd_per_hour})
+
+
+def of_left_on(machines: Sequence[LeftOn]) -> Notice:
+    """What is told of machines that a command leaves on."""
+    rate = sum(one.usd_per_hour or 0.0 for one in machines)
+    text = "left running: " + "; ".join(one.text for one in machines)
+    return Notice("left_running", text, {"machines": [one.as_json() for one in machines], "usd_per_hour": rate})
+
+
+def of_cap(cap: str, percent: int, usd: float, spent_usd: float, reserved_usd: float) -> Notice:
+    """What is told when part of a cap is spent. ``cap``: day, month or project; ``reserved_usd``: what may come yet."""
+    text = (
+        f"{percent} % of the {cap}'s ${usd:.2f} are spent: ${spent_usd:.2f}, and ${reserved_usd:.2f} more are reserved"
+        " (fcctl cost budget)"
+    )
+    facts = {"cap": cap, "percent": percent, "cap_usd": usd, "spent_usd": spent_usd, "reserved_usd": reserved_usd}
+    return Notice("budget", text, {"budget": facts})
 
 
 def of_refusal(schedule: str, reason: str) -> Notice:
@@ -137,6 +163,9 @@ def without_secret(url: str) -> str:
 
 class Notifier(Protocol):
     """Tells people who are not looking."""
+
+    def wants(self, event: EventName) -> bool:
+        """Whether anybody is to be told of it."""
 
     def send(self, notice: Notice) -> list[str]:
         """Tell whoever wants to know; what went wrong, one line each. Never raises."""

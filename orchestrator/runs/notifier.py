@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.runs.notices import Notice, Notify, slack_text, without_secret
+from orchestrator.runs.notices import EventName, Notice, Notify, slack_text, without_secret
 from orchestrator.runs.services import Services
 
 _COMMAND_TIMEOUT_S = 30.0
@@ -27,6 +27,10 @@ class Notifier:
         self._settings = settings
         self._workspace = workspace
         self._environ = os.environ if environ is None else environ
+
+    def wants(self, event: EventName) -> bool:
+        """See the protocol."""
+        return self._settings.wanted and event in self._settings.on
 
     def send(self, notice: Notice) -> list[str]:
         """Tell everybody who wants to know of this event; what went wrong, one line each."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
-from orchestrator.results.records import RunRecord, RunStatus
+from orchestrator.results.records import EXIT_CODES, RunRecord, RunStatus
 from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
@@ -36,6 +36,13 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
     return ending.with_adopted(record, saved.plan)
 
 
+def unfetched(active: ActiveRun, saved: SavedPlan, now: float) -> RunRecord:
+    """What is known of a run that has ended, and whose results are at its host yet."""
+    said = [entry.data.get("status") for entry in active.journal.entries() if entry.kind == "ended"]
+    status: RunStatus = said[-1] if said and said[-1] in EXIT_CODES else "lost"
+    return ending.without_outcome(saved, status, "its results are not here", now)
+
+
 def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
     """The documents of the steps in front, where the host did not get them or lost them in a power cut."""
     for finished in plan.adopted:
@@ -45,7 +52,7 @@ def _store_adopted(intake: Intake, plan: wire.RunPlan) -> None:
                 if intake.read_json(ref.path) == document:
                     continue
             intake.discard(ref.path)
-            if intake.accepts(ref.path) is None:
+            if intake.accepts(ref.path, len(data)) is None:
                 intake.write(ref.path, 0, data)
 
 
@@ -67,7 +74,7 @@ def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float
         status: RunStatus = "cancelled" if state.cancelled else "error"
         said = [entry.data.get("hint") for entry in active.journal.entries() if entry.kind == "abandoned"]
         return ending.without_outcome(saved, status, state.reason or "never submitted", now, hint=said[-1])
-    omitted = _omitted(active)
+    omitted = omitted_of(active)
     if state.without_outcome == "lost":
         reason = state.reason or "lost"
         return ending.without_outcome(saved, "lost", reason, now, hint="run it again", omitted=omitted)
@@ -78,7 +85,7 @@ def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float
     return ending.from_outcome(saved, raw, omitted, now)
 
 
-def _omitted(active: ActiveRun) -> list[wire.Omitted]:
+def omitted_of(active: ActiveRun) -> list[wire.Omitted]:
     """What stayed on the host, from the journal: the collection may have been another controller's."""
     for entry in reversed(active.journal.entries()):
         if entry.kind == "collected":

@@ -80,6 +80,7 @@ def attach(services: Services, run_id: str) -> RunRecord:
         KeyboardInterrupt: the user left again; the run goes on.
     """
     with resumed(services, run_id) as driver:
+        services.left_on.had_by(run_id)
         record = driver.finish()
     if record is None:
         raise RuntimeError("a run that is waited for has an end")

@@ -38,10 +38,12 @@ from orchestrator.runs.services import Services
 _OUTCOME = TypeAdapter(wire.Outcome)
 #: Called with the id and the saved plan of the run that is to be resumed; raises ConflictError if it may not be.
 BeforeResume = Callable[[Services, str, Mapping[str, Any]], None]
+#: A plan with the price that its machine has now; raises if that is more than was planned.
 Price = Callable[[SavedPlan], SavedPlan]
 
 
-def _as_planned(saved: SavedPlan) -> SavedPlan:
+def as_planned(saved: SavedPlan) -> SavedPlan:
+    """The :data:`Price` of a start whose machine's own price nobody asks for."""
     return saved
 
 
@@ -54,7 +56,7 @@ def go_on(
     detach: bool = False,
     timeout_s: float | None = None,
     doubt: Callable[[], None] | None = None,
-    price: Price = _as_planned,
+    price: Price = as_planned,
 ) -> Finished | None:
     """Have the machine that ``run_id`` was on, bring that run home, and carry out the rest as a new run.
 

@@ -86,7 +86,7 @@ def see_home(driver: Driver, link: Link, active: ActiveRun, *, detach: bool = Fa
     try:
         _launch(driver)
         if detach and not driver.ended_here:
-            active.journal.append("detached")
+            active.journal.append_if_possible("detached")
             return None
         record = driver.finish()
         if record is None:
@@ -117,7 +117,7 @@ def _interrupted(driver: Driver, active: ActiveRun) -> BaseException:
     if driver.state.stage >= Stage.ENDED:
         return Detached(driver.run_id)
     if driver.submitted:
-        active.journal.append("detached")
+        active.journal.append_if_possible("detached")
         return Detached(driver.run_id)
     return NeverSubmitted(driver.abandon("interrupted before the run was submitted; nothing ran", "cancelled"))
 

@@ -6,7 +6,7 @@ All calls block. Everything that waits goes through the clock, so that virtual t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +17,7 @@ from orchestrator.machines.parts import MachineParts
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
+from orchestrator.runs.machine.left_on import MachinesLeftOn
 from orchestrator.runs.notices import Notifier
 from orchestrator.runs.source.api import SourceReader
 
@@ -58,11 +59,18 @@ class Services(MachineParts):
     #: Ends the sessions whose machine is off, or whose fcctl was killed at it.
     recover_sessions: Callable[[Services], None]
     reporter: Reporter | None = None
+    #: The machines that this command leaves on.
+    left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
 
     @cached_property
     def spending(self) -> SpendingBook:
         """The book that every start asks; loaded by what costs something."""
         return self.open_book()
+
+    @property
+    def has_opened_book(self) -> bool:
+        """Whether this command has used the book of spending."""
+        return "spending" in vars(self)
 
     @property
     def sightings(self) -> Sightings:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.provision.find import Log
 from orchestrator.results.store_api import Journal
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -22,7 +23,7 @@ def watchers(
     link: Link,
     saved: SavedPlan,
     journal: Journal,
-    log: Callable[..., None],
+    log: Log,
     machine: MachineHold | None,
 ) -> Watcher:
     """One call with each answer of the host, for all of them."""

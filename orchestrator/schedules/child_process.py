@@ -15,7 +15,8 @@ from orchestrator.money.firings import FIRING
 from orchestrator.schedules.due import Schedule
 from orchestrator.schedules.fire import RunJob
 
-_FCCTL = (sys.executable, "-m", "orchestrator.cli.entry")
+#: With -P, a module of the workspace is not taken for one of Python's.
+_FCCTL = (sys.executable, "-P", "-m", "orchestrator.cli.entry")
 
 
 def launch(workspace: Path, arguments: Sequence[str], log: Path) -> None:

@@ -40,7 +40,8 @@ class Entry:
     @classmethod
     def of(cls, workspace: Path) -> Entry:
         digest = hashlib.sha256(str(workspace).encode()).hexdigest()[:8]
-        argv = (sys.executable, "-m", "orchestrator.cli.entry", "-C", str(workspace), "--quiet", "schedule", "tick")
+        fcctl = (sys.executable, "-P", "-m", "orchestrator.cli.entry")  # -P: the workspace's modules are not Python's
+        argv = (*fcctl, "-C", str(workspace), "--quiet", "schedule", "tick")
         return cls(f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}", argv, workspace, _path())
 
 

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnusable, NotFoundError
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError, HostFault, HostUnusable, NotFoundError
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.find import Open, cloud_target, everywhere, is_past, known, means
 from orchestrator.leases.session_api import HeldSession
 from orchestrator.leases.session_rules import How, SavedSession, SessionRecord
-from orchestrator.leases.stop_reason import why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
@@ -30,6 +30,7 @@ from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
+from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
 
 
@@ -68,7 +69,16 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     found = known(services.sessions, saved.session_id)
     if found is None:
         raise RuntimeError("a session that was just opened can be read")
+    services.left_on.add(_left_on(saved, target, found.machine))
     return found
+
+
+def _left_on(saved: SavedSession, target: GcpTarget, machine: sessions.Machine | None) -> LeftOn:
+    rate = sessions.rate(saved, machine)
+    return LeftOn(
+        saved.target.name, target.instance, rate, "fcctl session stop", project=target.project,
+        emulated=saved.target.kind == "sandbox",
+    )  # fmt: skip
 
 
 def _set_aside(services: Services, saved: SavedSession, held: HeldSession) -> None:
@@ -196,9 +206,11 @@ def _let_go(
         holds = [Hold(zone, None, made_here=True, asked=at) for zone, at in sessions.asked_for(entries).items()]
     done: list[Released] = []
     if holds and target is not None:
-        held.journal.append("release")
-        done = release(services, target, holds, _policy(services, target), held.journal.append)
-        held.journal.append("released", **asdict(done[0]))
+        log = held.journal.append_if_possible  # a full disk keeps no machine on
+        log("release")
+        with services.left_on.unless_stopped(_left_on(saved, target, machine)):
+            done = release(services, target, holds, _policy(services, target), log)
+        log("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), None)
     return _end(services, saved, held, how, reason, off.stopped if off is not None else None,
                 started=off.started if off is not None else None,
@@ -243,7 +255,11 @@ def _end(
         instance_id=instance_id, started=started, stopped=stopped, usd_per_hour=price,
         usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=runs_of(services, saved),
     )  # fmt: skip
-    held.end(record)
+    try:
+        held.end(record)
+    except DiskError:
+        _say_over(services, record)
+        raise
     return record
 
 
@@ -332,10 +348,11 @@ def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held:
     cloud = services.clouds.open(target)
     seen = cloud.machine(machine.zone, machine.name)
     if seen is not None and seen.id == machine.instance_id and seen.billed and seen.started == machine.started:
-        held.journal.append("looked")
+        held.journal.append_if_possible("looked")
         return
     history = cloud.operations(machine.zone, machine.name)
-    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started)
+    ours = our_stop(services.book, machine.project, machine.name)
+    why = why_stopped(machine.name, machine.instance_id, seen, history, None, machine.started, our_stop=ours)
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and seen.id == machine.instance_id:
         stopped = seen.stopped

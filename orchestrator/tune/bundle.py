@@ -32,6 +32,9 @@ MODULES = ("numpy", "psutil")
 #: Named as requirements, and used only for what a search never does: Optuna's SQL storage, Dask's collections.
 UNUSED = frozenset({"sqlalchemy", "alembic", "mako", "greenlet", "typing-extensions", "fsspec", "partd"})
 OURS = ("fcctl_remote", "fcctl_tune")
+#: A folder that Python runs is the first that it imports from; with ``-m`` that is the one that it is started in, the
+#: user's, whose types.py is none of ours.
+_MAIN = b"import sys\nfrom fcctl_tune.__main__ import main\n\nsys.exit(main())\n"
 #: Minor versions of Python 3 for which the requirements are asked.
 PYTHONS = tuple(range(9, 20))
 #: The earliest time a zip file can hold.
@@ -171,6 +174,7 @@ def _own_files() -> Iterator[tuple[str, bytes]]:
     import fcctl_remote
     import fcctl_tune
 
+    yield "__main__.py", _MAIN
     for name, package in zip(OURS, (fcctl_remote, fcctl_tune), strict=True):
         root = Path(str(package.__file__)).parent
         for path in sorted(root.rglob("*.py")):

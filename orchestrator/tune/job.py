@@ -15,7 +15,7 @@ from orchestrator.tune.search_file import InvalidSearch, Search
 NAME = "tune"
 STRATEGIES = ("auto", "evolution", "random", "exhaustive")
 #: How a step starts the search that it was given.
-COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
+COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,7 @@ def unpack(archive: str, folder: str) -> None:
 
     partial = "%s.partial-%d" % (folder, os.getpid())
     try:
-        put_right(archive, partial)
-        for top, _folders, names in os.walk(partial):
-            for path in [top, *(os.path.join(top, name) for name in names)]:
-                fd = os.open(path, os.O_RDONLY)
-                os.fsync(fd)  # a machine may be switched off right after its first start
-                os.close(fd)
+        put_right(archive, partial)  # what a power cut makes of it, the next start puts right
         os.rename(partial, folder)
     finally:
         if os.path.isdir(partial):
@@ -91,7 +86,7 @@ def put_right(archive: str, folder: str) -> None:
 
 
 def _replace(path: str, content: bytes) -> None:
-    temporary = "%s.tmp-%d" % (path, os.getpid())
+    temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
     with open(temporary, "wb") as stream:
         stream.write(content)
     os.replace(temporary, path)
@@ -121,7 +116,7 @@ def _prepare(archive: str, folder: str) -> List[str]:
 
 
 def _in_use(archive: str) -> None:
-    """Until this process ends, the program is not deleted as an old one (:mod:`fcctl_remote.run.tidy`)."""
+    """Until this process ends, the program is not deleted as an old one (:mod:`fcctl_remote.base.tidy`)."""
     name = os.path.basename(archive)[: -len(".pyz")]
     locks = os.path.join(os.path.dirname(os.path.dirname(archive)), "locks")
     try:

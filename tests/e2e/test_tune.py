@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.shadows import shadow_stdlib
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
@@ -132,6 +133,7 @@ def test_a_strangers_program_is_tuned(tmp_path: Path, private_home: Path, sshd: 
     (workspace.root / "tune").mkdir()
     (workspace.root / "tune/sum.yaml").write_text(TUNE)
     (workspace.root / "sum.c").write_text(SUM_C)
+    shadow_stdlib(workspace.root)
 
     started = workspace.start("tune", "sum", "--on", "box", "--seed", "1")
     runs = sshd.home / ".fcctl/runs"

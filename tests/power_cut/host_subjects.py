@@ -320,9 +320,9 @@ class Bundles(Subject):
 
 
 class Unpacked(Subject):
-    """The host program beside its archive: unpacked whole, or not at all."""
+    """The host program beside its archive: whole, or put right by the next start."""
 
-    members: ClassVar = {"__main__.py": b"pass\n", "fcctl_remote/__init__.py": b"", "fcctl_remote/wire.py": LONG}
+    members: ClassVar = {"__main__.py": b"pass\n", "fcctl_remote/__init__.py": b"", "fcctl_remote/wire.py": b"#" + LONG}
 
     def prepare(self, root: Path) -> None:
         (root / "program.pyz").write_bytes(_zip(self.members))
@@ -331,8 +331,9 @@ class Unpacked(Subject):
         archive_main.unpack(str(root / "program.pyz"), str(root / "program.d"))
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
-        if not (root / "program.d").exists():
-            archive_main.unpack(str(root / "program.pyz"), str(root / "program.d"))
+        archive, folder = str(root / "program.pyz"), str(root / "program.d")
+        if archive_main.damaged(folder) != []:
+            (archive_main.put_right if (root / "program.d").is_dir() else archive_main.unpack)(archive, folder)
         assert {name: (root / "program.d" / name).read_bytes() for name in self.members} == self.members
 
 

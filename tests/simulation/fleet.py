@@ -281,7 +281,9 @@ class Fleet:
         search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
         outcome, fleet = search.outcome if search is not None else None, plans.search.saved.fleet
         try:
-            return self._conduct(leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt))
+            return self._conduct(
+                leader, lambda: go_on_with(leader.services, active[-1], agree, leader.doubt, lambda saved: saved)
+            )
         finally:
             woken = [name for name, number in self._boots().items() if number > boots[name]]
             if woken and outcome and outcome.status == "passed" and fleet and not fleet.before:

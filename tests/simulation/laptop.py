@@ -72,6 +72,9 @@ class Files:
 class Nobody:
     """A notifier that nobody listens to."""
 
+    def wants(self, event: object) -> bool:
+        return False
+
     def send(self, notice: object) -> list[str]:
         return []
 

@@ -78,7 +78,7 @@ def journal_too_late(patch: pytest.MonkeyPatch) -> None:
 def never_let_go(patch: pytest.MonkeyPatch) -> None:
     """The run is over and the machine goes on."""
 
-    def release(self: Any, *, ran: bool) -> None:
+    def release(self: Any, **_: Any) -> None:
         self._log("release", policy="stop")
         self._log("released", how="untouched")
 

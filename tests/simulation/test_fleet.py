@@ -67,7 +67,7 @@ def never_let_in(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_let_go(patch: pytest.MonkeyPatch) -> None:
-    def release(self: Any, *, ran: bool) -> None:
+    def release(self: Any, **_: Any) -> None:
         self._log("release", policy="stop")
         self._log("released", how="untouched")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support import forked
+from tests.support.prices import write_prices
 from tests.support.workspace import Workspace
 
 PROJECT = "test-project"
@@ -30,6 +31,7 @@ class CloudWorkspace(Workspace):
         **target: Any,
     ) -> None:
         super().__init__(folder, home)
+        write_prices(home)
         self.cloud = cloud
         self.instance = instance
         values = {

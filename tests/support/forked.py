@@ -120,7 +120,7 @@ def run(
 
     Args:
         more: modules that its server is to have imported beforehand.
-        kill: SIGKILL itself ``before`` or ``after`` its N-th journal line.
+        kill: what happens to it at its N-th journal line: see ``killed_fcctl``.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
@@ -209,7 +209,7 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         os.environ.update(asked["env"])
         time.tzset()
         os.chdir(asked["cwd"])
-        sys.path[0] = asked["cwd"]
+        del sys.path[0]  # the folder that the server was started in; the script `fcctl` has none in its place
         sys.argv = [entry.__file__, *asked["argv"]]
         if asked["kill"]:
             killed_fcctl.arm(*asked["kill"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_MS_REMOUNT, _MNT_DETACH = 32, 2
+_MS_RDONLY, _MS_REMOUNT, _MNT_DETACH = 1, 32, 2
 
 
 class SmallDisk:
@@ -25,6 +25,10 @@ class SmallDisk:
 
     def resize(self, size: str) -> None:
         _mount(self.root, size, _MS_REMOUNT)
+
+    def protect(self) -> None:
+        """Read only from now on, as Linux has a disk on which it met an error."""
+        _mount(self.root, "1m", _MS_REMOUNT | _MS_RDONLY)
 
     def fill(self) -> None:
         """Until not one byte more finds room."""

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from orchestrator.emulator.machines.guest import HOST_KEY_KINDS, new_key_pair
 from orchestrator.machines.targets import SshTarget
+from tests.support import host_program
 from tests.support.link import LinkProxy
 from tests.support.living import started_with
 
@@ -42,7 +44,8 @@ def port_of_nobody() -> Iterator[int]:
 
 def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     """A new key pair at ``path`` and ``path.pub``."""
-    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "", "-f", str(path)]
+    bits = ("-b", "2048") if kind == "rsa" else ()  # a longer one takes a second
+    argv = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", passphrase, "-C", "", "-f", str(path)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     return path
 
@@ -69,8 +72,11 @@ class LoopbackSshd:
         self.tmux_tmpdir = self.folder / "t"
         self.log = self.folder / "sshd.log"
         self.known_hosts = self.folder / "known_hosts"
-        self.identity = generate_key(self.folder / "id")
-        self.host_keys = [generate_key(self.folder / f"host_{kind}", kind) for kind in host_key_kinds]
+        self.identity = self.folder / "id"
+        self.host_keys = [self.folder / f"host_{kind}" for kind in host_key_kinds]
+        for path, kind in zip((self.identity, *self.host_keys), ("ed25519", *host_key_kinds), strict=True):
+            make = new_key_pair if kind in HOST_KEY_KINDS else generate_key
+            make(path, kind)
         self.user = getpass.getuser()
         self.port = free_port()
         self._had_port = False
@@ -81,6 +87,7 @@ class LoopbackSshd:
         self._proxies: list[LinkProxy] = []
         self.home.mkdir()
         self.tmux_tmpdir.mkdir()
+        host_program.unpacked_in(self.home / ".fcctl")
         shutil.copy(f"{self.identity}.pub", self.folder / "authorized_keys")
         self.ssh_config = self.folder / "ssh_config"
         self._introduce()

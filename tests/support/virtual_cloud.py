@@ -19,6 +19,7 @@ from unittest import mock
 from orchestrator.cli.main import main
 from orchestrator.emulator.core.world import Machine
 from orchestrator.emulator.emulator import Emulator
+from tests.support.prices import write_prices
 from tests.support.workspace import Workspace
 
 PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"
@@ -71,6 +72,7 @@ class CloudWorkspace(Workspace):
 
     def __init__(self, folder: Path, home: Path, emulator: Emulator, ahead_s: float = 0.0, **target: Any) -> None:
         super().__init__(folder, home)
+        write_prices(home)
         self.emulator = emulator
         self.ahead_s = ahead_s
         self.target("l4", **target)

@@ -16,7 +16,7 @@ from tests.support import forked
 from tests.support.sshd import LoopbackSshd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FCCTL = [sys.executable, "-m", "orchestrator.cli.entry"]
+FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the script `fcctl` has it
 _STARTED: dict[Path, list[subprocess.Popen[str]]] = {}
 
 
@@ -90,6 +90,10 @@ class Workspace:
         if done.returncode not in (0, -signal.SIGKILL):
             print(done.stderr)
         return done.returncode
+
+    def full(self, line: int, *args: str) -> subprocess.CompletedProcess[str]:
+        """``fcctl ARGS`` for which no file takes a byte from a line of its journal on; 0: from the beginning."""
+        return forked.run(args, self.root, self.env(), more=self.imports, kill=("full", line))
 
     def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
         """The same in the background, for tests that kill it or press Ctrl-C."""

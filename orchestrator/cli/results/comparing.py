@@ -63,7 +63,8 @@ class Comparing:
             root=cli.workspace().root,
         )
         if cli.json:
-            cli.emit({**record.model_dump(mode="json"), "comparison": found.as_json()})
+            left_on = cli.left_on_json()
+            cli.emit({**record.model_dump(mode="json"), "comparison": found.as_json(), "left_on": left_on})
         else:
             click.echo()
             show(cli, found)

@@ -49,7 +49,7 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
     if failed and (len(ids) == 1 or not cli.json):
         raise failed[0]
     if cli.json:
-        cli.emit({"runs": results})
+        cli.emit({"runs": results, "left_on": cli.left_on_json()})
     if failed:
         raise SystemExit(failed[0].exit_code)
 

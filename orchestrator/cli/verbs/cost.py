@@ -24,25 +24,32 @@ def cost() -> None:
 @click.option("--on", "target", metavar="TARGET", help="Where to run; the workspace's default target otherwise.")
 @click.option("--zones", is_flag=True, help="Also each zone and price model that a start may end in.")
 @click.option("--steps", metavar="A..B", help="Only these steps, as in `fcctl run`.")
+@click.option("--accept-old-prices", is_flag=True, help="Plan with list prices that are older than a year.")
 @click.pass_obj
-def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None) -> None:
+def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None, accept_old_prices: bool) -> None:
     """What a run of JOB would cost, by activity: expected, from earlier runs of it there, and at the worst.
 
-    Nothing is started, sent or asked of a cloud.
+    Nothing is started, sent or asked of a cloud: a machine is priced as this computer saw it last, else as its target
+    describes it. `fcctl run --dry-run` asks the cloud.
     """
+    from orchestrator.money.price_age import old_prices, price_age
     from orchestrator.runs.cost.estimate import cost_plan
+    from orchestrator.runs.cost.own_price import as_last_seen
 
     workspace = cli.workspace()
+    on = workspace.target(target)
     with cli.services() as services:
-        made = cost_plan(
-            services.store, workspace.jobs.get(job), workspace.target(target), workspace.config.budget, steps
-        )
+        budget, now = as_last_seen(services, on, workspace.config.budget), services.clock.now()
+        made = cost_plan(services.store, workspace.jobs.get(job), on, budget, steps)
+    old = old_prices(on, budget, now, accepted=accept_old_prices)
     if cli.json:
-        cli.emit(made.as_json())
+        cli.emit({**made.as_json(), "prices": price_age(on, budget, now)})
         return
     from orchestrator.views.tables.cost import print_cost_plan
 
     print_cost_plan(made, cli.console, zones=zones)
+    if old is not None:
+        cli.note(f"note: {old}")
 
 
 @cost.command()
@@ -134,12 +141,15 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
     this workspace's are only counted. No cloud is asked. docs/ledger.md has the query that makes the file.
     """
     from orchestrator.base.errors import BooksDiffer
+    from orchestrator.base.run_id import slug
     from orchestrator.hosts.billing_export import reconcile_with_export
+    from orchestrator.runs.job.prepare import tree_name
     from orchestrator.views.tables.audit_ledger import comparison_json, print_comparison
 
-    config = cli.workspace().config
+    workspace = cli.workspace()
+    label = slug(tree_name(workspace.config.project.name, workspace.root))[:63]
     with cli.services() as services:
-        found = reconcile_with_export(services, config.targets.values(), config.project.name, export, tolerance)
+        found = reconcile_with_export(services, workspace.config.targets.values(), label, export, tolerance)
     if cli.json:
         cli.emit(comparison_json(found))
     else:
@@ -151,27 +161,21 @@ def reconcile(cli: Cli, export: Path, tolerance: float) -> None:
 @cost.command()
 @click.pass_obj
 def budget(cli: Cli) -> None:
-    """The caps of [budget], what is spent of each and what is left: on machines, disks, snapshots and addresses."""
-    from orchestrator.money.ledger import spent
-    from orchestrator.money.totals import remarks
-    from orchestrator.runs.cost.spending import lines as all_lines
-    from orchestrator.views.tables import ledger as tables
+    """The caps of [budget]: what is spent of each, reserved and free; each open reservation, and a forecast.
 
-    caps = cli.workspace().config.budget
+    A reservation is named with what it has cost so far, as an estimate, and with the command that ends it. The forecast
+    to the end of the month is what is spent and reserved, the machines at this month's average of a day, and disks,
+    snapshots and addresses as they are now. No cloud is asked.
+    """
+    from orchestrator.runs.cost.outlook import outlook
+    from orchestrator.views.money.budget import budget_json, print_budget
+
     with cli.services() as services:
-        found, now = all_lines(services, until_now=True), services.clock.now()
-    used = spent(found, now, caps.zone)
-    standing = spent([line for line in found if line.what is not None], now, caps.zone)
+        found = outlook(services)
     if cli.json:
-        rows = zip(tables.budget_rows(caps, used), tables.budget_rows(caps, standing), strict=True)
-        shown = [
-            {"cap": name, "usd": cap, "spent_usd": so_far, "standing_usd": stood}
-            for (name, cap, so_far), (_, _, stood) in rows
-        ]
-        cli.emit({"timezone": caps.timezone, "caps": shown, "remarks": tables.remarks_json(remarks(found))})
+        cli.emit(budget_json(found))
     else:
-        tables.print_budget(caps, used, standing, cli.console)
-        tables.print_remarks(remarks(found), cli.console)
+        print_budget(found, cli.console)
 
 
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:

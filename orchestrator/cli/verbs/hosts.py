@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,13 @@ from orchestrator.cli.prices import accepting_prices, own_price
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.hosts.audit import Audit, Ended
+    from orchestrator.hosts.audit import Audit
     from orchestrator.hosts.hosts import Up, UpPlan
+    from orchestrator.hosts.stop_strays import Ended
     from orchestrator.machines.provision.wake_options import AcceptedPrices
     from orchestrator.machines.targets import GcpTarget, Target
+    from orchestrator.money.audit import Finding
+    from orchestrator.runs.machine.left_on import LeftOn
     from orchestrator.runs.services import Services
 
 #: Exit code of an audit that found something billed for nobody, and of one that could not ask everywhere.
@@ -100,7 +104,8 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
         machine = services.clouds.if_there(wanted)
         done = [] if machine is None else workflow.down(services, machine, force=force)
     if cli.json:
-        cli.emit({"target": wanted.name, "stopped": [{"zone": one.zone, "how": one.how} for one in done]})
+        stopped = [{"zone": one.zone, "how": one.how} for one in done]
+        cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json()})
         return
     for one in done:
         cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
@@ -127,34 +132,46 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 
 
 @hosts.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--stop", "stopping", is_flag=True, help="Stop what is on for nobody, and wait until it is off.")
-@click.option("--others", is_flag=True, help="With --stop: machines that other workspaces started, too.")
+@click.option("--others", is_flag=True, help="With --stop: also the machines NAME of other workspaces or of people.")
 @click.pass_obj
-def audit(cli: Cli, stopping: bool, others: bool) -> int:
+def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int:
     """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
 
-    Asked are the projects of all targets and of runs that are not complete: machines with fcctl's label and those that
-    a target names, disks, snapshots and static addresses that nothing uses. The ledger is reconciled with the cloud's
-    own list of starts and stops: what differs is shown, and what it lacked is added. Exit code 0 if nothing is on for
-    nobody, 10 if something is (or could not be stopped), 6 if a part of a cloud could not be asked.
+    Asked are the projects of all targets, of runs that are not complete, and of the ledger: machines with fcctl's
+    label, those that a target names, and those that fcctl used before; disks, snapshots and static addresses that
+    nothing uses. The ledger is reconciled with the cloud's own list of starts and stops: what differs is shown, and
+    what it lacked is added. A machine of another workspace, or one that a person started, is kept on unless its name
+    is typed after `--stop --others`; on a terminal it is asked for. Exit code 0 if nothing is on for nobody, 10 if
+    something is (or could not be stopped), 6 if a part of a cloud could not be asked.
     """
+    from orchestrator.base.errors import UsageError
     from orchestrator.hosts import audit as workflow
+    from orchestrator.hosts import stop_strays
     from orchestrator.runs.machine.pending_releases import pay
     from orchestrator.views.tables.hosts import print_audit
 
+    if (others and not stopping) or (names and not others):
+        raise UsageError("a machine is named to be stopped", hint="fcctl hosts audit --stop --others NAME")
     workspace = cli.workspace()
-    targets = workspace.config.targets
+    targets, budget = workspace.config.targets, workspace.config.budget
     with cli.services() as services:
         if services.store.owed():
             pay(services)
-        found = workflow.audit(services, targets, workspace.config.budget, workspace=_label(cli))
+        found = workflow.audit(services, targets, budget, workspace=_label(cli))
         now = services.clock.now()
         workflow.tell_of_strays(services, found)
         if not cli.json:
             print_audit(found, cli.console, now)
-        doomed = [f for f in found.strays if others or f.verdict != "foreign"] if stopping else []
-        ended = workflow.stop(services, targets, doomed)
-    still_on = len(found.strays) - sum(one.stopped for one in ended)
+        doomed = [*found.strays, *stop_strays.named(found, names)] if stopping else []
+        if others and not names:
+            doomed += _typed(cli, found.others)
+        ended = stop_strays.stop(services, targets, budget, doomed, workspace=_label(cli))
+        for one in ended:
+            if not one.stopped:
+                cli.left_on.add(_still_on(one))
+    still_on = len(found.strays) - sum(one.stopped for one in ended if not one.finding.in_order)
     if cli.json:
         cli.emit(_audit_json(found, ended, still_on))
     else:
@@ -252,6 +269,7 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
                 "started": found.started,
                 "deadline": deadline,
                 "worst_usd": plan.worst_usd,
+                "left_on": cli.left_on_json(),
             }
         )
         return
@@ -260,6 +278,31 @@ def _say_up(cli: Cli, name: str, found: Up, plan: UpPlan) -> None:
     cli.note(f"{name} {how}: {found.machine.name} in {found.machine.zone}, {limit}")
     cli.note(f"  log in:    fcctl hosts ssh {name}")
     cli.note(f"  stop it:   fcctl hosts down {name}")
+
+
+def _still_on(one: Ended) -> LeftOn:
+    """A machine that could not be stopped; the audit has told of it already."""
+    from orchestrator.runs.machine.left_on import LeftOn
+
+    machine, rate = one.finding.machine, one.finding.usd_per_hour
+    again = "fcctl hosts audit --stop"
+    return LeftOn(machine.name, machine.zone, rate, again, not_stopped=True, as_before=True, project=machine.project)
+
+
+def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
+    """Those machines of others whose names the user types; on no terminal there is nobody to type them."""
+    from orchestrator.base.sanitize import clean
+
+    if cli.json or not sys.stdin.isatty():
+        return []
+    found = []
+    for one in others:
+        text = f"{one.machine.name} in {one.machine.zone}: {one.why}. Type its name to stop it, nothing to keep it on: "
+        sys.stderr.write(clean(text, 500))
+        sys.stderr.flush()
+        if sys.stdin.readline().strip() == one.machine.name:
+            found.append(one)
+    return found
 
 
 def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str, Any]:
@@ -280,6 +323,7 @@ def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str,
         "summary": {
             "billed": sum(finding.machine.billed for finding in found.findings),
             "strays": len(found.strays),
+            "others": len(found.others),
             "still_on": still_on,
             "unanswered": len(found.unanswered),
         },
@@ -295,5 +339,10 @@ def _say_audited(cli: Cli, found: Audit, ended: list[Ended], still_on: int) -> N
     elif still_on:
         several = "machines are" if still_on > 1 else "machine is"
         cli.note(f"{still_on} {several} on for nobody; stop them: fcctl hosts audit --stop")
-    elif not found.unanswered:
+    elif not (found.unanswered or found.others):
         cli.note("nothing is on that should not be")
+    gone = [one.finding for one in ended if one.stopped]
+    for kept in found.others:
+        if kept not in gone:
+            name = kept.machine.name
+            cli.note(f"{name} is somebody else's and is kept on; to stop it: fcctl hosts audit --stop --others {name}")

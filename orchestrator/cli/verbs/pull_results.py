@@ -56,7 +56,10 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     if cli.json:
         active = [run_id for run_id in waiting if run_id not in pulled]
         said = problem.as_json()["error"] if problem else None
-        cli.emit({"pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said})
+        cli.emit({
+            "pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said,
+            "left_on": cli.left_on_json(),
+        })  # fmt: skip
         raise SystemExit(problem.exit_code if problem else 0)
     for run_id in pulled:
         click.echo(folders[run_id])
@@ -78,8 +81,9 @@ def _wake(
     """Fetch what is on machines that are off; the states of the others."""
     from orchestrator.base.errors import FcctlError
     from orchestrator.runs.cost.own_price import with_own_rates
+    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
-    from orchestrator.runs.wake import fetch, waking_usd
+    from orchestrator.runs.wake import fetch
 
     asleep = [state.run_id for state in left if state.state == "waiting"]
     budget, plans = cli.workspace().config.budget, {}
@@ -104,8 +108,8 @@ def _wake(
 def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
     """What is to be said of a run that waits on a machine that is off."""
     from orchestrator.base.errors import MachineStopped
+    from orchestrator.runs.cost.waking import waking_usd
     from orchestrator.runs.reopen import saved_plan
-    from orchestrator.runs.wake import waking_usd
 
     state = next((state for state in left if state.state == "waiting"), None)
     saved = saved_plan(services, state.run_id) if state is not None else None

@@ -54,7 +54,7 @@ def run(
     gets more with `--timeout`.
     """
     if cut_off is not None:
-        if job or steps or against or fail_on or how != Launching(detach=how.detach, accepted=how.accepted):
+        if job or steps or against or fail_on or how != how.only("detach"):
             raise click.UsageError(
                 "--resume goes on with a run as it is: it takes neither JOB nor an option of it but --timeout"
             )

@@ -166,16 +166,40 @@ def tick(cli: Cli) -> None:
 @schedule.command()
 @click.pass_obj
 def serve(cli: Cli) -> None:
-    """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it."""
+    """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it.
+
+    While fcctl.toml cannot be read nothing is started; that is said once, and it goes on when the file is right again.
+    """
     from orchestrator import app
 
     clock = app.clock()
+    cli.workspace()  # one that is wrong from the beginning ends this at once
     cli.note("serving the schedules of this workspace; Ctrl-C ends this, not the runs it started")
+    problem = ""
     while True:
-        cli.forget_workspace()  # fcctl.toml may have changed
-        for name, firing in app.tick(cli):
-            cli.note(f"{_local(firing.at)}  {_said(name, firing)}")
+        problem = _serve_once(cli, problem)
         clock.sleep(60.0 - clock.now() % 60.0)
+
+
+def _serve_once(cli: Cli, before: str) -> str:
+    """One tick; what kept it from deciding, empty if nothing did. ``before``: what kept the last one."""
+    from orchestrator import app
+    from orchestrator.base.errors import FcctlError
+    from orchestrator.cli import failures
+
+    cli.forget_workspace()  # fcctl.toml may have changed
+    try:
+        decided = app.tick(cli)
+    except FcctlError as error:
+        if error.message != before:
+            failures.report(cli, error)
+            cli.note("no schedule is served until that is mended; it is tried again every minute")
+        return error.message
+    if before:
+        cli.note("mended: the schedules are served again")
+    for name, firing in decided:
+        cli.note(f"{_local(firing.at)}  {_said(name, firing)}")
+    return ""
 
 
 @schedule.command(hidden=True)

@@ -71,7 +71,7 @@ def start(
         found = workflow.start(services, saved, restart=restart)
         services.observer.close()
     if cli.json:
-        cli.emit(_opened_json(found))
+        cli.emit({**_opened_json(found), "left_on": cli.left_on_json()})
         return
     click.echo(saved.session_id)
     cli.note(f"{wanted.name} is warm: fcctl run JOB --on {wanted.name}; fcctl hosts ssh {wanted.name}")
@@ -169,7 +169,7 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
         record = workflow.stop(services, found, force=force)
         services.observer.close()
     if cli.json:
-        cli.emit(record.model_dump(mode="json"))
+        cli.emit({**record.model_dump(mode="json"), "left_on": cli.left_on_json()})
         return
     cli.note(f"session {record.session_id} is over: ${record.usd:.2f} of ${record.budget_usd:.2f}, "
              f"{len(record.runs)} runs")  # fmt: skip

@@ -28,17 +28,17 @@ def top(cli: Cli, interval: float, once: bool) -> None:
         budget = cli.workspace().config.budget
         try:
             if cli.json or looks_once:
-                from orchestrator.views.live.top import document, spent_today, top_screen
+                from orchestrator.runs.cost.money_now import money_now
+                from orchestrator.views.live.top import document, top_screen
 
                 runs = overview.poll(patience_s=20)
-                now = services.clock.now()
-                today = spent_today(services.store.rows(limit=500), runs, now, budget.zone)
+                now, money = services.clock.now(), money_now(services)
                 if cli.json:
-                    cli.emit(document(runs, now, today))
+                    cli.emit(document(runs, now, money))
                 else:
                     from orchestrator.views.tables.cells import print_trimmed
 
-                    for piece in top_screen(runs, now, today, budget, cli.console.width):
+                    for piece in top_screen(runs, now, money, budget, cli.console.width):
                         print_trimmed(cli.console, piece, cli.console.width)
             else:
                 from orchestrator.views.live.top_screen import watch

@@ -114,7 +114,7 @@ def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching
 
         adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
     elif cut_off is not None:
-        if named or force or how != Launching(accepted=how.accepted):
+        if named or force or how != how.only():
             raise click.UsageError("--resume goes on with a search as it is: it takes neither NAME nor another option")
         from orchestrator.cli.tune.fleet import resume
 

@@ -44,7 +44,7 @@ def start(call: Call) -> dict[str, Any]:
 def stop(call: Call) -> dict[str, Any]:
     """Accepted while starting too. One that stops or has stopped already has nothing to do."""
     machine = call.machine()
-    if machine.status == "SUSPENDING":
+    if machine.status in ("SUSPENDING", "PENDING"):  # one that is queued can only be deleted
         raise not_ready(machine.path)
     done = machine.status in ("STOPPING", "TERMINATED") and not _starts(call, machine)
     return _power(call, machine, "stop", [] if done else power.stopping(call.world))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.emulator.api import reads, requests
 from orchestrator.emulator.core.call import Call
-from orchestrator.emulator.machines import addresses, changes, instances
+from orchestrator.emulator.machines import addresses, changes, instances, reservations
 
 Handler = Callable[[Call], dict[str, Any]]
 
@@ -79,6 +79,9 @@ _TABLE: tuple[tuple[str, str, str, Handler], ...] = (
     ("addresses.aggregatedList", "GET", "aggregated/addresses", addresses.aggregated),
     ("addresses.insert", "POST", "regions/{region}/addresses", addresses.insert),
     ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", addresses.delete),
+    ("reservations.aggregatedList", "GET", "aggregated/reservations", reservations.aggregated),
+    ("reservations.list", "GET", "zones/{zone}/reservations", reservations.list_of_zone),
+    ("reservations.get", "GET", "zones/{zone}/reservations/{name}", reservations.get),
     ("globalOperations.aggregatedList", "GET", "aggregated/operations", requests.aggregated_operations),
     ("zoneOperations.list", "GET", "zones/{zone}/operations", requests.list_operations),
     ("zoneOperations.get", "GET", "zones/{zone}/operations/{name}", requests.get_operation),

@@ -43,6 +43,20 @@ REALISTIC = Latency(
 )  # fmt: skip
 
 
+#: The key by which an instance names its reservation.
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Capacity that is set aside in a zone, beside its stock."""
+
+    count: int = 1
+    machine_type: str = "g2-standard-4"
+    #: Only for instances that name it.
+    specific: bool = False
+
+
 @dataclass
 class Scenario:
     """The cloud around the instances. Mutable: tests change it while the emulator runs."""
@@ -51,6 +65,8 @@ class Scenario:
     zones: tuple[str, ...] = catalog.ZONES
     #: Zone -> how many GPUs it has left to give; a zone that is not named has any number.
     stock: dict[str, int] = field(default_factory=dict)
+    #: Zone -> name -> what is reserved there.
+    reservations: dict[str, dict[str, Reservation]] = field(default_factory=dict)
     #: Region -> metric -> limit; "global" has GPUS_ALL_REGIONS. Not named: :data:`DEFAULT_QUOTA`.
     quotas: dict[str, dict[str, float]] = field(default_factory=dict)
     #: Projects that exist; None for any.
@@ -106,6 +122,8 @@ def from_mapping(given: Any, source: str) -> Scenario:
     values = dict(given)
     if "latency" in values:
         values["latency"] = _latency(values["latency"], source)
+    if "reservations" in values:
+        values["reservations"] = _reservations(values["reservations"], source)
     for key in ("zones", "projects", "denied", "unreachable", "guest_path"):
         if values.get(key) is not None:
             values[key] = tuple(values[key])
@@ -127,3 +145,24 @@ def _latency(value: Any, source: str) -> Latency:
         if key not in known:
             raise ConfigError(f"{source}: unknown latency '{key}'", hint=did_you_mean(str(key), known))
     return replace(Latency(), **{str(key): float(seconds) for key, seconds in value.items()})
+
+
+def _reservations(value: Any, source: str) -> dict[str, dict[str, Reservation]]:
+    """``{us-west1-c: {my-l4: {count: 1, specific: true}}}``; all keys of a reservation optional."""
+    known = [f.name for f in fields(Reservation)]
+    found: dict[str, dict[str, Reservation]] = {}
+    try:
+        for zone, by_name in value.items():
+            for name, given in by_name.items():
+                for key in given or {}:
+                    if key not in known:
+                        raise ConfigError(
+                            f"{source}: unknown key '{key}' of reservation {name}", hint=did_you_mean(str(key), known)
+                        )
+                found.setdefault(zone, {})[name] = Reservation(**(given or {}))
+    except (AttributeError, TypeError):
+        raise ConfigError(
+            f"{source}: reservations are a mapping of zones, names and what is reserved",
+            hint="docs/emulator.md shows one",
+        ) from None
+    return found

@@ -31,6 +31,8 @@ class Machine:
     timers: dict[str, float] = field(default_factory=dict)
     #: Where the running sshd keeps its own files; gone with the power.
     volatile: str | None = None
+    #: Which reservation's capacity it has, while it has power.
+    reservation: str | None = None
 
     @property
     def status(self) -> str:

@@ -23,7 +23,7 @@ from orchestrator.emulator.core.resources import (
     path_of,
 )
 from orchestrator.emulator.core.world import Machine, Operation, World
-from orchestrator.emulator.machines import disks, power, scheduling
+from orchestrator.emulator.machines import disks, power, reservations, scheduling
 from orchestrator.emulator.machines.guest import login_name
 
 #: Metadata items the emulator adds to every answer: how to reach the sshd. Sent back, they are dropped again.
@@ -50,12 +50,15 @@ def insert(call: Call) -> dict[str, Any]:
     if machine_type not in catalog.machine_types():
         raise invalid("resource.machineType", body.get("machineType"), "The referenced resource does not exist.")
     resource = _resource(call.world, path, body, machine_type)
+    model = resource["scheduling"]["provisioningModel"]
+    resource["reservationAffinity"] = reservations.checked_affinity(call, body.get("reservationAffinity"), model)
+    wait_s = reservations.wait_s(body.get("params"), model)
     resource["disks"] = _attach(call, path, body)
     call.world.machines[path] = Machine(path, resource)
     paths = [path_of(attached["source"]) for attached in resource["disks"]]
     created = [path for path in paths if call.world.disks[path]["status"] == "CREATING"]
     ready = [(0.0, "disk_ready", {"path": path}) for path in paths]
-    plan = [*ready, *power.starting(call.world, created)]
+    plan = [*ready, *power.starting(call.world, created, wait_s)]
     undo = [(0.0, "forget", {"created": created})]
     return call.begin("insert", path, plan, target_id=resource["id"], undo=undo)
 

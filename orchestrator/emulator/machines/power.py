@@ -16,18 +16,31 @@ from orchestrator.emulator.core.clock import timestamp
 from orchestrator.emulator.core.operations import Plan, begin, step, supersede
 from orchestrator.emulator.core.refusals import OperationError
 from orchestrator.emulator.core.resources import path_of
-from orchestrator.emulator.core.world import Machine, Operation, World
+from orchestrator.emulator.core.world import Machine, Operation, Step, World
 from orchestrator.emulator.machines import disks, scheduling
 from orchestrator.emulator.machines.guest import Guest, host_keys, login_name
 
 _LOG = logging.getLogger(__name__)
 
 
-def starting(world: World, created: Sequence[str] = ()) -> Plan:
-    """``created``: disks that were made for this instance and go again if there is no machine for it."""
+#: How often an instance that is queued is tried, emulated seconds.
+QUEUE_POLL_S = 5.0
+
+
+def starting(world: World, created: Sequence[str] = (), wait_s: float = 0.0) -> Plan:
+    """
+    Args:
+        created: disks that were made for this instance and go again if there is no machine for it.
+        wait_s: how long it may be queued until there is one.
+    """
     latency = world.scenario.latency
+    queue: Plan = [
+        (0.0, "mark", {"status": "PENDING"}),
+        (0.0, "queue", {"until": world.now() + wait_s, "created": list(created)}),
+    ]
     return [
-        (0.0, "mark", {"status": "PROVISIONING"}),
+        *(queue if wait_s else ()),
+        (0.0, "transit" if wait_s else "mark", {"status": "PROVISIONING"}),
         (latency.provisioning, "allocate", {"created": list(created)}),
         (0.0, "transit", {"status": "STAGING"}),
         (latency.staging, "enter_running", {}),
@@ -94,6 +107,24 @@ def allocate(world: World, operation: Operation, otherwise: str = "TERMINATED", 
         else:
             machine.resource["status"] = otherwise
         raise
+
+
+@step
+def queue(world: World, operation: Operation, until: float, created: Sequence[str]) -> None:
+    """Try; as long as there is no machine, again. After ``until`` the instance vanishes."""
+    machine = world.machines.get(operation.target)
+    if machine is None:
+        return
+    machine.resource["status"] = "PROVISIONING"  # what asks for a machine counts as having one
+    try:
+        quota.admit(world, machine)
+    except OperationError:
+        if world.now() >= until:
+            forget(world, operation, created)
+            raise
+        machine.resource["status"] = "PENDING"
+        due = min(world.now() + QUEUE_POLL_S, until)
+        operation.steps.insert(0, Step(due, "queue", {"until": until, "created": list(created)}))
 
 
 @step

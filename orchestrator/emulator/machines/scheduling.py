@@ -11,6 +11,8 @@ from orchestrator.emulator.core.world import Machine
 
 MIN_RUN_S = 30
 MAX_RUN_S = 120 * 24 * 3600
+FLEX_RUN_S = (600, 7 * 24 * 3600)
+MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
 
 
 def checked(given: dict[str, Any] | None, *, gpus: int) -> dict[str, Any]:
@@ -21,23 +23,42 @@ def checked(given: dict[str, Any] | None, *, gpus: int) -> dict[str, Any]:
     """
     given = dict(given or {})
     spot = given.get("provisioningModel") == "SPOT" or bool(given.get("preemptible"))
+    model = "SPOT" if spot else given.get("provisioningModel") or "STANDARD"
+    if model not in MODELS:
+        raise invalid("scheduling.provisioningModel", model, f"One of {', '.join(MODELS)}.")
     scheduling = {
-        "onHostMaintenance": "TERMINATE" if spot else "MIGRATE",
-        "automaticRestart": not spot,
+        "onHostMaintenance": "MIGRATE" if model == "STANDARD" else "TERMINATE",
+        "automaticRestart": model in ("STANDARD", "RESERVATION_BOUND"),
         "preemptible": spot,
-        "provisioningModel": "SPOT" if spot else "STANDARD",
+        "provisioningModel": model,
         **{key: value for key, value in given.items() if value is not None},
     }
+    if model == "FLEX_START":
+        _check_flex_start(scheduling, gpus)
     if spot and scheduling["automaticRestart"]:
         raise invalid("scheduling.automaticRestart", True, "Spot instances cannot be restarted automatically.")
     if (spot or gpus) and scheduling["onHostMaintenance"] != "TERMINATE":
         who = "Spot instances" if spot else "Instances with guest accelerators"
         raise invalid("scheduling.onHostMaintenance", scheduling["onHostMaintenance"], f"{who} need TERMINATE.")
-    _check_limits(scheduling, spot=spot)
+    _check_limits(scheduling, ends=model in ("SPOT", "RESERVATION_BOUND"))
     return scheduling
 
 
-def _check_limits(scheduling: dict[str, Any], *, spot: bool) -> None:
+def _check_flex_start(scheduling: dict[str, Any], gpus: int) -> None:
+    if not gpus:
+        raise invalid("scheduling.provisioningModel", "FLEX_START", "Needs a machine type with GPUs.")
+    if scheduling["automaticRestart"]:
+        raise invalid("scheduling.automaticRestart", True, "FLEX_START cannot be restarted automatically.")
+    if scheduling["onHostMaintenance"] != "TERMINATE":
+        raise invalid("scheduling.onHostMaintenance", scheduling["onHostMaintenance"], "FLEX_START needs TERMINATE.")
+    limit = scheduling.get("maxRunDuration")
+    seconds = 0 if limit is None else seconds_of(limit, "scheduling.maxRunDuration")
+    if not FLEX_RUN_S[0] <= seconds <= FLEX_RUN_S[1]:
+        raise invalid("scheduling.maxRunDuration", seconds, "With FLEX_START between 10 minutes and 7 days.")
+
+
+def _check_limits(scheduling: dict[str, Any], *, ends: bool) -> None:
+    """``ends``: the machine has an end without a limit, too: preemption, or its reservation's."""
     limited = False
     if "maxRunDuration" in scheduling:
         seconds = seconds_of(scheduling["maxRunDuration"], "scheduling.maxRunDuration")
@@ -58,7 +79,7 @@ def _check_limits(scheduling: dict[str, Any], *, spot: bool) -> None:
         raise invalid("scheduling.instanceTerminationAction", action, "Must be STOP or DELETE.")
     if limited and action is None:
         raise invalid("scheduling.instanceTerminationAction", "", "Needed with maxRunDuration or terminationTime.")
-    if action is not None and not limited and not spot:
+    if action is not None and not limited and not ends:
         raise invalid("scheduling.instanceTerminationAction", action, "Needs maxRunDuration, or a Spot instance.")
 
 

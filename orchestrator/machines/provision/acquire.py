@@ -37,7 +37,7 @@ from orchestrator.machines.provision.find import (
 )
 from orchestrator.machines.provision.ready import let_in
 from orchestrator.machines.provision.spec import Purpose, hardware, machine_spec
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import GcpTarget, Provisioning
 
 _ERRORS: dict[decision.Problem, type[FcctlError]] = {
     "capacity": CapacityError, "quota": CapacityError, "budget": BudgetError, "conflict": ConflictError,
@@ -65,6 +65,8 @@ class Acquired:
     started: bool
     #: What an hour of it costs, as the cloud shows it.
     price: HourlyPrice
+    #: How long its creation waited in the cloud's queue, where nothing is billed.
+    queued_s: float = 0.0
 
 
 def acquire(parts: MachineParts, target: GcpTarget, wish: Wish, purpose: Purpose, log: Log) -> Acquired:
@@ -146,14 +148,16 @@ class _Acquisition:
             ConfigError: no price of it is known.
         """
         if isinstance(move, decision.Create):
-            made_of = hardware(self._target, move.zone, spot=move.spot)
+            made_of = hardware(self._target, move.zone, spot=move.way == "spot")
         elif isinstance(move, decision.Wait | decision.GiveUp | decision.Withdraw):
             return move
         else:
             made_of = self._with_disk_types(move.machine).hardware
         dear = too_dear(self._target.instance, made_of, self._parts.price(self._target, made_of), self._policy.wish)
         if dear is not None and (known := self._parts.book.known(*self._name)) is not None:
-            self._parts.book.remember(replace(known, deadline=None))  # so that the next plan asks the cloud
+            self._parts.book.remember(
+                replace(known, deadline=None), instead_of=known
+            )  # so that the next plan asks the cloud
         return dear or move
 
     def _with_disk_types(self, machine: Machine) -> Machine:
@@ -189,7 +193,14 @@ class _Acquisition:
         if any(machine.labels.get(key) != value for key, value in labels.items()):
             self._mark(machine, labels)
         machine = self._with_disk_types(machine)
-        return Acquired(machine, started, self._parts.price(self._target, machine.hardware))
+        price = self._parts.price(self._target, machine.hardware)
+        return Acquired(machine, started, price, self._was_queued(machine))
+
+    def _was_queued(self, machine: Machine) -> float:
+        made = [a for a in self._history.of("create", machine.zone) if a.way == "flex_start"]
+        if not made or machine.created is None or machine.started is None:
+            return 0.0
+        return max(0.0, machine.started - machine.created)
 
     def _cloud_ahead(self, seen: list[Machine]) -> float:
         """Of a machine that runs already the deadline counts, which is told by the cloud's clock: ask for its time.
@@ -245,12 +256,12 @@ class _Acquisition:
         limit_s: float,
         change: Callable[[str], Operation],
         *,
-        spot: bool = False,
+        way: Provisioning = "on_demand",
     ) -> Attempt:
         operation = self._changes.make(action, zone, change, limit_s)
         if operation.refusal is not None:
             self._say(f"{action} in {zone}: {operation.refusal.code}")
-        return Attempt(action, zone, self._now(), spot, operation.refusal, operation.done)
+        return Attempt(action, zone, self._now(), way, operation.refusal, operation.done)
 
     def _snapshot(self, machine: Machine, name: str) -> Attempt:
         if self._cloud.has_snapshot(name):
@@ -263,13 +274,18 @@ class _Acquisition:
         login = self._parts.clouds.login(self._target)
         items = login_items({}, user=login.user, public_key=login.public_key, os_login=self._os_login)
         spec = machine_spec(
-            self._target, self._purpose, items, spot=move.spot, max_run_s=self._policy.wish.max_run_s,
+            self._target, self._purpose, items, way=move.way, max_run_s=self._policy.wish.max_run_s,
             snapshot=move.snapshot,
         )  # fmt: skip
-        model = " (spot)" if move.spot else ""
-        self._say(f"creating {spec.name} in {move.zone}: {spec.machine_type}{model}")
-        return self._attempt("create", move.zone, self._target.wake_timeout_s,
-                             lambda r: self._cloud.create(move.zone, spec, r), spot=move.spot)  # fmt: skip
+        how = "" if move.way == "on_demand" else f" ({move.way.replace('_', ' ')})"
+        self._say(f"creating {spec.name} in {move.zone}: {spec.machine_type}{how}{self._queued(move)}")
+        queue_s = self._policy.flex_wait_s if move.way == "flex_start" else 0.0
+        return self._attempt("create", move.zone, self._target.wake_timeout_s + queue_s,
+                             lambda r: self._cloud.create(move.zone, spec, r), way=move.way)  # fmt: skip
+
+    def _queued(self, move: decision.Create) -> str:
+        wait = self._policy.flex_wait_s / 60
+        return f"; it may wait {wait:g} minutes in the queue" if move.way == "flex_start" and wait else ""
 
     def _withdraw(self, machine: Machine, first: Machine) -> Attempt:
         self._parts.observer.note(

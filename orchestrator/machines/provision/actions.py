@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.machines.cloud import Machine, Refusal
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import GcpTarget, Provisioning
 
 Action = Literal["fence", "start", "stop", "resume", "create", "delete", "snapshot"]
 Problem = Literal["capacity", "quota", "budget", "conflict", "not_found", "denied", "config", "timeout", "preempted"]
@@ -52,38 +52,38 @@ class Policy:
     project: str
     name: str
     zones: tuple[str, ...]
-    models: tuple[bool, ...]  # whether spot, in the order of preference
+    ways: tuple[Provisioning, ...]  # in the order of preference
     on_stockout: Literal["wait", "rebuild", "fail"]
     stockout_wait_s: float
     wake_timeout_s: float
     wish: Wish
     #: Who a machine that is made is made for, as its label says.
     label: str = ""
+    #: How long a request may wait in the cloud's queue in each zone.
+    flex_wait_s: float = 0.0
+    #: Whose reserved capacity the machine is to use; None: no matter.
+    reservation: str | None = None
 
     @property
     def limit_s(self) -> float:
         """When everything ends, counted from the beginning."""
-        return 2 * self.wake_timeout_s + self.stockout_wait_s
+        return 2 * self.wake_timeout_s + self.stockout_wait_s + self.flex_wait_s * len(self.zones)
 
 
 def policy(target: GcpTarget, wish: Wish, label: str = "") -> Policy:
     """What ``target`` says about having its machine for whoever ``label`` names."""
-    models: dict[str, tuple[bool, ...]] = {
-        "on_demand": (False,),
-        "spot": (True,),
-        "spot_then_on_demand": (True, False),
-        "on_demand_then_spot": (False, True),
-    }
     return Policy(
         project=target.project,
         name=target.instance,
         zones=tuple(dict.fromkeys(target.zones)),
-        models=models[target.provisioning],
+        ways=target.ways,
         on_stockout=target.on_stockout,
         stockout_wait_s=target.stockout_wait_minutes * 60,
         wake_timeout_s=target.wake_timeout_s,
         wish=replace(wish, create=wish.create and target.create),
         label=label,
+        flex_wait_s=target.flex_wait_s,
+        reservation=target.reservation,
     )
 
 
@@ -94,7 +94,7 @@ class Attempt:
     action: Action
     zone: str
     at: float
-    spot: bool = False
+    way: Provisioning = "on_demand"
     refusal: Refusal | None = None
     #: False: the cloud took it, and has not said how it ended.
     done: bool = True
@@ -168,7 +168,7 @@ class Snapshot:
 @dataclass(frozen=True)
 class Create:
     zone: str
-    spot: bool
+    way: Provisioning
     snapshot: str | None = None
 
 

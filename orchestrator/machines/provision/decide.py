@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Power, Remedy
 from orchestrator.machines.provision.actions import (
     POLL_S,
     GiveUp,
@@ -212,7 +212,22 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
             return move
     if starts and not starts[-1].done and now - starts[-1].at < policy.wake_timeout_s:
         return Wait(POLL_S, f"{machine.name} is about to start")
-    return _fence(machine, policy, history, now) or Start(machine)
+    return _other_reservation(machine, policy) or _fence(machine, policy, history, now) or Start(machine)
+
+
+def _other_reservation(machine: Machine, policy: Policy) -> GiveUp | None:
+    """A machine keeps what it was made with: started so, it would not use the capacity that the target pays for."""
+    wanted = policy.reservation
+    if wanted is None or machine.reservation == wanted or machine.spot:
+        return None
+    return GiveUp(
+        "conflict",
+        f"{machine.name} in {machine.zone} was made for the reservation '{machine.reservation}', and the target wants"
+        f" '{wanted}'",
+        cause="what a machine may use of reservations is set when it is made",
+        hint="leave `reservation` out of the target, or have fcctl make it anew: gcloud compute instances delete"
+        f" {machine.name} --zone {machine.zone} --project {machine.project}",
+    )
 
 
 def _over(policy: Policy) -> GiveUp:
@@ -241,13 +256,14 @@ def _fence(machine: Machine, policy: Policy, history: History, now: float) -> Mo
 
 def _in_between(machine: Machine, policy: Policy, history: History, now: float) -> Move:
     since = max([history.began, *(a.at for a in history.attempts)])
-    if now - since >= policy.wake_timeout_s:
+    if now - since >= policy.wake_timeout_s + (policy.flex_wait_s if machine.status == QUEUED else 0.0):
         return GiveUp(
             "timeout",
             f"{machine.name} is {machine.status} in {machine.zone} for {now - since:.0f} s",
             hint="fcctl hosts ls shows it; raise wake_timeout_s of the target if that is what it takes",
         )
-    return Wait(POLL_S, f"{machine.name} is {machine.status}")
+    queued = f" in the queue for {machine.zone}" if machine.status == QUEUED else ""
+    return Wait(POLL_S, f"{machine.name} is {machine.status}{queued}")
 
 
 # ----------------------------------------------------------------------------------------------------------- no stock

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from orchestrator.machines.cloud import Remedy, region_of
 from orchestrator.machines.provision.actions import POLL_S, Attempt, Create, GiveUp, History, Move, Policy, Wait
 from orchestrator.machines.provision.after_refusal import PATIENCE, fatal, hint_for, in_a_row, pause
+from orchestrator.machines.targets import FLEX_RUN_MINUTES, Provisioning
 
 
 def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
@@ -26,13 +27,28 @@ def creation(policy: Policy, history: History, now: float, taken: frozenset[str]
             return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
         return GiveUp("timeout", f"{policy.name} was asked for in {tried[-1].zone}, and never came",
                       hint="fcctl hosts audit finds it if it comes after all")  # fmt: skip
-    if any(a.worked for a in tried if not history.of("delete", a.zone)):
+    worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
+    if worked is not None and worked.way == "flex_start":
+        return GiveUp("capacity", f"{policy.name} was queued in {worked.zone}, and {worked.zone} had no machine for it",
+                      cause=f"its request was valid for {policy.flex_wait_s / 60:g} minutes",
+                      hint="try again later, raise flex_start_wait_minutes of the target, or add zones")  # fmt: skip
+    if worked is not None:
         return GiveUp("preempted", f"{policy.name} was created, and is gone again",
                       cause="it was preempted or deleted while it was waking", hint="try again")  # fmt: skip
     return _next_place(policy, history, now, taken, snapshot)
 
 
 def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Move:
+    least, most = (minutes * 60 for minutes in FLEX_RUN_MINUTES)
+    ways = [way for way in policy.ways if way != "flex_start" or least <= policy.wish.max_run_s <= most]
+    if not ways:
+        return GiveUp(
+            "budget",
+            f"{policy.name} would get a limit of {policy.wish.max_run_s / 60:.0f} minutes, and flex start wants"
+            f" {least / 60:.0f} at least",
+            cause="the limit is what the budget, or the time that was asked for, allows",
+            hint="raise the budget or the time, or set another provisioning for the target",
+        )
     tried = history.of("create")
     last = tried[-1] if tried else None
     if last is not None and last.refusal is not None and last.zone not in taken:
@@ -42,8 +58,8 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
             return fatal(f"{policy.name} cannot be created in {last.zone}", policy, last)
         if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and in_a_row(tried) < PATIENCE:
             left = last.at + pause(in_a_row(tried)) - now
-            return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.spot, snapshot)
-    places = [(zone, spot) for spot in policy.models for zone in _hinted(policy, tried) if zone not in taken]
+            return Wait(left, last.refusal.message) if left > 0 else Create(last.zone, last.way, snapshot)
+    places = [(zone, way) for way in ways for zone in _hinted(policy, tried) if zone not in taken]
     rounds = {place: _refusals(tried, place) for place in places}
     fewest = min(rounds.values(), default=0)
     place = next((p for p in places if rounds[p] == fewest), None)
@@ -76,7 +92,7 @@ def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str 
     last = tried[-1]
     if in_a_row(tried) < 4:
         left = last.at + pause(in_a_row(tried)) - now
-        return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.spot, snapshot)
+        return Wait(left, f"{policy.name} exists already") if left > 0 else Create(last.zone, last.way, snapshot)
     message = last.refusal.message if last.refusal else ""
     return GiveUp("conflict", f"the name {policy.name} is taken in {last.zone}, and no machine has it", cause=message,
                   hint="a disk of that name may be left: delete or rename it, or name another instance",
@@ -89,10 +105,10 @@ def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
     return sorted(policy.zones, key=lambda zone: zone not in named)
 
 
-def _refusals(tried: Sequence[Attempt], place: tuple[str, bool]) -> int:
+def _refusals(tried: Sequence[Attempt], place: tuple[str, Provisioning]) -> int:
     """How often there was none in this place, by itself or because its whole region was refused."""
-    zone, spot = place
-    here = [a for a in tried if a.refusal and a.spot is spot]
+    zone, way = place
+    here = [a for a in tried if a.refusal and a.way == way]
     region = [
         a for a in here
         if a.refusal and a.refusal.remedy is Remedy.NEXT_REGION and region_of(a.zone) == region_of(zone)

@@ -8,7 +8,6 @@ bounded time. What the cloud refuses comes back as the operation's refusal, for
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.provision.actions import Action
+from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import GcpTarget, SandboxTarget, Target
 
 #: How long a stop may take before it is left to the fences; systems that hang on the way down take minutes.
@@ -28,9 +28,9 @@ CHANGE_LIMIT_S = 120.0
 
 
 class Log(Protocol):
-    """Appends a line to a journal; on disk before it returns."""
+    """Appends a line to a journal; on disk before it returns, unless it is about a stop and the disk is full."""
 
-    def __call__(self, kind: str, **data: object) -> None: ...
+    def __call__(self, kind: str, **data: object) -> object: ...
 
 
 def in_cloud(parts: MachineParts, target: Target) -> GcpTarget | None:
@@ -89,7 +89,7 @@ class Changes:
 
     def make(self, action: Action | str, zone: str, change: Callable[[str], Operation], limit_s: float) -> Operation:
         """Ask for a change and see it through; the operation may be refused, or not done after ``limit_s``."""
-        request_id = str(uuid.uuid4())
+        request_id = new_request_id()
         self.log("cloud", action=str(action), zone=zone, name=self.name, request_id=request_id)
         asked = self.clock.now()
         operation = change(request_id)

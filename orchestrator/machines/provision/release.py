@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, QUEUED, RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.parts import MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
@@ -116,6 +117,8 @@ class _Releasing:
                 done.append(self._as_it_was(hold, machine, policy))
             elif (user := wanted_by(machine)) is not None:
                 raise StillWanted(user)
+            elif machine.status == QUEUED and MANAGED_LABEL in machine.labels:
+                done.append(self._withdraw(hold, machine))
             elif policy == "delete" and MANAGED_LABEL in machine.labels:
                 done.append(self._delete(machine))
             else:
@@ -129,6 +132,11 @@ class _Releasing:
             return Released("off", hold.zone, "it was not turned on")
         self._delete(machine)
         return Released("off", hold.zone, "it was made, not turned on, and deleted again")
+
+    def _withdraw(self, hold: Hold, machine: Machine) -> Released:
+        """One that waits in the cloud's queue: it cannot be stopped, would start by itself, and has nothing on it."""
+        self._delete(machine)
+        return Released("off", hold.zone, "it was queued, never turned on, and deleted again")
 
     def _gone(self, hold: Hold, reason: str) -> Released:
         """One that somebody deleted; the cloud's list of what was done still says when it was on."""
@@ -176,7 +184,6 @@ class _Releasing:
             if now is not None and now.power not in (Power.STOPPED, Power.SUSPENDED):
                 clock.sleep(POLL_S)
                 now = self._cloud.machine(machine.zone, machine.name)
-        self._forget_address()
         stopped = now.stopped if now is not None and now.id == machine.id else None
         return _released("stopped", machine, stopped)
 
@@ -187,6 +194,11 @@ class _Releasing:
         self._heed(machine, operation)
         if operation.refusal is not None:
             self._parts.clock.sleep(AGAIN_S)
+            return
+        book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
+        if known is not None:  # its host keys stay known; that it is up does not
+            with suppress(FcctlError):  # on a full disk the next login finds nobody there
+                book.remember(replace(known, deadline=None, our_stop=operation.name), instead_of=known)
 
     def _delete(self, machine: Machine) -> Released:
         clock = self._parts.clock
@@ -206,7 +218,8 @@ class _Releasing:
                     hint="fcctl hosts audit shows what is left, and stops it",
                 )
             clock.sleep(AGAIN_S)
-        self._parts.book.forget(machine.project, machine.name)
+        with suppress(FcctlError):
+            self._parts.book.forget(machine.project, machine.name)
         return _released("deleted", machine, self._off_since(machine, operation))
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
@@ -228,13 +241,6 @@ class _Releasing:
             hint=f"stop it by hand: gcloud compute instances stop {machine.name} --zone {machine.zone}"
             f" --project {machine.project}",
         )
-
-    def _forget_address(self) -> None:
-        """Its host keys stay known; that it is up does not."""
-        book, target = self._parts.book, self._target
-        known = book.known(target.project, target.instance)
-        if known is not None:
-            book.remember(replace(known, deadline=None))
 
     def _say(self, text: str) -> None:
         self._parts.observer.phase("release", text)

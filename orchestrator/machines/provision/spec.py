@@ -15,7 +15,7 @@ from orchestrator.machines.cloud import (
     MachineSpec,
     Power,
 )
-from orchestrator.machines.targets import GcpTarget
+from orchestrator.machines.targets import GcpTarget, Provisioning
 
 #: How the label of a machine begins that ``fcctl hosts up`` woke; its fence is its end.
 UP_PREFIX = "up-"
@@ -65,7 +65,7 @@ def machine_spec(
     purpose: Purpose,
     metadata: Mapping[str, str],
     *,
-    spot: bool,
+    way: Provisioning,
     max_run_s: int,
     snapshot: str | None = None,
 ) -> MachineSpec:
@@ -83,7 +83,7 @@ def machine_spec(
         image_family=target.image_family,
         disk_gb=target.disk_gb,
         disk_type=target.disk_type,
-        spot=spot,
+        way=way,
         max_run_s=max_run_s,
         labels={**target.labels, MANAGED_LABEL: "yes", **purpose.labels()},
         metadata=metadata,
@@ -93,4 +93,6 @@ def machine_spec(
         external_ip=not target.iap,
         service_account=target.service_account,
         snapshot=snapshot,
+        flex_wait_s=target.flex_wait_s,
+        reservation=target.reservation,
     )

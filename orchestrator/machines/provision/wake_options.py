@@ -26,6 +26,3 @@ class AcceptedPrices:
     own: bool = False
     #: List prices that are older than a year.
     old: bool = False
-
-
-NOTHING = AcceptedPrices()

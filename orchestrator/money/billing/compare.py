@@ -112,20 +112,26 @@ class _Google:
             raise UsageError(f"more than {_MOST_CELLS} days of resources", hint="export fewer days at once")
 
 
-def compare(
-    export: Iterable[BillingLine], ledger: Iterable[Line], machines: Iterable[str], workspace: str, tolerance_pct: float
-) -> Comparison:
-    """Both books over the time that the export covers.
+@dataclass(frozen=True)
+class Ours:
+    """What is this workspace's, beside what its ledger names."""
 
-    Args:
-        machines: names of the targets' machines, which may be in no line of the ledger.
-        workspace: as the label of its machines says it.
+    #: Names of the targets' machines.
+    machines: frozenset[str]
+    #: The cloud projects that targets and ledger know; another one may have machines of the same names.
+    projects: frozenset[str]
+    #: The workspace as the label of its machines has it.
+    label: str
+
+
+def compare(export: Iterable[BillingLine], ledger: Iterable[Line], whose: Ours, tolerance_pct: float) -> Comparison:
+    """Both books over the time that the export covers.
 
     Raises:
         UsageError: the export has no line of use.
     """
     ours = [line for line in ledger if not line.emulated and line.usd]
-    known = _Known(ours, machines, workspace)
+    known = _Known(ours, whose)
     google = _Google()
     for line in export:
         google.add(known.thing_of(line), line)
@@ -183,14 +189,14 @@ def _sum(one: float | None, other: float | None) -> float | None:
 class _Known:
     """What is this workspace's: by the ledger, by the targets, by the labels that fcctl gives."""
 
-    def __init__(self, ours: Iterable[Line], machines: Iterable[str], workspace: str) -> None:
+    def __init__(self, ours: Iterable[Line], whose: Ours) -> None:
         things = [thing for line in ours if (thing := _thing(line)) is not None]
         self._ids: dict[str, set[str]] = {}
         for kind, name, number in things:
             if kind == "machine":
                 self._ids.setdefault(name, set()).add(number)
-        self._names = {*machines, *(name for _, name, _ in things)}
-        self._workspace = workspace
+        self._names = {*whose.machines, *(name for _, name, _ in things)}
+        self._whose = whose
 
     def thing_of(self, line: BillingLine) -> Thing | None:
         """None: the line is of something else."""
@@ -202,9 +208,11 @@ class _Known:
         return "machine", line.name, line.resource_id or (next(iter(ids)) if len(ids) == 1 else "")
 
     def _is_ours(self, line: BillingLine) -> bool:
+        if line.project and line.project not in self._whose.projects:
+            return False
         if line.name in self._names:
             return True
-        return MANAGED_LABEL in line.labels and line.labels.get(WORKSPACE_LABEL) == self._workspace
+        return MANAGED_LABEL in line.labels and line.labels.get(WORKSPACE_LABEL) == self._whose.label
 
     def cells(self, ours: Iterable[Line], since: float, until: float) -> tuple[dict[Cell, float], float]:
         """The ledger's dollars of each thing and day within that time; and those of machines in no cloud."""

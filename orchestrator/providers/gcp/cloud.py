@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import CloudError, NotFoundError
+from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
     Leftover,
@@ -152,7 +152,15 @@ class GcpCloud:
     # ------------------------------------------------------------------------------------------------------ changing
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
         fields = {"zone": zone, "instance_resource": messages.instance(spec, zone)}
-        return self._change("insert", "Instances", "InsertInstanceRequest", zone, spec.name, request_id, fields)
+        try:
+            return self._change("insert", "Instances", "InsertInstanceRequest", zone, spec.name, request_id, fields)
+        except ValueError as error:
+            if spec.way != "flex_start":
+                raise
+            raise ConfigError(
+                "the installed google-cloud-compute is too old to ask for flex start",
+                cause=str(error)[:300], hint="python -m pip install --upgrade google-cloud-compute",
+            ) from None  # fmt: skip
 
     def start(self, machine: Machine, request_id: str) -> Operation:
         return self._power("start", machine, request_id)

@@ -21,10 +21,14 @@ from orchestrator.machines.cloud import (
     region_of,
 )
 from orchestrator.machines.provision import refusals
+from orchestrator.machines.targets import Provisioning
 
 #: What is given to a service account that the target names; its roles say what it may do.
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 BOOT_DEVICE = "boot"
+_MODELS: Mapping[Provisioning, str] = {
+    "on_demand": "STANDARD", "spot": "SPOT", "flex_start": "FLEX_START", "reservation_bound": "RESERVATION_BOUND",
+}  # fmt: skip
 
 
 def last(url: str) -> str:
@@ -64,6 +68,7 @@ def machine(raw: Any, project: str) -> Machine:
         metadata={item.key: item.value for item in raw.metadata.items},
         metadata_fingerprint=raw.metadata.fingerprint,
         spot=scheduling.provisioning_model == "SPOT" or bool(scheduling.preemptible),
+        reservation=_reservation(raw.reservation_affinity),
         internal_ip=next((i.network_i_p for i in interfaces if i.network_i_p), None),
         external_ip=next((a.nat_i_p for i in interfaces for a in i.access_configs if a.nat_i_p), None),
         external=any(i.access_configs for i in interfaces),
@@ -75,6 +80,14 @@ def machine(raw: Any, project: str) -> Machine:
         termination_action=scheduling.instance_termination_action or None,
         deadline=deadline if running else None,
     )
+
+
+def _reservation(raw: Any) -> str:
+    """Whose reserved capacity a machine may use, as a target names it; the cloud's default is any."""
+    kind, names = raw.consume_reservation_type, list(raw.values)
+    if kind == "SPECIFIC_RESERVATION" and names:
+        return str(names[0])
+    return "none" if kind == "NO_RESERVATION" else "any"
 
 
 def _disk(raw: Any) -> Disk:
@@ -101,6 +114,7 @@ def operation(raw: Any) -> Operation:
         target_id=str(int(raw.target_id) or ""),
         collection=_collection(raw.target_link),
         user=str(raw.user)[:200],
+        request_id=str(raw.client_operation_id)[:64],
     )
 
 
@@ -182,7 +196,21 @@ def instance(spec: MachineSpec, zone: str) -> dict[str, Any]:
     }
     if spec.tags:
         values["tags"] = {"items": list(spec.tags)}
-    return values
+    return {**values, **_capacity(spec)}
+
+
+def _capacity(spec: MachineSpec) -> dict[str, Any]:
+    """Reserved capacity, which spot and flex-start machines cannot use; and how long a request waits for stock."""
+    if spec.way == "flex_start":
+        wait = {"request_valid_for_duration": {"seconds": int(spec.flex_wait_s)}}
+        return {"reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}, "params": wait}
+    if spec.reservation is None or spec.way == "spot":
+        return {}
+    kinds = {"any": "ANY_RESERVATION", "none": "NO_RESERVATION"}
+    if spec.reservation in kinds:
+        return {"reservation_affinity": {"consume_reservation_type": kinds[spec.reservation]}}
+    named = {"key": "compute.googleapis.com/reservation-name", "values": [spec.reservation]}
+    return {"reservation_affinity": {"consume_reservation_type": "SPECIFIC_RESERVATION", **named}}
 
 
 def items(metadata: Mapping[str, str]) -> list[dict[str, str]]:
@@ -192,7 +220,7 @@ def items(metadata: Mapping[str, str]) -> list[dict[str, str]]:
 def scheduling(spec: MachineSpec) -> dict[str, Any]:
     """Fence 1 from the first start on; and what a machine with a GPU needs."""
     return {
-        "provisioning_model": "SPOT" if spec.spot else "STANDARD",
+        "provisioning_model": _MODELS[spec.way],
         "on_host_maintenance": "TERMINATE",
         "automatic_restart": False,
         **limit(spec.max_run_s),

@@ -26,10 +26,5 @@ def metric(accelerator: str, *, spot: bool) -> str:
 
 
 def models(target: GcpTarget) -> tuple[bool, ...]:
-    """Whether Spot, in the order in which the target wants its machine."""
-    return {
-        "on_demand": (False,),
-        "spot": (True,),
-        "spot_then_on_demand": (True, False),
-        "on_demand_then_spot": (False, True),
-    }[target.provisioning]
+    """Whether preemptible, in the order in which the target wants its machine; flex start counts as that, too."""
+    return tuple(dict.fromkeys(way in ("spot", "flex_start") for way in target.ways))

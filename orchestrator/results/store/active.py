@@ -125,7 +125,8 @@ class FileActiveRun:
         """What is left to do once the final folder is there: index it, end the active run."""
         with suppress(DamagedRecord):  # damaged after it was written: listings say so
             self._index(read_record(self._places.final, self.run_id))
-        self._end()
+        with disk_errors("end the active run", self._places.active):
+            self._end()
 
     def discard(self) -> None:
         """Remove an active run that has no plan: it was killed while being made, and never was.

@@ -40,15 +40,18 @@ class FolderIntake:
         self.limits = limits or Limits()
         self._files: dict[str, str] = {}  # folded name -> as first spelled
         self._folders: dict[str, str] = {}
-        self._used = 0
+        self._left: dict[str, int] = {}  # path -> bytes of an earlier collection
+        self._room: dict[str, int] = {}  # path -> bytes that are set aside for it
+        self._taken = 0  # the sum of them
         with disk_errors("make the folder for the results", root.parent):
             make_folders(root)
             self._scan()
 
     def accepts(self, path: str, size: int = 0) -> str | None:
-        """None, which also reserves the name, or why not: bad_name, reserved, collides, too_many_files, too_large.
+        """None, which also reserves the name and the room, or why not: bad_name, reserved, collides, too_many_files,
+        too_large.
 
-        ``size`` is what the host announced, in bytes; give it to learn early that the file will not fit.
+        ``size`` is what the host announced, in bytes. What is here of a file that is too large goes.
         """
         reason = paths.fault(path)
         if reason:
@@ -59,7 +62,8 @@ class FolderIntake:
                 return "collides"
             if len(self._files) >= self.limits.files:
                 return "too_many_files"
-        if size and size > self.limits.bytes - self._used + self.size(path):
+        if not self._reserve(path, max(size, self._left.get(path, 0))):
+            self.discard(path)
             return "too_large"
         self._take(path, key)
         return None
@@ -94,13 +98,13 @@ class FolderIntake:
                     fault="bad_reply",
                     cause=f"{size} bytes are here and the next piece is for offset {offset}",
                 )
-            grown = max(0, offset + len(data) - size)
-            self._refuse_over_limit(path, grown)
+            self._refuse_over_limit(path, offset + len(data))
             os.lseek(fd, offset, os.SEEK_SET)
             try:
                 write_all(fd, data)
-            finally:
-                self._used += max(0, os.fstat(fd).st_size - size)
+            except OSError:
+                os.ftruncate(fd, size)  # what little room there is, is for the journal
+                raise
 
     def verified(self, entry: wire.FileEntry) -> bool:
         """Whether the file here has the size and sha256 the host announced."""
@@ -118,10 +122,10 @@ class FolderIntake:
         if paths.fault(path):
             return
         *folders, name = path.split("/")
-        size = self.size(path)
         with self._reading("discard a file"), beneath.folder(self.root, folders) as parent:
             os.unlink(name, dir_fd=parent)
-            self._used -= size
+        self._left.pop(path, None)
+        self._taken -= self._room.pop(path, 0)
 
     def flush(self) -> None:
         """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
@@ -167,8 +171,19 @@ class FolderIntake:
         with disk_errors(action, self.root), suppress(FileNotFoundError):
             yield
 
-    def _refuse_over_limit(self, path: str, grown: int) -> None:
-        if self._used + grown > self.limits.bytes:
+    def _reserve(self, path: str, size: int) -> bool:
+        """Whether ``size`` bytes of a file fit in beside all others; then they are set aside."""
+        before = self._room.get(path, 0)
+        if size <= before:
+            return True
+        if self._taken - before + size > self.limits.bytes:
+            return False
+        self._room[path] = size
+        self._taken += size - before
+        return True
+
+    def _refuse_over_limit(self, path: str, size: int) -> None:
+        if not self._reserve(path, size):
             raise HostFault(
                 f"the host sent more than {self.limits.bytes} bytes of results",
                 fault="too_large",
@@ -195,7 +210,7 @@ class FolderIntake:
             for name in names:
                 path = (Path(top) / name).relative_to(self.root).as_posix()
                 if paths.fault(path) is None:
-                    self._used += os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
+                    self._left[path] = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
                     self._take(path, paths.folded(path))
 
 

@@ -152,9 +152,9 @@ class FileStore:
         return found
 
     def paid(self, run_id: str) -> None:
-        """The machine is off."""
+        """The machine is off. A note that the disk does not let go costs another look at it."""
         note = self.root / OWED / f"{self._places(run_id).run_id}.json"
-        with disk_errors("write down that a machine is off", note.parent), suppress(FileNotFoundError):
+        with suppress(OSError):
             note.unlink()
             sync_folder(note.parent)
 

@@ -66,6 +66,7 @@ class Guard:
         self._looked = float("-inf")
         self._warned: set[str] = set()
         self._ending = False
+        self._tells = True
 
     def look(self) -> None:
         """Warn of a cap that is nearly spent; end the run if one is about to be hit."""
@@ -88,12 +89,16 @@ class Guard:
                 self._services.observer.note(f"${spent:.2f} of the ${cap.usd:.2f} of {cap.name} are spent")
 
     def _own(self) -> tuple[float | None, float]:
-        """What the run has cost so far, dollars, and its price of an hour."""
+        """What the run has cost so far, dollars, and its price of an hour; its disks, its address and the fetching of
+        its results are in it, as they are in its plan."""
         entries = self._journal.entries()
-        rate, began = rate_of(entries, self._saved), began_to_cost(entries, machine=self._machine)
+        rate = rate_of(entries, self._saved) + self._saved.rest_rate
+        began = began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
-        return self._journal.age(began) / 3600 * rate, rate
+        queued_s = next((e.data.get("queued_s", 0.0) for e in reversed(entries) if e.kind == "acquired"), 0.0)
+        billed_s = max(0.0, self._journal.age(began) - queued_s)
+        return billed_s / 3600 * rate + self._saved.egress_usd, rate
 
     def _within(self, cap: Cap, own: float, rate: float) -> float:
         """The part of the run's own cost that is of the cap's day or month."""
@@ -109,9 +114,20 @@ class Guard:
         if self._seen is None or now - self._seen.at >= BOOKS_EVERY_S:
             from orchestrator.runs.cost.spending import spent_without
 
+            self._tell()
             spent = spent_without(self._services, self._saved.plan.run_id)
             self._seen = _Seen({"day": spent.day, "month": spent.month, "project": spent.project}, now)
         return self._seen.books[cap.over]
+
+    def _tell(self) -> None:
+        """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
+        from orchestrator.runs.cost.cap_notices import send_cap_notices
+
+        if self._tells:
+            problems = send_cap_notices(self._services)
+            self._tells = not problems
+            for problem in problems:
+                self._services.observer.note(problem)
 
     def _end(self, cap: Cap, spent: float) -> None:
         """The current step's notice and grace; what it has by then is collected as always."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from orchestrator.base.errors import FcctlError
-from orchestrator.machines.targets import Target
-from orchestrator.money.caps import as_gcp
 from orchestrator.results.store_api import Store
 
 #: A GiB from a cloud to most places of the internet, dollars: the first TiB of a month in the premium tier. To China it
@@ -16,11 +14,8 @@ USD_PER_GIB = 0.12
 RUNS_BEFORE = 5
 
 
-def known_egress_usd(store: Store, job: str, target: Target) -> float:
-    """Dollars for fetching as much as the largest of the last runs of ``job`` left here; 0 where none is known, and for
-    machines that are in no cloud."""
-    if as_gcp(target) is None:
-        return 0.0
+def known_egress_usd(store: Store, job: str) -> float:
+    """Dollars for fetching as much as the largest of the last runs of ``job`` left here; 0 where none is known."""
     largest = 0
     for row in store.rows(limit=RUNS_BEFORE, job=job):
         with suppress(FcctlError, OSError):  # just pruned

@@ -10,6 +10,7 @@ from orchestrator.money import estimate as reckoning
 from orchestrator.money.caps import Budget
 from orchestrator.money.estimate import CostPlan, Past
 from orchestrator.results.store_api import Store
+from orchestrator.runs.cost.egress import known_egress_usd
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import slice_steps
 
@@ -36,6 +37,7 @@ def cost_plan(store: Store, job: Job, target: Target, budget: Budget, steps_rang
         max_minutes=job.budget.minutes,
         job_cap_usd=job.budget.usd,
         past=list(_past(store, job.job, target.name, wanted)),
+        egress_usd=known_egress_usd(store, job.job),
     )
 
 

@@ -63,6 +63,14 @@ def with_own_price(
     return own
 
 
+def as_last_seen(services: Services, target: Target, budget: Budget) -> Budget:
+    """``budget`` reckoned with the target's machine as this computer remembers it, if it does; nobody is asked."""
+    if not isinstance(target, GcpTarget):
+        return budget
+    known = services.book.known(target.project, target.instance)
+    return budget.with_seen(target, [known.hardware]) if known is not None and known.hardware is not None else budget
+
+
 def _remembered(services: Services, target: GcpTarget) -> tuple[Hardware, ...]:
     """The machine, if this computer knows that it is on."""
     known = services.book.known(target.project, target.instance)
@@ -79,18 +87,15 @@ def _shown(services: Services, target: GcpTarget, *, must: bool) -> tuple[Hardwa
     except FcctlError as error:
         if must:
             raise
-        known = services.book.known(target.project, target.instance)
-        last = known.hardware if known is not None else None
-        how = "as it was last seen" if last is not None else f"as [targets.{target.name}] describes it"
+        last = as_last_seen(services, target, Budget()).seen(target)
+        how = "as it was last seen" if last else f"as [targets.{target.name}] describes it"
         services.observer.note(f"{target.instance} is priced {how}: {error.message}")
-        return (last,) if last is not None else ()
+        return last
 
 
 def _refuse_if_dearer(target: GcpTarget, budget: Budget, found: tuple[Hardware, ...], planned_usd: float) -> None:
-    named, planned = (
-        machine_choices(target, budget)[0],
-        max(planned_usd, hourly_plan(target, budget).worst_usd_per_hour),
-    )
+    named = machine_choices(target, budget)[0]
+    planned = max(planned_usd, hourly_plan(target, budget).worst_usd_per_hour)
     price, dearest = max(((machine_price(one, budget, target).usd, one) for one in found), key=lambda pair: pair[0])
     if price <= planned + _SLIGHT_USD:
         return

@@ -84,13 +84,18 @@ def _off(store: Store, one: Reservation) -> float | None:
 
 
 def _session_is_open(services: Services, one: Reservation) -> bool:
-    book: SessionBook = services.sessions
-    if one.results != services.spending.scope.results:
-        from orchestrator.leases.session_files import SessionFiles
-
-        book = SessionFiles(Path(one.results), services.clock)
+    book = session_book_of(services, one)
     # A folder that somebody deleted tells nothing about the machine: the reservation stays.
     return one.owner_id in book.open() or book.plan_of(one.owner_id) is None
+
+
+def session_book_of(services: Services, one: Reservation) -> SessionBook:
+    """The book that has, or had, the session."""
+    if one.results == services.spending.scope.results:
+        return services.sessions
+    from orchestrator.leases.session_files import SessionFiles
+
+    return SessionFiles(Path(one.results), services.clock)
 
 
 def store_of(services: Services, one: Reservation) -> Store:

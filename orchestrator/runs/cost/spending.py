@@ -208,7 +208,7 @@ def _is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
     told, up to which the ledger has it then."""
     if one.owner not in ("up", "kept"):
         return False
-    of_it = [s for s in power if (s.project, s.name) == one.machine and _is_start_of(one, s)]
+    of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
     if any(s.stopped is not None or (s.fence is not None and now > s.fence + FENCE_LATENESS_S + SURELY_OFF_S)
            for s in of_it):  # fmt: skip
         return True
@@ -216,7 +216,8 @@ def _is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
     return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
 
 
-def _is_start_of(one: Reservation, sighting: Sighting) -> bool:
+def is_start_of(one: Reservation, sighting: Sighting) -> bool:
+    """Whether the cloud said this of the start that a machine is reserved for."""
     if one.started is not None:
         return sighting.instance_id == one.instance_id and abs(sighting.started - one.started) <= 1.0
     return sighting.started >= one.at - books.NEAR_S

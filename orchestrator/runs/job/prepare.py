@@ -14,11 +14,10 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, dollars
+from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import Cap, tightest
 from orchestrator.money.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
-from orchestrator.runs.cost.egress import known_egress_usd
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -95,9 +94,17 @@ def prepare(
         settings=dict(wanted.settings),
         report=wanted.job.report,
         **asdict(hourly_plan(wanted.target, budget)),
-        egress_usd=known_egress_usd(services.store, wanted.job.job, wanted.target),
+        egress_usd=_egress_usd(services, wanted),
     )
     return _held_to_caps(services, saved, source, budget, wanted)
+
+
+def _egress_usd(services: Services, wanted: Wanted) -> float:
+    if as_gcp(wanted.target) is None:
+        return 0.0
+    from orchestrator.runs.cost.egress import known_egress_usd
+
+    return known_egress_usd(services.store, wanted.job.job)
 
 
 def _searches(services: Services, wanted: Wanted) -> dict[str, wire.Tuning]:

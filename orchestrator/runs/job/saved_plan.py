@@ -68,7 +68,12 @@ class SavedPlan(BaseModel):
     @property
     def worst_rate(self) -> float:
         """Dollars an hour in the dearest place that a start may end in, with the machine's disks and its address."""
-        return self.worst_machine_rate + (self.rest_usd_per_hour or 0.0)
+        return self.worst_machine_rate + self.rest_rate
+
+    @property
+    def rest_rate(self) -> float:
+        """Dollars an hour of the machine's disks and its address, at most."""
+        return self.rest_usd_per_hour or 0.0
 
     @property
     def worst_machine_rate(self) -> float:

@@ -28,6 +28,7 @@ from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.cost.machine_cost import machine_cost, machine_record
 from orchestrator.runs.ending import stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.lifecycle import UNWRITTEN
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.release import LettingGo
 from orchestrator.runs.machine.state import Held
@@ -110,6 +111,7 @@ class MachineHold:
         return True
 
     def _acquire(self, wish: Wish) -> None:
+        self._services.left_on.had_by(self._held.run_id)
         self._log("acquire", max_run_s=wish.max_run_s)
         self._let_others_stop_it()
         warm = None if wish.restart else self._warm(wish)
@@ -121,7 +123,8 @@ class MachineHold:
         got, way = self._awake(wish)
         way = replace(way, deadline=deadline_of(got.machine), hardware=got.machine.hardware)
         self._services.book.remember(way)
-        self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started)
+        queued = {"queued_s": got.queued_s} if got.queued_s else {}
+        self._log("acquired", **_facts(way, got.price), warm=False, turned_on=got.started, **queued)
 
     def _awake(self, wish: Wish) -> tuple[Acquired, Endpoint]:
         """The machine, answering. One that somebody else had on may go off again before it answers, since who turned it
@@ -198,7 +201,8 @@ class MachineHold:
         entries = self._held.entries()
         cost = machine_cost(entries, self._saved, record.steps)
         record = record.model_copy(update={"cost": cost, "machine": machine_record(entries)})
-        stopped = next((e.data for e in reversed(entries) if e.kind in ("stopped", "went_down")), None)
+        ends = (e.data for e in reversed(entries) if e.kind in ("stopped", "went_down"))
+        stopped = next((facts for facts in ends if facts.get("how") != UNWRITTEN), None)
         if stopped is None or record.status == "cancelled":
             return record
         hint = f"go on at the first unfinished step: fcctl run --resume {self._held.run_id}"

@@ -33,7 +33,7 @@ class Neighbour:
     @property
     def left_behind(self) -> bool:
         """Nobody follows it, and its machine may be on for it, or has what it left on its disk."""
-        waits = self.state.stopped is not None and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
+        waits = self.state.machine == "released" and Stage.SUBMITTING <= self.state.stage <= Stage.ENDED
         return not self.live and (waits or self.state.machine in ("held", "leaving"))
 
 

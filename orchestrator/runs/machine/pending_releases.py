@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.leases.find import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import in_cloud
@@ -25,6 +25,7 @@ from orchestrator.machines.provision.release import Hold, StillWanted, at_work, 
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.restarted import off_before_a_person
 from orchestrator.runs.services import Services
 
 _TARGET: TypeAdapter[Target] = TypeAdapter(Target)
@@ -55,7 +56,8 @@ def pay(services: Services, effort: Effort = "all") -> None:
         _for_a_moment(services, due)
         return
     for run_id, debt in due.items():
-        _try(services, run_id, debt)
+        if not _try(services, run_id, debt) and effort == "all":
+            services.left_on.had_by(run_id)  # its journal says that it was not stopped
 
 
 def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None:
@@ -74,7 +76,7 @@ def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None
             ended.set_result(None)
 
     for run_id, debt in due.items():
-        services.store.owe(run_id, {**debt, "tried": services.clock.now()})
+        _note(services, run_id, {**debt, "tried": services.clock.now()})
     threading.Thread(target=act, name="fcctl-debts", daemon=True).start()
     clock = services.clock
     until = clock.monotonic() + MOMENT_S
@@ -95,15 +97,25 @@ def _still_owed(run_id: str, debt: Mapping[str, Any], age_s: float) -> str:
     return f"the machine of {run_id} is not known to be off{why}{when}: fcctl pull-results tries again"
 
 
-def _try(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
+    """False if it cannot be stopped."""
     try:
         if _is_paid(services, run_id, debt):
             release_kept(services, owner_id=run_id)
             services.store.paid(run_id)
+            services.left_on.is_off(run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
         services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")
-        services.store.owe(run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+        _note(services, run_id, {**debt, "tried": services.clock.now(), "why": error.message})
+        return False
+    return True
+
+
+def _note(services: Services, run_id: str, debt: dict[str, Any]) -> None:
+    """When it was tried; on a full disk nobody knows, and it is tried once more."""
+    with suppress(DiskError):
+        services.store.owe(run_id, debt)
 
 
 def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
@@ -123,6 +135,9 @@ def _is_paid(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     there = runs_on_host(services, machine)
     if at_work(there, run_id) is not None:
         return False
+    if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):
+        services.observer.note(f"{machine.instance}, which {run_id} could not stop, was off and is on for a person now")
+        return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
         release(services, machine, holds, "stop", _unwritten, lambda seen: _who_is_coming(seen, known, debt, now))
@@ -139,6 +154,12 @@ def _who_is_coming(machine: Machine, known: Collection[str], debt: Mapping[str, 
         return None
     since = max(run_ids.began(label), float(debt.get("left") or 0.0))
     return label if abs(now - since) < COMING_S else None
+
+
+def _is_a_persons(services: Services, target: GcpTarget, run_id: str, hold: Hold) -> bool:
+    seen = services.clouds.open(target).machine(hold.zone, target.instance)
+    journal = services.store.journal_of(run_id)
+    return seen is not None and off_before_a_person(services, target, seen, run_id, journal)[0]
 
 
 def _is_of_session(services: Services, target: GcpTarget, holds: list[Hold]) -> bool:

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.errors import DiskError, FcctlError, HostError
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.spec import woken_by_hand
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.restarted import PERSON, off_before_a_person
 from orchestrator.runs.machine.state import Held
 
 if TYPE_CHECKING:
@@ -32,28 +33,24 @@ class LettingGo:
         self._log = held.log
         #: The runs that the machine itself knows, this one among them; None: it was not asked, or did not answer.
         self._known_there: set[str] | None = None
+        #: When the machine went off, if somebody turned it on again since; epoch seconds.
+        self._off: float | None = None
 
-    def release(self, *, ran: bool) -> None:
+    def release(self, *, ran: bool, on_disk: str | None = None) -> None:
         """Let the machine go as its target says. What cannot be done now is left to later commands, and to the fences.
 
         Args:
-            ran: whether a run came to its end there; a machine that never worked is not kept on.
+            ran: whether a run came home from there; a machine that is of no use is not kept on.
+            on_disk: what is on its disk and nowhere else, so that it is not deleted.
         """
+        self._services.left_on.had_by(self._held.run_id)
         session = self._session_there()
         if session is not None and session.session_id != self._held.saved.session:
             self._log("released", how="used", by=session.session_id)
             return
-        policy = self._target.release if ran or self._target.release != "keep" else "stop"
-        minutes = self._target.keep_minutes
-        if session is not None:
-            policy, minutes = "keep", session.idle_minutes
+        policy: releasing.Policy = "keep" if session is not None else self._policy(ran, on_disk)
+        minutes = session.idle_minutes if session is not None else self._target.keep_minutes
         minutes -= self._idle_before_the_end(minutes)
-        if policy == "delete" and (waiting := self.left_behind()):
-            self._services.observer.note(
-                f"{self._target.instance} is stopped and not deleted: what {waiting[0]} has is on its disk"
-                f" (fcctl pull-results --wake {waiting[0]})"
-            )
-            policy = "stop"
         self._log("release", policy=policy)
         if not (self._held.acquired() or self._held.zones()):
             self._log("released", how="untouched")
@@ -73,6 +70,17 @@ class LettingGo:
         if policy != "keep" and self._goes_back():
             return
         self._stop("stop" if policy == "keep" else policy)
+
+    def _policy(self, ran: bool, on_disk: str | None) -> releasing.Policy:
+        """What the target says, as far as no results are lost by it."""
+        if self._target.release == "keep":
+            return "keep" if ran else "stop"
+        if self._target.release == "delete" and (waiting := self.left_behind()):
+            on_disk = f"what {waiting[0]} has is on its disk (fcctl pull-results --wake {waiting[0]})"
+        if self._target.release == "delete" and on_disk is not None:
+            self._services.observer.note(f"{self._target.instance} is stopped and not deleted: {on_disk}")
+            return "stop"
+        return self._target.release
 
     def turn_off_again(self) -> float | None:
         """After a wake that failed: off with whatever it turned on; when that was, by the cloud's clock.
@@ -166,6 +174,11 @@ class LettingGo:
         self._known_there = {own, *(r.run_id for r in found)}
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
 
+    def _wanted_by(self, machine: Machine) -> str | None:
+        run_id, entries = self._held.run_id, self._held.entries()
+        is_a_persons, self._off = off_before_a_person(self._services, self._target, machine, run_id, entries)
+        return PERSON if is_a_persons else self._who_is_coming(machine)
+
     def _who_is_coming(self, machine: Machine) -> str | None:
         """As of ``who_is_coming``; the label was this run's since the machine was
         turned on for it."""
@@ -214,10 +227,14 @@ class LettingGo:
     # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
-            holds, who = self._held.holds(), self._who_is_coming
+            holds, who = self._held.holds(), self._wanted_by
             done = releasing.release(self._services, self._target, holds, policy, self._log, who)
         except releasing.StillWanted as wanted:
-            self._leave_it_to(wanted.by)
+            if wanted.by == PERSON:
+                self._services.observer.note(f"{self._target.instance} stays on: it is on for {PERSON}")
+                self._log("released", how="used", by=PERSON, stopped=self._off)
+            else:
+                self._leave_it_to(wanted.by)
             return
         except FcctlError as error:
             self._unreleased(error)
@@ -247,4 +264,7 @@ class LettingGo:
         """For whoever comes next: this machine was turned on for us, and is not known to be off."""
         holds = [asdict(hold) for hold in self._held.holds()]
         debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
-        self._services.store.owe(self._held.run_id, debt)
+        try:
+            self._services.store.owe(self._held.run_id, debt)
+        except DiskError as error:  # its journal, or the cloud's list of machines, tells whoever comes next
+            self._services.observer.note(f"{error.message}: {error.cause}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,23 @@ from orchestrator.machines.targets import GcpTarget
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
+
+#: A start that was asked for, and never seen: how much earlier or later it can have been, with clocks that differ,
+#: seconds.
+EARLIER_S, LATER_S = 900.0, 1800.0
+#: The same of one whose moment the cloud told.
+SAME_S = 2.0
+
+
+def turned_on(entries: Sequence[JournalEntry]) -> tuple[float, float] | None:
+    """Between when a machine was turned on for a run, or a session, as its journal has it; None: it was not."""
+    for entry in reversed(entries):
+        if entry.kind == "acquired":
+            started = entry.data.get("started") if entry.data.get("turned_on") else None
+            return None if started is None else (started - SAME_S, started + SAME_S)
+        if entry.kind == "cloud" and entry.data.get("action") in ("start", "create", "resume"):
+            return entry.time - EARLIER_S, entry.time + LATER_S
+    return None
 
 
 @dataclass(frozen=True)

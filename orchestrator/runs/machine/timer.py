@@ -51,7 +51,8 @@ class Timer:
         else:
             line = began_to_cost(entries, machine=True)
             began = now - (held.active.journal.age(line) if line is not None else 0.0)
-        return stop_by(usd, rate_of(entries, held.saved), began, acquired.get("deadline"))
+        rate = rate_of(entries, held.saved) + held.saved.rest_rate
+        return stop_by(usd - held.saved.egress_usd, rate, began, acquired.get("deadline"))
 
     def reserve_s(self) -> float:
         """What ending the run takes of the time that its budget buys, seconds."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError, HostError, LinkLost, MachineStopped
-from orchestrator.leases.stop_reason import Stopped, why_stopped
+from orchestrator.leases.stop_reason import Stopped, our_stop, why_stopped
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import ask_aside
@@ -109,7 +110,8 @@ class Watch:
         timer = next((e.data.get("deadline") for e in reversed(lines) if e.kind == "armed"), None)
         money_until = next((e.data.get("stop_by") for e in reversed(lines) if e.kind == "submit"), None)
         history, started = cloud.operations(zone, name), known.get("started")
-        return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until)
+        ours = our_stop(self._services.book, self._target.project, name)
+        return why_stopped(name, str(known["instance_id"]), seen, history, timer, started, money_until, ours)
 
     def goes_down(self) -> Stopped | None:
         """Why the machine goes down, whose host program said that it does; None if it does not, or nobody can tell."""
@@ -164,7 +166,9 @@ class Watch:
         except HostError:
             return
         same = known.started is not None and known.started == machine.started
-        self._services.book.remember(replace(way, boot_id=known.boot_id if same else "", hardware=known.hardware))
+        way = replace(way, boot_id=known.boot_id if same else "", hardware=known.hardware)
+        with suppress(FcctlError):  # what is not remembered costs a question to the cloud
+            self._services.book.remember(way, instead_of=known)
 
 
 def _error(stopped: Stopped) -> MachineStopped:

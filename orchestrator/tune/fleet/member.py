@@ -18,7 +18,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cancel import cancel
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notices import Notice
+from orchestrator.runs.notices import EventName, Notice
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
@@ -71,6 +71,9 @@ class Heard:
 
 class Tacit:
     """Tells nobody: who wants to know is told of the search."""
+
+    def wants(self, event: EventName) -> bool:  # noqa: ARG002 - the port's
+        return False
 
     def send(self, notice: Notice) -> list[str]:  # noqa: ARG002 - the port's
         return []

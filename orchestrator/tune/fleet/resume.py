@@ -11,7 +11,7 @@ from orchestrator.runs.job.prepare import Prepared
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.lifecycle import Move, decide, fold
 from orchestrator.runs.reopen import resumed, saved_plan
-from orchestrator.runs.resume_run import Price, go_on
+from orchestrator.runs.resume_run import Price, as_planned, go_on
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
@@ -96,7 +96,11 @@ def _member(
 
 
 def go_on_with(
-    services: Services, run_id: str, agree: Callable[[SavedPlan], None], doubt: Callable[[], None], price: Price
+    services: Services,
+    run_id: str,
+    agree: Callable[[SavedPlan], None],
+    doubt: Callable[[], None],
+    price: Price = as_planned,
 ) -> Finished | None:
     """Follow the search to its end; where its machine was stopped, wake it and carry out the rest.
 

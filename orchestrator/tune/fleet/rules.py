@@ -25,7 +25,7 @@ SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
 JOURNAL, SEED_FILE = "artifacts/tune/journal.log", "journal.log"
 #: A line of it is some 200 bytes, a trial a few lines.
 MAX_JOURNAL_BYTES = 16 * 1024 * 1024
-MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" -m fcctl_tune member'
+MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member'
 #: How long a member waits for a search that it cannot reach, before it ends: seconds. Its machine costs all the while.
 PATIENCE_S = 900.0
 #: A key and its certificate are some 2 KB.

@@ -14,6 +14,7 @@ from threading import Thread
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import LineCleaner
+from orchestrator.runs.cost.money_now import MoneyNow, money_now
 from orchestrator.runs.logs import read_logs
 from orchestrator.runs.services import Services
 from orchestrator.views.live.overview import LiveRun, Overview
@@ -21,6 +22,8 @@ from orchestrator.views.live.overview import LiveRun, Overview
 _log = logging.getLogger("orchestrator.views.dashboard")
 
 POLL_S = 1.5
+#: How often the ledger is added up.
+MONEY_EVERY_S = 5.0
 #: Nobody has looked for so long: the machines are left in peace.
 IDLE_S = 30.0
 #: Of a run's log, the newest is kept for browsers that come late; and how many runs' logs.
@@ -35,6 +38,8 @@ class LiveRuns:
     def __init__(self, services: Services) -> None:
         self.version = 0
         self.runs: list[LiveRun] = []
+        self.money = MoneyNow()
+        self._services, self._counted = services, float("-inf")
         self._overview = Overview(services)
         self._changed = asyncio.Condition()
         self._asked = 0.0
@@ -86,10 +91,15 @@ class LiveRuns:
     def _look(self) -> list[LiveRun]:
         """What goes on; what was known, if even that cannot be told (a full disk, a damaged folder)."""
         try:
+            self._count()
             return self._overview.poll()
         except (FcctlError, OSError) as error:
             _log.warning("the active runs cannot be read: %s", error)
             return self.runs
+
+    def _count(self) -> None:
+        if time.monotonic() - self._counted >= MONEY_EVERY_S:
+            self.money, self._counted = money_now(self._services), time.monotonic()
 
     async def _poll(self) -> None:
         while True:

@@ -1,32 +1,40 @@
-"""The table of ``fcctl ps``."""
+"""What ``fcctl ps`` prints: the active runs with what they cost, the machines that are on, and today's dollars."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.base.sanitize import clean
 from orchestrator.views.live.run import duration
-from orchestrator.views.tables.cells import print_trimmed
+from orchestrator.views.money.now import machine_lines, today
+from orchestrator.views.tables.cells import print_trimmed, text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
+    from orchestrator.runs.cost.money_now import MoneyNow
+    from orchestrator.runs.cost.so_far import CostSoFar
     from orchestrator.runs.reopen import ActiveState
 
-COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "NOTE")
-#: What a narrow terminal goes without: the run's name says both.
-_IN_THE_NAME = ("JOB", "TARGET")
-_WIDE = 110
+COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "USD", "NOTE")
+#: From so many columns on there is a table; else a few lines for each run.
+_WIDE = 120
 _COLOURS = {"running": "green", "followed": "green", "unreachable": "red", "broken": "red", "interrupted": "yellow"}
 
 
-def rows(states: list[ActiveState], now: float) -> list[tuple[str, ...]]:
-    """The cells of each active run, as text that is safe to print."""
-    return [_row(state, now) for state in states]
+def rows(
+    states: Sequence[ActiveState], now: float, costs: Mapping[str, CostSoFar] | None = None
+) -> list[tuple[str, ...]]:
+    """The cells of each active run, as text that is safe to print.
+
+    Args:
+        costs: by run id, of those of which that is known.
+    """
+    return [_row(state, now, (costs or {}).get(state.run_id)) for state in states]
 
 
-def _row(state: ActiveState, now: float) -> tuple[str, ...]:
+def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, ...]:
     s = state.summary
     step, age, note = "", "", clean(state.detail or "", 80)
     status = state.state
@@ -40,22 +48,46 @@ def _row(state: ActiveState, now: float) -> tuple[str, ...]:
             note = f"behind {clean(s.behind, 63)}"
         elif s.status == "queued":
             note = "about to begin"
-    return state.run_id, state.job, state.target, status, step, age, note
+    return state.run_id, state.job, state.target, status, step, age, _usd(cost), note
 
 
-def print_active(states: list[ActiveState], console: Console) -> None:
-    """Print the table; one line that says so when there is nothing."""
-    if not states:
-        console.print("no active runs")
-        return
+def _usd(cost: CostSoFar | None) -> str:
+    if cost is None or cost.emulated or cost.worst_case_usd <= 0:
+        return ""
+    return f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"
+
+
+def print_active(
+    states: Sequence[ActiveState], console: Console, now: float, costs: Mapping[str, CostSoFar], money: MoneyNow
+) -> None:
+    """Print the runs, or that there are none; then what costs something."""
+    shown = rows(states, now, costs)
+    pieces: list[RenderableType] = [] if shown else [text("no active runs")]
+    if shown:
+        pieces += [_table(shown)] if console.width >= _WIDE else list(_lines(shown))
+    pieces += machine_lines(money, now)
+    if money.today_usd or money.day_cap_usd is not None:
+        pieces.append(text(today(money)))
+    for piece in pieces:
+        print_trimmed(console, piece, console.width)
+
+
+def _table(shown: Sequence[tuple[str, ...]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    shown = [i for i, name in enumerate(COLUMNS) if console.width >= _WIDE or name not in _IN_THE_NAME]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for i in shown:
-        table.add_column(COLUMNS[i], overflow="fold", no_wrap=COLUMNS[i] != "NOTE")
-    for cells in rows(states, time.time()):
-        state = Text(cells[3], _COLOURS.get(cells[3], ""))
-        table.add_row(*(state if i == 3 else Text(cells[i]) for i in shown))
-    print_trimmed(console, table, console.width)
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name != "NOTE")
+    for cells in shown:
+        table.add_row(*(Text(cell, _COLOURS.get(cell, "") if i == 3 else "") for i, cell in enumerate(cells)))
+    return table
+
+
+def _lines(shown: Sequence[tuple[str, ...]]) -> Iterator[RenderableType]:
+    """The name says job and target, too."""
+    for run_id, _, _, status, *facts, note in shown:
+        yield text(run_id, "bold").append(f"  {status}", _COLOURS.get(status, "not bold"))
+        for line in ("  ".join(fact for fact in facts if fact), note):
+            if line:
+                yield text(f"  {line}")

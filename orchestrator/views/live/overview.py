@@ -17,7 +17,9 @@ from orchestrator.base.errors import FcctlError, HostFault
 from orchestrator.hosts.recover import settle
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.targets import Target
+from orchestrator.money.caps import as_gcp
 from orchestrator.results import telemetry
+from orchestrator.runs.cost.so_far import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import new_link, saved_plan
 from orchestrator.runs.services import Services
@@ -50,20 +52,28 @@ class LiveRun:
     worst_case_usd: float = 0.0
     worst_case_s: float = 0.0
     created: float = 0.0
+    #: Whether its machine is a cloud's, which is listed with what it costs.
+    in_cloud: bool = False
+    #: What it has cost by its journal, and when that was read, epoch seconds.
+    cost: CostSoFar | None = field(default=None, compare=False)
+    costed: float = field(default=0.0, compare=False)
 
     def elapsed_s(self, now: float) -> float:
         return max(0.0, now - self.created)
 
-    def spent_usd(self, now: float, since: float = 0.0) -> float:
-        """At the plan's price, since it was made and since ``since``; what the bill says is in run.json at the end."""
-        return self.usd_per_hour * max(0.0, now - max(self.created, since)) / 3600
+    def spent_usd(self, now: float) -> float:
+        """An estimate; what the bill says is in run.json at the end."""
+        if self.cost is None:
+            return self.usd_per_hour * self.elapsed_s(now) / 3600
+        since = max(0.0, now - self.costed)
+        return 0.0 if self.cost.emulated else self.cost.usd + self.cost.usd_per_hour * since / 3600
 
     def seconds_to_cap(self, now: float, cap_usd: float | None) -> float | None:
         """Until the run has cost ``cap_usd`` (or its own worst case, if that is less); None without a price."""
         if self.usd_per_hour <= 0:
             return None
         cap = min(self.worst_case_usd, cap_usd) if cap_usd is not None else self.worst_case_usd
-        return max(0.0, cap / self.usd_per_hour * 3600 - self.elapsed_s(now))
+        return max(0.0, (cap - self.spent_usd(now)) / self.usd_per_hour * 3600)
 
 
 @dataclass
@@ -95,6 +105,9 @@ class Overview:
         for run_id in active:
             if run_id not in self._runs:
                 self._meet(run_id)
+        now = self._services.clock.now()
+        for run_id, known in self._runs.items():
+            _show(known, cost=cost_so_far(self._services.store, run_id, now), costed=now)
         self._ask_all()
         wait(list(self._asking.values()), timeout=patience_s)
         shown = {**{r: known.shown for r, known in list(self._runs.items())}, **self._broken}
@@ -181,6 +194,7 @@ def _first(saved: SavedPlan) -> LiveRun:
         worst_case_usd=0.0 if emulated else saved.worst_case_usd,
         worst_case_s=saved.worst_case_minutes * 60,
         created=plan.created,
+        in_cloud=as_gcp(saved.target) is not None,
     )
 
 

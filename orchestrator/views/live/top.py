@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.sanitize import clean
-from orchestrator.money.calendar import start_of_day
 from orchestrator.views.live.run import duration, telemetry_text
+from orchestrator.views.money.now import machine_lines, today
 from orchestrator.views.tables.cells import text
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from orchestrator.money.caps import Budget
-    from orchestrator.results.records import RunRow
+    from orchestrator.runs.cost.money_now import MoneyNow
     from orchestrator.views.live.overview import LiveRun
 
 _COLOURS = {"running": "green", "queued": "yellow", "unreachable": "red", "broken": "red", "ended": "cyan"}
@@ -27,28 +26,15 @@ WIDE = 160
 _OTHER_COLUMNS = 125  # with the gaps between them
 
 
-def spent_today(rows: Sequence[RunRow], runs: Sequence[LiveRun], now: float, zone: tzinfo) -> float:
-    """Dollars of the day of ``zone``: of the runs that are complete, and at their plans' prices of the active ones. Of
-    a run that began before midnight, the part since then."""
-    midnight = start_of_day(now, zone)
-    return sum(_usd_since(row, midnight) for row in rows) + sum(run.spent_usd(now, midnight) for run in runs)
-
-
-def _usd_since(row: RunRow, moment: float) -> float:
-    began, ended = (datetime.fromisoformat(stamp).timestamp() for stamp in (row.created, row.finished))
-    if began >= moment or ended <= began:
-        return row.usd if began >= moment else 0.0
-    return row.usd * max(0.0, ended - moment) / (ended - began)
-
-
-def document(runs: Sequence[LiveRun], now: float, today: float) -> dict[str, Any]:
+def document(runs: Sequence[LiveRun], now: float, money: MoneyNow) -> dict[str, Any]:
     """One look, for programs."""
     from fcctl_remote import wire
 
     return {
         "time": now,
-        "usd_per_hour": sum(run.usd_per_hour for run in runs),
-        "usd_today": round(today, 4),
+        "usd_per_hour": rate(runs, money),
+        "usd_today": round(money.today_usd, 4),
+        **money.as_json(now),
         "runs": [
             {"run_id": run.run_id, "job": run.job, "target": run.target, "state": run.state, "detail": run.detail,
              "summary": wire.encode(run.summary), "telemetry": run.sample, "usd": round(run.spent_usd(now), 4),
@@ -59,10 +45,11 @@ def document(runs: Sequence[LiveRun], now: float, today: float) -> dict[str, Any
 
 
 def top_screen(
-    runs: Sequence[LiveRun], now: float, today: float, budget: Budget, width: int, *, plain: bool = False
+    runs: Sequence[LiveRun], now: float, money: MoneyNow, budget: Budget, width: int, *, plain: bool = False
 ) -> Iterator[RenderableType]:
     """The pieces of the screen, none wider than ``width``; ``plain`` keeps to ASCII."""
-    yield _money(runs, today, budget)
+    yield _money(runs, money)
+    yield from machine_lines(money, now)
     if not runs:
         yield text("no run goes on; start one: fcctl run JOB", "dim")
         return
@@ -75,13 +62,17 @@ def sparkline(values: Sequence[float], bars: str = _BARS, width: int = 24) -> st
     return "".join(bars[min(last, max(0, round(v / 100 * last)))] for v in list(values)[-width:])
 
 
-def _money(runs: Sequence[LiveRun], today: float, budget: Budget) -> Text:
-    rate = sum(run.usd_per_hour for run in runs)
+def rate(runs: Sequence[LiveRun], money: MoneyNow) -> float:
+    """Dollars an hour: of the machines that are on, and of runs on machines that are simply there."""
+    return money.usd_per_hour + sum(run.usd_per_hour for run in runs if not run.in_cloud)
+
+
+def _money(runs: Sequence[LiveRun], money: MoneyNow) -> Text:
+    hourly = rate(runs, money)
     line = text(f"{len(runs)} active", "bold")
-    if rate:
-        line.append(f"  burning ${rate:.2f}/h", "yellow")
-    cap = f" of ${budget.per_day_usd:.2f}" if budget.per_day_usd is not None else ""
-    line.append(f"  today ${today:.2f}{cap}", "not bold")
+    if hourly:
+        line.append(f"  burning ${hourly:.2f}/h", "yellow")
+    line.append(f"  {today(money)}", "not bold")
     return line
 
 

@@ -12,7 +12,8 @@ import tty
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestrator.views.live.top import spent_today, top_screen
+from orchestrator.runs.cost.money_now import MoneyNow, money_now
+from orchestrator.views.live.top import top_screen
 from orchestrator.views.tables.cells import text
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from orchestrator.runs.services import Services
     from orchestrator.views.live.overview import Overview
 
+#: How often the ledger is added up, seconds.
+MONEY_EVERY_S = 5.0
+
 
 def watch(console: Console, services: Services, overview: Overview, budget: Budget, interval_s: float) -> None:
     """Draw, wait, draw. Returns at q; the terminal is left as it was."""
@@ -30,13 +34,17 @@ def watch(console: Console, services: Services, overview: Overview, budget: Budg
 
     plain = "utf" not in console.encoding.lower()
 
+    money, counted = MoneyNow(), -MONEY_EVERY_S
+
     def screen() -> RenderableType:
+        nonlocal money, counted
         runs = overview.poll()
         _fit(console)
-        now = services.clock.now()
-        today = spent_today(services.store.rows(limit=500), runs, now, budget.zone)
+        now, elapsed = services.clock.now(), services.clock.monotonic()
+        if elapsed - counted >= MONEY_EVERY_S:
+            money, counted = money_now(services), elapsed
         foot = text("q leaves; the runs go on", "dim")
-        return Group(*top_screen(runs, now, today, budget, console.width, plain=plain), foot)
+        return Group(*top_screen(runs, now, money, budget, console.width, plain=plain), foot)
 
     _fit(console)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:

@@ -76,10 +76,17 @@ def _remarks(plan: CostPlan) -> Iterable[str]:
     if plan.fence_s is not None:
         yield f"The cloud stops the machine after {duration(plan.fence_s)}, whatever happens to the run or to fcctl."
         yield f"It costs {usd(plan.worst_usd)} at most: where it is dearest, and with the fence's lateness."
+        rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
+        fetching = f", and {usd(plan.egress_usd)} for fetching as much as earlier runs left" if plan.egress_usd else ""
+        yield f"Of that, {usd(rest)} is for its disks and its address while it is on{fetching}."
+        how = "as it was seen last" if plan.seen else f"as [targets.{plan.target}] describes it"
+        yield f"The machine is priced {how}; fcctl run --dry-run asks the cloud."
     runs = f"{plan.runs_before} run{'s' if plan.runs_before > 1 else ''} of it here that passed"
     yield f"Expected: the median of {runs}." if plan.runs_before else "Expected: unknown, no run of it here has passed."
     if plan.spot is not None:
         yield f"In {plan.spot.zone}: {plan.spot.text}."
+    for note in plan.capacity:
+        yield f"{note[:1].upper()}{note[1:]}."
     for one in plan.standing:
         if one.usd_per_month is not None:
             also = "Stopped, it still costs" if one.certain else "and, if it has one,"

@@ -10,7 +10,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.hosts.audit import Audit, Unanswered
 from orchestrator.hosts.hosts import Row
 from orchestrator.machines.cloud import RUN_LABEL, Machine
-from orchestrator.money.audit import Finding, Orphan, delete_command
+from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices import G2
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.audit_ledger import print_accounts
@@ -27,6 +27,7 @@ _STYLES = {
     "up": "cyan",
     "off": "dim",
     "foreign": "yellow",
+    "person": "yellow",
     "stray": "red",
 }
 
@@ -63,6 +64,8 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "usd_so_far": _rounded(finding.usd_so_far),
         "fence": iso(finding.fence),
         "usd_by_then": _rounded(finding.usd_by_then),
+        "usd_per_month": _rounded(finding.usd_per_month),
+        "delete": None if machine.billed else delete_machine_command(machine),
     }
 
 
@@ -124,13 +127,9 @@ def _what(row: Row) -> str:
 
 def print_audit(audit: Audit, console: Console, now: float) -> None:
     """Machines that are on, each with why, what it has cost and what ends it; then what is billed by the month."""
-    on = [finding for finding in audit.findings if finding.machine.billed]
-    off = len(audit.findings) - len(on)
-    for finding in on:
+    for finding in sorted(audit.findings, key=lambda one: not one.machine.billed):
         for text, style in _lines(finding, now):
             console.print(clean(text, 400), style=style, markup=False)
-    if off:
-        console.print(f"{off} machine{'s' if off > 1 else ''} off", style="dim")
     for orphan in audit.leftovers:
         what, command = leftover_lines(orphan, now)
         console.print(clean(what, 400), style="yellow", markup=False)
@@ -157,9 +156,14 @@ def _lines(finding: Finding, now: float) -> Iterator[tuple[str, str]]:
     machine = finding.machine
     spot = ", spot" if machine.spot else ""
     what = f"{machine.name} in {machine.zone} ({machine.machine_type}{spot}) {machine.status}"
-    yield f"{what}: {finding.why}", _style(finding)
     if not machine.billed:
+        since = f" {_ago(finding.since, now)} ago" if finding.since is not None else ""
+        usd = finding.usd_per_month
+        price = "no price is known for its disks" if usd is None else f"${usd:.2f} a month"
+        yield f"{what}{since}: {finding.why}; {price}", _style(finding)
+        yield f"  {delete_machine_command(machine)}", "dim"
         return
+    yield f"{what}: {finding.why}", _style(finding)
     so_far = "no price is known" if finding.usd_so_far is None else f"${finding.usd_so_far:.2f} so far"
     rate = "" if finding.usd_per_hour is None else f" at ${finding.usd_per_hour:.2f} an hour"
     yield f"  on for {_ago(finding.since, now) or 'an unknown time'}: {so_far}{rate}; {_fence(finding, now)}", "dim"

@@ -1,4 +1,4 @@
-"""The tables of ``fcctl cost ledger`` and ``fcctl cost budget``."""
+"""The tables of ``fcctl cost ledger``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import iso
 from orchestrator.base.sanitize import clean
-from orchestrator.money.ledger import Line, Spent
+from orchestrator.money.ledger import Line
 from orchestrator.money.totals import Remark, Total
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.cells import print_trimmed
@@ -17,7 +17,6 @@ from orchestrator.views.tables.cells import print_trimmed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orchestrator.money.caps import Budget
 
 COLUMNS = (
     "start",
@@ -110,29 +109,3 @@ def _inert(cell: str) -> str:
 
 def as_json(lines: Sequence[Line]) -> list[dict[str, object]]:
     return [{name: getattr(line, name) for name in COLUMNS} | {"start": iso(line.start)} for line in lines]
-
-
-def print_budget(budget: Budget, spent: Spent, standing: Spent, console: Console) -> None:
-    """Each cap, what is spent of it and what is left; and how much of it stood there, machine or not."""
-    from rich.table import Table
-
-    table = Table("CAP", "USD", "SPENT", "OF IT STANDING", "LEFT", box=None, pad_edge=False, header_style="bold")
-    stood = [used for _, _, used in budget_rows(budget, standing)]
-    for (name, cap, used), of_it in zip(budget_rows(budget, spent), stood, strict=True):
-        left = "-" if cap is None or used is None else f"{max(0.0, cap - used):.2f}"
-        shown = "none" if cap is None else f"{cap:.2f}"
-        spent_of_it = "-" if used is None else f"{used:.2f}"
-        table.add_row(name, shown, spent_of_it, f"{of_it:.2f}" if of_it else "-", left)
-    print_trimmed(console, table, console.width)
-    console.print(f"days and months are those of {budget.timezone} ([budget] timezone)", style="dim", markup=False)
-
-
-def budget_rows(budget: Budget, spent: Spent) -> list[tuple[str, float | None, float | None]]:
-    """(name, cap, spent) of every cap; a run's own has nothing spent."""
-    return [
-        ("per run", budget.per_run_usd, None),
-        ("per session", budget.per_session_usd, None),
-        ("today", budget.per_day_usd, spent.day),
-        ("this month", budget.per_month_usd, spent.month),
-        ("project", budget.project_usd, spent.project),
-    ]

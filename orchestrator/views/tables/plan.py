@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import wire
 from orchestrator.base.sanitize import clean
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.rates import capacity_notes
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import job as tune_job
 from orchestrator.tune.fleet import rules as fleet
@@ -40,6 +42,7 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "stop_at_usd": prepared.saved.stop_at_usd,
         },
         "spot": spot.as_json() if spot is not None else None,
+        "capacity": _capacity(prepared.saved),
     }
 
 
@@ -70,8 +73,13 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
     console.print(table)
     for line in [*_gpu_idle(plan.idle), *_worst_case(prepared.saved)]:
         console.print(line, highlight=False)
-    if spot is not None:
-        console.print(f"            {spot.text}", highlight=False)
+    for note in [*([spot.text] if spot is not None else []), *_capacity(prepared.saved)]:
+        console.print(f"            {note}", highlight=False, markup=False)
+
+
+def _capacity(saved: SavedPlan) -> list[str]:
+    target = saved.target
+    return list(capacity_notes(target)) if isinstance(target, GcpTarget) else []
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:

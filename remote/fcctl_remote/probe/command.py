@@ -4,9 +4,9 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from typing import Any, Dict, List, Mapping, Optional
 
+from fcctl_remote.base import files
 from fcctl_remote.probe.document import REQUIRE, collect
 from fcctl_remote.probe.printed import render
 
@@ -43,11 +43,5 @@ def exit_code(document: Mapping[str, Any]) -> int:
 
 def _write(folder: str, document: Dict[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=".environment-", dir=folder)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=2)
-        os.replace(temporary, os.path.join(folder, "environment.json"))
-    except OSError:
-        os.unlink(temporary)
-        raise
+    data = json.dumps(document, indent=2).encode("utf-8")
+    files.write_atomic(os.path.join(folder, "environment.json"), data, durable=False)

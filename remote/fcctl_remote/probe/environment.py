@@ -4,15 +4,16 @@ Finding these out takes up to seconds, so the answer is kept in ``facts.json``. 
 booted again, the variables it depends on are the same, and no file or folder it was found in (or not found in) changed.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import sys
-import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
+from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.probe import cuda, gpu, pythons
 
@@ -167,12 +168,5 @@ def _write(path: str, key: str, facts: Dict[str, Any]) -> None:
         others = {k: v for k, v in list(kept.items())[-7:] if k != key}
     except (OSError, ValueError, AttributeError):
         others = {}
-    temporary = None
-    try:
-        fd, temporary = tempfile.mkstemp(prefix=".facts-", dir=os.path.dirname(path))
-        with os.fdopen(fd, "w", encoding="utf-8") as stream:
-            json.dump({**others, key: facts}, stream)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        files.write_atomic(path, files.to_json({**others, key: facts}), durable=False, mode=0o600)

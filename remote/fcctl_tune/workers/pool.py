@@ -35,6 +35,13 @@ CLOSE_S = 5.0
 #: Names a keeper and all that descends from it.
 MARK = "FCCTL_TUNE_KEEPER_MARK"
 
+#: Runs the module that it is told. With `-m` Python would import from the folder that it is started in, the user's,
+#: whose queue.py is none of ours; `-P` is of Python 3.11.
+_MODULE = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
 
 def this_machine(name: str, say: Callable[[str], None]) -> Host:
     """As a host: its GPUs of the model there is most of, and a builder for each other processor."""
@@ -92,8 +99,9 @@ class Crew:
     def _launch(self, worker: Worker) -> None:
         folder = os.path.join(self.folder, worker.name)
         argv = [
-            sys.executable, "-S", "-m", "fcctl_tune.workers.supervisor", self.folder,
-            sys.executable, "-m", "fcctl_tune.workers.worker", "--name", worker_name(self.host.key, worker.name),
+            sys.executable, "-S", "-c", _MODULE, "fcctl_tune.workers.supervisor", self.folder,
+            sys.executable, "-c", _MODULE, "fcctl_tune.workers.worker",
+            "--name", worker_name(self.host.key, worker.name),
             *worker.slots, "--host", self.host.key, "--folder", folder, *(["--tls", self.tls] if self.tls else []),
         ]  # fmt: skip
         name = worker_name(self.host.name, worker.name)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Fcctl
+from tests.support.prices import write_prices
 
 JOB = "job: hello\nbudget: {minutes: 5}\nsteps:\n  - {id: build, run: 'true', timeout: 2m}\n"
 CONFIG = """\
@@ -26,21 +27,40 @@ def workspace(tmp_path: Path, private_home: Path) -> Path:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/hello.yaml").write_text(JOB)
     (tmp_path / "fcctl.toml").write_text(CONFIG.format(cap=2))
+    write_prices(private_home, days_old=1)
     return tmp_path
 
 
 def test_a_plan_says_what_it_costs_where_and_when_it_would_be_refused(fcctl: Fcctl, workspace: Path) -> None:
     done = fcctl("cost", "plan", "hello", "--on", "l4", "--zones", cwd=workspace)
     assert (done.code, done.err) == (0, "")
-    for said in ("$0.4240 an hour", "2026-08-20", "us-central1-a", "on demand", "$0.7068", "$10.00 a month", "unknown"):
+    for said in ("$0.4240 an hour", "us-central1-a", "on demand", "$0.7068", "$10.00 a month", "unknown"):
         assert said in done.out
+    assert "Of that, $0.0089 is for its disks and its address" in done.out
+    assert "priced as [targets.l4] describes it" in done.out
     assert "REFUSED" not in done.out
     (workspace / "fcctl.toml").write_text(CONFIG.format(cap=0.1))
     assert "REFUSED" in fcctl("cost", "plan", "hello", "--on", "l4", cwd=workspace).out
     found = fcctl("cost", "plan", "hello", "--on", "l4", "--json", cwd=workspace).json
     assert found["refused_by"] == ["per_run_usd of [budget]"]
-    assert found["worst_usd"] == pytest.approx((600 + 120 + 900 + 90) / 3600 * 0.706832, abs=1e-5)
+    rest = 100 * 0.1 / 730 + 0.005  # its disk and its address
+    assert found["worst_usd"] == pytest.approx((600 + 120 + 900 + 90) / 3600 * (0.706832 + rest), abs=1e-5)
     assert len(found["choices"]) == 4
+    assert (found["prices"]["age_days"], found["priced_as_seen"]) == (1, False)
+
+
+def test_what_earlier_runs_left_is_fetched_in_the_worst_case_too(fcctl: Fcctl, workspace: Path) -> None:
+    plan = ("cost", "plan", "hello", "--on", "l4", "--json")
+    assert fcctl(*plan, cwd=workspace).json["egress_usd"] == 0
+    job = (
+        "job: hello\nsteps:\n  - id: build\n    timeout: 2m\n    run: head -c 50000000 /dev/urandom > $FCCTL_OUT/big\n"
+    )
+    (workspace / "jobs/hello.yaml").write_text(job)
+    before = fcctl(*plan, cwd=workspace).json
+    assert fcctl("run", "hello", "--on", "local", cwd=workspace).code == 0
+    after = fcctl(*plan, cwd=workspace).json
+    assert after["egress_usd"] == pytest.approx(50e6 / 1024**3 * 0.12, rel=0.01)
+    assert after["worst_usd"] - before["worst_usd"] == pytest.approx(after["egress_usd"], abs=1e-6)
 
 
 def test_the_plan_of_a_run_and_its_cost_say_what_spot_would_save(fcctl: Fcctl, workspace: Path) -> None:

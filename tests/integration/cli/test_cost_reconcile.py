@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.machines.cloud import MANAGED_LABEL
+from orchestrator.machines.provision.spec import Purpose
 from orchestrator.money import price_file
 from orchestrator.money.billable import Holding
 from orchestrator.money.ledger import Sighting
+from orchestrator.runs.job.prepare import tree_name
 from tests.support.command import Fcctl
 from tests.support.spending import book_in
 from tests.unit.money.test_billing_export import ROW, as_csv, as_json
@@ -26,8 +29,12 @@ instance = "vm"
 zones = ["us-west1-c"]
 """
 RATE = 0.706832
-#: The labels of a machine that fcctl made here.
-OURS = [{"key": "fcctl", "value": "yes"}, {"key": "fcctl-workspace", "value": "flashcore"}]
+
+
+def labels(workspace: Path) -> list[dict[str, str]]:
+    """Those of a machine that fcctl made for this workspace."""
+    given = Purpose("run", tree_name("flashcore", workspace)).labels()
+    return [{"key": key, "value": value} for key, value in {MANAGED_LABEL: "yes", **given}.items()]
 
 
 def at(day: int, hour: int) -> float:
@@ -92,7 +99,7 @@ def test_books_that_agree(fcctl: Fcctl, workspace: Path, form: Any) -> None:
 
 def test_books_that_differ_end_with_11_and_say_what_to_do(fcctl: Fcctl, workspace: Path) -> None:
     """A machine dearer by half, hours that nobody saw, and a machine that Google does not have yet."""
-    forgotten = line(11, 9, 0.9, labels=OURS, resource={"name": "old-vm", "global_name": ""})
+    forgotten = line(11, 9, 0.9, labels=labels(workspace), resource={"name": "old-vm", "global_name": ""})
     (workspace / "lines").write_bytes(b"".join(as_json(*lines(RATE * 1.5), forgotten)))
     done = fcctl("cost", "reconcile", "--billing-export", "lines", cwd=workspace)
     assert done.code == 11
@@ -116,7 +123,7 @@ def test_files_that_are_none(fcctl: Fcctl, workspace: Path) -> None:
 
 
 def test_names_from_the_file_cannot_write_on_the_terminal(fcctl: Fcctl, workspace: Path) -> None:
-    evil = line(11, 9, 0.9, labels=OURS, resource={"name": "a\x1b]0;x\x07[bold]b", "global_name": ""})
+    evil = line(11, 9, 0.9, labels=labels(workspace), resource={"name": "a\x1b]0;x\x07[bold]b", "global_name": ""})
     (workspace / "lines").write_bytes(b"".join(as_json(evil)))
     done = fcctl("cost", "reconcile", "--billing-export", "lines", cwd=workspace)
     assert "\x1b]" not in done.out

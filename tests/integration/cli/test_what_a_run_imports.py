@@ -59,12 +59,13 @@ BEFORE_LOGIN = """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
     base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.yaml_lines
-    cli.run_end
+    cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files
     machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
-    machines.connect.transfer.small_files machines.host_api machines.parts machines.shutdown_timer
+    machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
+    machines.shutdown_timer
     money.deadline money.rates money.watched_cloud
     results.measurement results.records results.store.active results.store.incoming results.store.index
     results.store.intake results.store.measured results.store.names results.store.rows results.store.schema

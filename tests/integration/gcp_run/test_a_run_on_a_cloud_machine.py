@@ -269,13 +269,13 @@ def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator,
         action="instances.stop", path=f"*{workspace.instance}*",
         do={"http": {"status": 403, "reason": "forbidden", "message": "Required 'compute.instances.stop' permission"}},
     )  # fmt: skip
-    done = workspace.fcctl("run", "hello", "--on", "l4")
+    done = workspace.fcctl("run", "hello", "--on", "l4", check=6)
     assert "could not be stopped" in done.stderr
     assert workspace.only_run()["status"] == "passed", "the results are here all the same"
     assert workspace.statuses() == {"us-west1-c": "RUNNING"}
     assert len(workspace.machines()["us-west1-c"].timers) == 1
     assert "is not known to be off" in workspace.fcctl("ps").stderr, "and it is not tried again so soon"
-    assert "still not stopped" in workspace.fcctl("pull-results").stderr
+    assert "still not stopped" in workspace.fcctl("pull-results", check=6).stderr
     shared_cloud.faults.clear()
     assert "is off now" in workspace.fcctl("pull-results").stderr
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}

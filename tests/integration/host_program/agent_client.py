@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 from fcctl_remote import wire
 from fcctl_remote.base import tree
-from orchestrator.machines.connect.host_program import build_runner
+from tests.support import host_program
+from tests.support.living import is_running, started_with
 
 
 @functools.cache
@@ -51,8 +52,8 @@ class Host:
         self.home = base.parent / "account"  # the same for all tests, so that facts about the machine hold
         self.root = root or base / "fcctl"
         self.home.mkdir(exist_ok=True)
-        (self.root / "runner").mkdir(parents=True)
-        built = build_runner(base / "cache")
+        host_program.unpacked_in(self.root)
+        built = host_program.built()
         self.runner = self.root / "runner" / f"{built.sha256}.pyz"
         shutil.copy(built.path, self.runner)
         self.tmux_dir = base / "t"
@@ -87,16 +88,7 @@ class Host:
 
     def processes(self, marker: str) -> list[int]:
         """Living processes with ``marker`` in their environment."""
-        found = []
-        for place in Path("/proc").iterdir():
-            try:
-                if place.name.isdigit() and marker.encode() in (place / "environ").read_bytes().split(b"\0"):
-                    state = (place / "stat").read_text().rpartition(")")[2].split()[0]
-                    if state not in "ZX":
-                        found.append(int(place.name))
-            except OSError:
-                continue
-        return found
+        return [pid for pid, _ in started_with(marker) if is_running(pid)]
 
     def close(self) -> None:
         for agent in self.agents:

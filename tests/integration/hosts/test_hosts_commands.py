@@ -35,7 +35,7 @@ def row(workspace: CloudWorkspace, target: str = "l4", *args: str) -> dict[str, 
 def test_up_ls_ssh_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
     assert row(workspace)["state"] == "absent"
     up = workspace.type("hosts", "up", "l4", "--minutes", "30", "--yes", check=0)
-    assert "may cost $0.37 at most" in up.err
+    assert "may cost $0.38 at most" in up.err
     assert "fcctl hosts ssh l4" in up.err
     assert billed(cloud) == [f"us-west1-c/{INSTANCE} RUNNING"]
     shown = row(workspace)
@@ -109,7 +109,7 @@ def test_up_asks_and_is_held_to_the_caps(workspace: CloudWorkspace, cloud: Emula
         file.write("\n[budget]\nper_run_usd = 0.2\n")
     dear = workspace.type("hosts", "up", "l4", "--minutes", "30", "--yes")
     assert dear.code == 5
-    assert "$0.37" in dear.err
+    assert "$0.38" in dear.err
     assert not cloud.world.machines
     workspace.type("hosts", "up", "l4", "--minutes", "10", check=0)  # within the cap: no question
 

@@ -495,6 +495,7 @@ def test_shell_that_ends_at_once(client: Client, sshd: LoopbackSshd) -> None:
 
 
 def test_runner_is_uploaded_once(client: Client, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    shutil.rmtree(sshd.home / ".fcctl")
     assert client.works(sshd.target())
     stored = sshd.home / ".fcctl" / "runner" / (fake_runner(tmp_path).sha256 + ".pyz")
     first = stored.stat()

@@ -327,6 +327,7 @@ def test_damaged_runner_is_replaced(sshd: LoopbackSshd) -> None:
 
 
 def test_root_elsewhere_is_used_throughout(sshd: LoopbackSshd, source: Path) -> None:
+    shutil.rmtree(sshd.home / ".fcctl")
     session = Connector().connect(sshd.target(root="~/other/place"))
     assert session.hello.root == str(sshd.home / "other" / "place")
     assert isinstance(session, AgentSession)
@@ -342,6 +343,7 @@ def test_disk_full_at_the_upload_of_the_runner(sshd: LoopbackSshd, tmp_path: Pat
     (full / "cat").write_text("#!/bin/sh\nhead -c 100\necho 'cat: write error: No space left on device' >&2\nexit 1\n")
     (full / "cat").chmod(0o755)
     (sshd.home / ".bashrc").write_text(f"PATH={full}:$PATH\n")
+    shutil.rmtree(sshd.home / ".fcctl")
     with pytest.raises(HostUnusable) as caught:
         Connector().connect(sshd.target())
     assert "No space left" in (caught.value.cause or "")

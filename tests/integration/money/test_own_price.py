@@ -183,3 +183,51 @@ def test_the_worst_case_has_the_machine_s_own_disks(workspace: CloudWorkspace, c
     shown = workspace.type("--json", "run", "noop", "--on", "l4", "--dry-run", check=0).json
     hours = (600 + 2 * 60 + 15 * 60 + 30 + 60) / 3600
     assert shown["worst_case"]["usd"] == pytest.approx(hours * (SMALL + 2000 * 0.17 / 730 + 0.005), rel=1e-4)
+
+
+DAY_S = 86400.0
+PLANS = [
+    ("run", "noop", "--on", "l4", "--dry-run"),
+    ("cost", "plan", "noop", "--on", "l4"),
+    ("hosts", "up", "l4", "--yes"),
+    ("session", "start", "--on", "l4", "--budget", "1"),
+]
+
+
+@pytest.mark.parametrize("command", PLANS, ids=lambda command: " ".join(command[:2]))
+def test_prices_that_are_older_than_a_year_start_nothing(
+    cloud: Emulator, tmp_path: Path, private_home: Path, command: tuple[str, ...]
+) -> None:
+    later = CloudWorkspace(tmp_path / "w", private_home, cloud, ahead_s=400 * DAY_S)
+    refusal = error(later.type("--json", *command, check=3))
+    assert "400 days old" in refusal["message"]
+    assert "fcctl cost prices --refresh" in refusal["hint"]
+    assert "--accept-old-prices" in refusal["hint"]
+    assert (starts(cloud), billed(cloud)) == (0, [])
+
+
+def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_words(
+    cloud: Emulator, tmp_path: Path, private_home: Path
+) -> None:
+    later = CloudWorkspace(tmp_path / "w", private_home, cloud, ahead_s=100 * DAY_S)
+    for command in PLANS[:2]:
+        assert "100 days old: fcctl cost prices --refresh" in later.type(*command, check=0).err
+    later.ahead_s = 60 * DAY_S
+    assert "days old" not in later.type(*PLANS[0], check=0).said
+    later.ahead_s = 400 * DAY_S
+    for command in PLANS[:2]:
+        assert "400 days old" in later.type(*command, "--accept-old-prices", check=0).err
+    own = CloudWorkspace(tmp_path / "own", private_home, cloud, ahead_s=400 * DAY_S, usd_per_hour=0.75)
+    assert "days old" not in own.type(*PLANS[0], check=0).said, "what the user says himself has no date"
+
+
+def test_a_firing_of_a_schedule_accepts_no_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    become(cloud, "g2-standard-96")
+    for option in ("--accept-price", "--accept-old-prices"):
+        workspace.type("schedule", "add", "nightly", "--job", "noop", "--on", "l4", "--cron", "@daily", option, check=2)
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write('[schedules.nightly]\njob = "noop"\non = "l4"\ncron = "@daily"\nbudget_usd = 9.0\n')
+    fired = workspace.fcctl("schedule", "fire", "nightly", "--due", "0", check=None)
+    (firing, *_) = workspace.type("--json", "schedule", "ls", "--firings", check=0).json["firings"]
+    assert "$8.00 an hour" in firing["reason"], fired.stderr
+    assert (starts(cloud), billed(cloud)) == (0, [])

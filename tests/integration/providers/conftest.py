@@ -62,7 +62,7 @@ class World:
         metadata = login_items({}, user=login.user, public_key=login.public_key, os_login=False)
         values: dict[str, Any] = {
             "name": name, "machine_type": "g2-standard-4", "image_project": self.target.image_project,
-            "image_family": self.target.image_family, "disk_gb": 100, "disk_type": "pd-balanced", "spot": False,
+            "image_family": self.target.image_family, "disk_gb": 100, "disk_type": "pd-balanced", "way": "on_demand",
             "max_run_s": 3600, "labels": {"fcctl": "x", "fcctl-workspace": "w"}, "metadata": metadata, **changes,
         }  # fmt: skip
         return MachineSpec(**values)

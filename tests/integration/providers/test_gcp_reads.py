@@ -24,7 +24,7 @@ OTHER = "us-west1-c"
 def test_a_machine_as_the_cloud_has_it(world: Worlds) -> None:
     here = world()
     assert here.cloud.machine(ZONE, "vm") is None
-    found = here.made(spot=True, max_run_s=600, accelerators={}, disk_gb=120)
+    found = here.made(way="spot", max_run_s=600, accelerators={}, disk_gb=120)
     assert (found.project, found.zone, found.name, found.power) == (PROJECT, ZONE, "vm", Power.RUNNING)
     assert (found.machine_type, found.accelerators) == ("g2-standard-4", {"nvidia-l4": 1})
     assert (found.spot, found.max_run_s, found.termination_action) == (True, 600, "STOP")
@@ -190,7 +190,7 @@ def test_a_failure_that_was_carried_out_all_the_same(world: Worlds) -> None:
 # ------------------------------------------------------------------------------------------------------------- fence 1
 def test_the_deadline_is_set_whole_and_read_back(world: Worlds) -> None:
     here = world()
-    machine = here.stopped(spot=True)
+    machine = here.stopped(way="spot")
     raw = here.emulator.machine("vm").resource["scheduling"]
     raw["hostErrorTimeoutSeconds"], raw["minNodeCpus"] = 300, 2
     assert here.cloud.set_max_run(machine, 1234, rid()).refusal is None

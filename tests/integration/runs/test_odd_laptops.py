@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.runs.test_lacking_hosts import _may_mount
+from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
 from tests.support.workspace import FCCTL, Workspace
 
@@ -38,17 +39,16 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
         wait_for(lambda: subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode == 0, 60)
 
 
-@MOUNTS
 def test_the_disk_is_full_while_collecting(workspace: Workspace) -> None:
     results = workspace.root / "results"
-    with mounted(results, "-t", "tmpfs", "-o", "size=1m", "none"):
+    with small_disk(results) as disk:
         assert "nothing is lost: free some space" in workspace.fcctl("run", "hello", "--on", "here", check=1).stderr
         still = workspace.fcctl("pull-results", check=1)
         assert "disk is full" in still.stderr
         assert "No space left on device" in still.stderr
         assert workspace.json("pull-results", check=1)["error"]["code"] == "error"
         assert workspace.json("ps")["runs"][0]["state"] == "broken"
-        subprocess.run(["mount", "-o", "remount,size=20m", str(results)], check=True)
+        disk.resize("20m")
         workspace.fcctl("pull-results")
         assert workspace.only_run()["status"] == "passed"
         assert workspace.active() == []

@@ -16,6 +16,8 @@ import pytest
 
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.os_scheduler import Entry
+from tests.support.shadows import shadow_stdlib
 from tests.support.waiting import wait_for
 
 #: Where no month begins or ends for an hour at least, so that what was spent a minute ago was spent in this one.
@@ -81,6 +83,20 @@ def test_what_is_due_runs_and_its_record_says_how_it_went(fcctl: Any, records: F
     row = fcctl("schedule", "ls")["schedules"][0]
     assert row["last"]["run_id"] == last.run_id
     assert len(row["next"]) == 3
+
+
+def test_modules_of_the_user_s_folder_are_not_taken_for_python_s(
+    fcctl: Any, records: FiringRecords, tmp_path: Path
+) -> None:
+    """Neither by a firing nor by what the computer's scheduler calls."""
+    add(fcctl)
+    due_now(records)
+    shadow_stdlib(tmp_path / "ws")
+    entry = Entry.of(tmp_path / "ws")
+    done = subprocess.run(entry.argv, cwd=entry.folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_for(lambda: "finished" in outcomes(records), 60)
+    assert records.read("often")[-1].status == "passed", records.log_path("often").read_text()
 
 
 def test_a_run_that_is_incomplete_is_recorded_as_that(fcctl: Any, records: FiringRecords, tmp_path: Path) -> None:

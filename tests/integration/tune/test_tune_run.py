@@ -17,6 +17,7 @@ pytest.importorskip("optuna")
 pytest.importorskip("distributed")
 
 from tests.support.living import is_running, started_with
+from tests.support.shadows import shadow_stdlib
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.full
@@ -55,15 +56,17 @@ class Search:
         self.folder, self.out = folder, folder / "out"
         self.marks = folder / "marks"
         self.marks.mkdir()
+        shadow_stdlib(folder)
         (folder / "kernel.sh").write_text(KERNEL)
         (folder / "spec.json").write_text(json.dumps(SPEC))
-        path = os.pathsep.join([str(ROOT / "remote"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join(filter(None, [str(ROOT / "remote"), os.environ.get("PYTHONPATH")]))
         self.env = {**os.environ, "PYTHONPATH": path, "MARKS": str(self.marks), "CUDA_VISIBLE_DEVICES": ""}
         self.env.pop("FCCTL_OUT", None)
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         argv = [
             sys.executable,
+            "-P",
             "-m",
             "fcctl_tune",
             "run",

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import DiskError
 from orchestrator.base.journal import FileJournal
+from tests.support.small_disk import largest_file
 
 
 @pytest.fixture
@@ -90,14 +90,40 @@ def test_a_full_disk_leaves_the_journal_as_it_was(path: Path) -> None:
     journal = opened(path)
     journal.append("sync")
     before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
-    try:
-        with pytest.raises(FcctlError, match="disk is full") as raised:
-            journal.append("submit", text="x" * 500)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(len(before) + 10), pytest.raises(DiskError, match="disk is full") as raised:
+        journal.append("submit", text="x" * 500)
     assert raised.value.hint
     assert path.read_bytes() == before
     journal.append("submit")
     assert [e.kind for e in opened(path).entries()] == ["sync", "submit"]
+
+
+def test_a_line_that_need_not_wait_for_room_reaches_the_disk_with_the_next(path: Path) -> None:
+    journal = opened(path)
+    journal.append("begun")
+    with largest_file(path.stat().st_size):
+        assert not journal.append_if_possible("ended", status="passed")
+        assert not journal.append_if_possible("release")
+        with pytest.raises(DiskError):
+            journal.append("acquire")
+    assert [(e.seq, e.kind) for e in journal.entries()] == [(1, "begun"), (2, "ended"), (3, "release")]
+    assert [e.kind for e in opened(path).entries()] == ["begun"]
+    assert journal.append_if_possible("released")
+    journal.append("complete")
+    assert opened(path).entries() == journal.entries()
+    assert [(e.seq, e.kind) for e in opened(path).entries()] == [
+        (1, "begun"), (2, "ended"), (3, "release"), (4, "released"), (5, "complete"),
+    ]  # fmt: skip
+
+
+def test_what_waits_for_room_is_tried_once_more_at_the_end(path: Path) -> None:
+    journal = opened(path)
+    with largest_file(0):
+        assert not journal.append_if_possible("ended")
+        journal.close()
+    assert opened(path).entries() == []
+    journal.append_if_possible("release")
+    with largest_file(0):
+        assert not journal.append_if_possible("released")
+    journal.close()
+    assert [e.kind for e in opened(path).entries()] == ["ended", "release", "released"]

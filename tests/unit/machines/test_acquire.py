@@ -13,6 +13,7 @@ from orchestrator.machines.cloud import Machine, Power, Refusal, Remedy
 from orchestrator.machines.provision import actions as m
 from orchestrator.machines.provision import decide as a
 from orchestrator.machines.provision.after_refusal import BACKOFF_S
+from orchestrator.machines.targets import Provisioning
 
 NOW = 1_000_000.0
 WISH = m.Wish(max_run_s=3600, need_s=1800.0)
@@ -27,7 +28,7 @@ TAKEN = Refusal("alreadyExists", "exists", Remedy.LOOK_AGAIN, 409)
 def policy(**changes: Any) -> m.Policy:
     wish = replace(WISH, **{k: changes.pop(k) for k in list(changes) if hasattr(WISH, k)})
     values = {
-        "project": "proj", "name": "vm", "zones": ZONES, "models": (False,), "on_stockout": "wait",
+        "project": "proj", "name": "vm", "zones": ZONES, "ways": ("on_demand",), "on_stockout": "wait",
         "stockout_wait_s": 600.0, "wake_timeout_s": 300.0, "wish": wish,
     }  # fmt: skip
     return m.Policy(**{**values, **changes})
@@ -112,26 +113,26 @@ def test_a_suspended_machine_keeps_its_memory_unless_told() -> None:
 
 
 def test_where_there_is_none_it_is_made() -> None:
-    assert move([]) == m.Create(ZONES[0], spot=False)
+    assert move([]) == m.Create(ZONES[0], way="on_demand")
     assert isinstance(move([], create=False), m.GiveUp)
-    assert move([], history(tried("create", NO_STOCK))) == m.Create(ZONES[1], spot=False)
-    assert move([], history(tried("create", NO_QUOTA))) == m.Create(ZONES[2], spot=False), "another region"
+    assert move([], history(tried("create", NO_STOCK))) == m.Create(ZONES[1], way="on_demand")
+    assert move([], history(tried("create", NO_QUOTA))) == m.Create(ZONES[2], way="on_demand"), "another region"
 
 
 def test_spot_first_and_on_demand_after_it() -> None:
-    none = [tried("create", NO_STOCK, zone, spot=True) for zone in ZONES]
-    assert move([], history(*none), models=(True, False)) == m.Create(ZONES[0], spot=False)
+    none = [tried("create", NO_STOCK, zone, way="spot") for zone in ZONES]
+    assert move([], history(*none), ways=("spot", "on_demand")) == m.Create(ZONES[0], way="on_demand")
 
 
 def test_zones_that_the_cloud_names_go_first() -> None:
     hint = replace(NO_STOCK, zones_available=("us-central1-a", "mars-1"))
-    assert move([], history(tried("create", hint))) == m.Create("us-central1-a", spot=False)
+    assert move([], history(tried("create", hint))) == m.Create("us-central1-a", way="on_demand")
 
 
 def test_no_stock_anywhere() -> None:
     none = [tried("create", NO_STOCK, zone) for zone in ZONES]
     assert isinstance(move([], history(*none)), m.Wait)
-    assert move([], history(*none), NOW + 6) == m.Create(ZONES[0], spot=False), "another round"
+    assert move([], history(*none), NOW + 6) == m.Create(ZONES[0], way="on_demand"), "another round"
     assert isinstance(move([], history(*none), on_stockout="fail"), m.GiveUp)
     end = move([], history(*none), NOW + 601)
     assert isinstance(end, m.GiveUp)
@@ -163,7 +164,7 @@ def test_no_stock_for_a_stopped_machine() -> None:
 def test_a_rebuild_goes_elsewhere_and_keeps_the_original() -> None:
     made = history(tried("start", NO_STOCK), tried("snapshot"))
     name = a.snapshot_name(machine())
-    assert move([machine()], made, on_stockout="rebuild") == m.Create(ZONES[1], spot=False, snapshot=name)
+    assert move([machine()], made, on_stockout="rebuild") == m.Create(ZONES[1], way="on_demand", snapshot=name)
     copy = machine("RUNNING", ZONES[1], deadline=NOW + 3600)
     assert move([machine(), copy], made.with_(tried("create", zone=ZONES[1])), on_stockout="rebuild") == m.Use(copy)
 
@@ -173,7 +174,7 @@ def test_a_rebuild_goes_where_there_is_none_of_the_name() -> None:
     old, new = machine(started=NOW - 900), machine(zone=ZONES[1], started=NOW - 100)
     made = history(tried("start", NO_STOCK), tried("start", NO_STOCK, ZONES[1]), tried("snapshot", zone=ZONES[1]))
     name = a.snapshot_name(new)
-    assert move([old, new], made, on_stockout="rebuild") == m.Create(ZONES[2], spot=False, snapshot=name)
+    assert move([old, new], made, on_stockout="rebuild") == m.Create(ZONES[2], way="on_demand", snapshot=name)
 
 
 def test_of_two_of_one_name_the_newest_disk_counts() -> None:
@@ -299,28 +300,28 @@ class World:
             return
         self.now += self.data.draw(st.floats(0, 60))
         refusal = self.data.draw(REFUSALS)
-        action, zone, spot = self._facts(move)
+        action, zone, way = self._facts(move)
         done = self.data.draw(st.integers(0, 9)) > 0
-        self.history = self.history.with_(m.Attempt(action, zone, self.now, spot, refusal, done))
+        self.history = self.history.with_(m.Attempt(action, zone, self.now, way, refusal, done))
         applied = refusal is None or self.data.draw(st.integers(0, 9)) == 0
         if applied:
             self._apply(move)
 
-    def _facts(self, move: m.Move) -> tuple[m.Action, str, bool]:
+    def _facts(self, move: m.Move) -> tuple[m.Action, str, Provisioning]:
         if isinstance(move, m.Create):
             assert not any(m.power is not Power.STOPPED for m in self.machines.values()), "one is there already"
             assert move.snapshot or not self.machines
             last = self.history.of("create")
             assert not last or last[-1].done, "one is on its way"
             assert zone_free(move.zone, self.machines)
-            return "create", move.zone, move.spot
+            return "create", move.zone, move.way
         names: dict[type, m.Action] = {
             m.SetFence: "fence", m.Start: "start", m.Stop: "stop", m.Resume: "resume", m.Snapshot: "snapshot",
         }  # fmt: skip
         assert not isinstance(move, m.Use | m.GiveUp | m.Wait)
         if isinstance(move, m.Start):
             assert (move.machine.max_run_s, move.machine.termination_action) == (3600, "STOP"), "no limit"
-        return names[type(move)], move.machine.zone, False
+        return names[type(move)], move.machine.zone, "on_demand"
 
     def _apply(self, move: m.Move) -> None:
         if isinstance(move, m.Create):
@@ -356,13 +357,13 @@ def zone_free(zone: str, machines: dict[str, Machine]) -> bool:
 @given(
     data=st.data(),
     stockout=st.sampled_from(["wait", "rebuild", "fail"]),
-    models=st.sampled_from([(False,), (True, False)]),
+    ways=st.sampled_from([("on_demand",), ("spot", "on_demand")]),
     restart=st.booleans(),
 )
 def test_whatever_the_cloud_does_it_ends_in_time(
-    data: st.DataObject, stockout: Any, models: tuple[bool, ...], restart: bool
+    data: st.DataObject, stockout: Any, ways: tuple[Provisioning, ...], restart: bool
 ) -> None:
-    world = World(data, policy(on_stockout=stockout, models=models, restart=restart))
+    world = World(data, policy(on_stockout=stockout, ways=ways, restart=restart))
     for _ in range(2000):
         move = a.next_move(list(world.machines.values()), world.policy, world.history, world.now)
         if isinstance(move, m.GiveUp):
@@ -377,3 +378,60 @@ def test_whatever_the_cloud_does_it_ends_in_time(
         world.act(move)
         assert world.now - NOW <= world.policy.limit_s + 2 * 60
     raise AssertionError("it goes on for ever")
+
+
+# --------------------------------------------------------------------------------------------- where stock is scarce
+FLEX: dict[str, Any] = {"ways": ("on_demand", "flex_start"), "flex_wait_s": 1800.0}
+
+
+def test_flex_start_comes_after_every_zone_was_asked_on_demand() -> None:
+    none = [tried("create", NO_STOCK, zone) for zone in ZONES]
+    assert move([], history(*none), **FLEX) == m.Create(ZONES[0], way="flex_start")
+    queued = tried("create", NO_STOCK, ZONES[0], way="flex_start")
+    assert move([], history(*none, queued), **FLEX) == m.Create(ZONES[1], way="flex_start")
+
+
+def test_there_is_time_to_wait_in_the_queue_of_each_zone() -> None:
+    assert policy(**FLEX).limit_s == policy().limit_s + 1800 * len(ZONES)
+
+
+@pytest.mark.parametrize(("max_run_s", "way"), [(599, None), (600, "flex_start"), (7 * 86400, "flex_start"),
+                                                (7 * 86400 + 1, None)])  # fmt: skip
+def test_a_limit_that_flex_start_does_not_take_is_no_request(max_run_s: int, way: str | None) -> None:
+    decided = move([], ways=("flex_start",), max_run_s=max_run_s)
+    if way is not None:
+        assert decided == m.Create(ZONES[0], way="flex_start")
+    else:
+        assert isinstance(decided, m.GiveUp)
+        assert (decided.problem, "flex start wants 10 at least" in decided.message) == ("budget", True)
+    assert move([], ways=("flex_start", "on_demand"), max_run_s=60) == m.Create(ZONES[0], way="on_demand")
+
+
+def test_one_in_the_queue_is_waited_for_as_long_as_its_request_is_valid() -> None:
+    """Also where another fcctl had asked for it, and is gone."""
+    queued = machine("PENDING")
+    assert isinstance(move([queued], now=NOW + 2000, **FLEX), m.Wait)
+    assert isinstance(move([queued], now=NOW + 2100, **FLEX), m.GiveUp)
+    staging = move([machine("STAGING")], now=NOW + 300, **FLEX)
+    assert isinstance(staging, m.GiveUp), "one that has its machine takes no longer than any"
+
+
+def test_one_that_left_the_queue_for_nothing_was_not_preempted() -> None:
+    decided = move([], history(tried("create", way="flex_start")), **FLEX)
+    assert isinstance(decided, m.GiveUp)
+    assert (decided.problem, "was queued in us-west1-c" in decided.message) == ("capacity", True)
+    assert decided.hint is not None
+    assert "flex_start_wait_minutes" in decided.hint
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "goes_on"),
+    [(None, "any", True), (None, "my-l4", True), ("my-l4", "my-l4", True), ("any", "any", True),
+     ("my-l4", "any", False), ("none", "my-l4", False), ("other", "my-l4", False)],
+)  # fmt: skip
+def test_a_machine_that_was_made_for_other_capacity_is_not_started(wanted: str | None, has: str, goes_on: bool) -> None:
+    decided = move([machine(reservation=has)], reservation=wanted)
+    assert isinstance(decided, m.Start if goes_on else m.GiveUp)
+    if isinstance(decided, m.GiveUp):
+        assert decided.problem == "conflict"
+        assert "gcloud compute instances delete vm" in str(decided.hint)

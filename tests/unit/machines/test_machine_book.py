@@ -42,6 +42,19 @@ def test_what_is_remembered_is_known(book: FileMachineBook) -> None:
     assert book.known("proj-one", "vm") is None
 
 
+def test_what_somebody_else_has_remembered_meanwhile_stays(book: FileMachineBook) -> None:
+    book.remember(KNOWN)
+    anew = replace(KNOWN, instance_id="456", address="34.9.9.9")
+    book.remember(anew)
+    book.remember(replace(KNOWN, deadline=None), instead_of=KNOWN)
+    assert book.known("proj-one", "vm") == anew
+    book.remember(replace(anew, deadline=None), instead_of=anew)
+    assert book.known("proj-one", "vm") == replace(anew, deadline=None)
+    book.forget("proj-one", "vm")
+    book.remember(anew, instead_of=anew)
+    assert book.known("proj-one", "vm") is None
+
+
 def test_projects_of_domains_have_their_own_folder(book: FileMachineBook) -> None:
     book.remember(replace(KNOWN, project="example.com:proj-one"))
     assert book.known("example.com:proj-one", "vm") is not None

@@ -40,15 +40,18 @@ def machine(status: str = "RUNNING", **changes: Any) -> Machine:
         ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
         ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "mine"}, "stray", "r9"),
         ([], "RUNNING", {"fcctl": "yes"}, "stray", "made by fcctl"),
-        ([], "RUNNING", {}, "stray", "by hand"),
-        ([], "SOMETHING-NEW", {}, "stray", "by hand"),
+        ([], "RUNNING", {}, "person", "by hand"),
+        ([], "SOMETHING-NEW", {}, "person", "by hand"),
+        ([Claim("r1", "left"), Claim("r2", "busy")], "RUNNING", {}, "foreign", "r2 is at work there"),
+        ([Claim("r1", "over")], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
+        ([Claim("r9", "over")], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "stray", "r9 is over"),
     ],
 )
 def test_for_whom(claims: list[Claim], status: str, labels: dict[str, str], verdict: str, words: str) -> None:
     finding = judge(machine(status, labels=labels), claims, 0.72, NOW, "mine")
     assert finding.verdict == verdict
     assert words in finding.why
-    assert finding.in_order == (verdict in ("off", "run", "kept", "up"))
+    assert finding.in_order == (verdict != "stray")
 
 
 def test_a_machine_that_was_woken_by_hand_is_one_until_its_fence() -> None:

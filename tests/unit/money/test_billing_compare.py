@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.base.errors import UsageError
 from orchestrator.money.billing import compare as billing_compare
-from orchestrator.money.billing.compare import Comparison, compare
+from orchestrator.money.billing.compare import Comparison, Ours, compare
 from orchestrator.money.billing.export import BillingLine
 from orchestrator.money.ledger import Line
 
@@ -29,14 +29,14 @@ def google(day: int, hour: float, usd: float, name: str = "vm", number: str = "4
     values = {"kind": "machine", "credits_usd": 0.0, "hours": 1.0, "labels": {}, **more}
     hours = values.pop("hours")
     return BillingLine(
-        at(day, hour), at(day, hour) + hours * HOUR, usd, name=name, resource_id=number, project="p", **values
+        at(day, hour), at(day, hour) + hours * HOUR, usd, name=name, resource_id=number, **{"project": "p", **values}
     )
 
 
 def compared(
     export: Sequence[BillingLine], ledger: Sequence[Line], machines: Sequence[str] = (), tolerance: float = 5.0
 ) -> Comparison:
-    return compare(export, ledger, machines, "flashcore", tolerance)
+    return compare(export, ledger, Ours(frozenset(machines), frozenset({"p"}), "flashcore"), tolerance)
 
 
 #: A line of something else, by which the file covers the days from the 20th to the 22nd.
@@ -123,6 +123,12 @@ def test_a_machine_that_only_its_labels_name(labels: dict[str, str], ours_too: b
     found = compared([google(20, 1, 0.7, "renamed", "9", labels=labels), *COVER], [])
     assert ([row.thing[1] for row in found.things] == ["renamed"]) is ours_too
     assert found.other_lines == 2 + (not ours_too)
+
+
+@pytest.mark.parametrize(("project", "ours_too"), [("p", True), ("", True), ("another-team", False)])
+def test_a_machine_of_our_name_in_another_project_is_not_ours(project: str, ours_too: bool) -> None:
+    found = compared([google(20, 1, 0.7, project=project), *COVER], [ours(20, 1, 1, 0.7)])
+    assert [row.google_usd for row in found.things] == [0.7 if ours_too else None]
 
 
 def test_two_machines_of_one_name_are_apart_by_number_and_one_without() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from orchestrator.base.clock import SystemClock
+from orchestrator.base.errors import DiskError
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_power import Witness, sighting_of
 from orchestrator.money.watched_cloud import WatchedClouds
 from tests.support.budgets import listed
+from tests.support.small_disk import largest_file
 from tests.support.spending import book_in
 
 T = 1_800_000_000.0
@@ -87,6 +89,34 @@ def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any,
     watched.machine("us-west1-c", "vm")
     assert watched.operations("us-west1-c", "vm") == [STOP]
     assert [(record.started, record.stopped) for record in file.all()] == [(T, None), (T, T + 600)]
+
+
+def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(
+    witness: Witness, file: SpendingBook
+) -> None:
+    done: list[str] = []
+    notes: list[str] = []
+
+    class Changing(Cloud):
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: done.append(name)
+
+    clouds: Any = type("Clouds", (), {"open": lambda *_: Changing()})()
+    watched: Any = WatchedClouds(lambda: clouds, lambda: witness, notes.append).open(TARGET)
+    with largest_file(0):
+        for _ in range(2):
+            assert watched.machine("us-west1-c", "vm") == machine()
+            assert watched.operations("us-west1-c", "vm") == [STOP]
+        watched.stop(machine(), "request")
+        for change, what in ((watched.start, ["it"]), (watched.resume, ["it"]), (watched.create, ["zone", "spec"])):
+            with pytest.raises(DiskError, match="could not write the book of spending"):
+                change(*what, "request")
+    assert (done, len(notes), names(file)) == (["stop"], 1, [])
+    assert "fcctl hosts audit" in notes[0]
+    watched.machine("us-west1-c", "vm")
+    assert names(file) == ["vm"], "which was not written before"
+    watched.start(machine(), "request")
+    assert done == ["stop", "start"]
 
 
 @pytest.mark.parametrize("change", [{"project": "q"}, {"zone": "us-west1-a"}, {"name": "other"}])

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fcctl_remote import wire
 from orchestrator.base import safe_paths as paths
-from orchestrator.base.errors import FcctlError, HostFault
+from orchestrator.base.errors import DiskError, FcctlError, HostFault
 from orchestrator.results.store.intake import FolderIntake, Limits
+from tests.support.small_disk import largest_file
 
 BAD = [
     "", "/", "/etc/passwd", "..", ".", "../x", "a/../../x", "a/..", "./a", "a/./b", "a//b", "a/", "/a", "a\\b", "..\\x",
@@ -133,6 +134,38 @@ def test_more_bytes_than_the_limit(tmp_path: Path) -> None:
     assert intake.size("a") == 6
     intake.discard("a")
     intake.write("b", 0, b"0123456789")
+
+
+def test_room_is_kept_for_what_was_announced(tmp_path: Path) -> None:
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    assert intake.accepts("a", 6) is None
+    assert intake.accepts("b", 5) == "too_large"
+    assert intake.accepts("b", 4) is None
+    assert intake.accepts("a", 6) is None, "it has its room"
+    with pytest.raises(HostFault):
+        intake.write("c", 0, b"1")
+    intake.write("a", 0, b"123456")
+    with pytest.raises(HostFault):
+        intake.write("a", 6, b"7")
+    intake.discard("b")
+    assert intake.accepts("c", 4) is None
+
+
+def test_what_is_here_of_a_file_that_is_too_large_goes(tmp_path: Path) -> None:
+    FolderIntake(tmp_path / "p").write("a", 0, b"12345678")
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    assert intake.accepts("a", 11) == "too_large"
+    assert intake.size("a") == 0
+    assert intake.accepts("b", 10) is None
+
+
+def test_a_piece_for_which_there_is_no_room_leaves_nothing(intake: FolderIntake) -> None:
+    intake.write("f", 0, b"0123")
+    with largest_file(6), pytest.raises(DiskError, match="disk is full: could not store the results"):
+        intake.write("f", 4, b"4567")
+    assert (intake.root / "f").read_bytes() == b"0123"
+    intake.write("f", 4, b"4567")
+    assert (intake.root / "f").read_bytes() == b"01234567"
 
 
 def test_files_are_never_executable(intake: FolderIntake) -> None:

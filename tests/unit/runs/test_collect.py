@@ -93,6 +93,18 @@ def test_names_that_are_not_safe_or_not_wanted_are_left_out(intake: FolderIntake
     assert not (tmp_path / "out").exists()
 
 
+def test_what_does_not_fit_is_left_out_by_name_the_largest_first(tmp_path: Path) -> None:
+    FolderIntake(tmp_path / "p").write("steps/a/huge", 0, b"x" * 9)  # of an earlier collection
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    host = Host(huge=b"x" * 11, large=b"y" * 6, log=b"12345", outcome=b"{}")
+    found = host.collect(intake)
+    left = [(omitted.path, omitted.reason) for omitted in found.omitted[2:]]
+    assert sorted(left) == [("steps/a/huge", "too_large"), ("steps/a/large", "too_large")]
+    assert (found.files, found.bytes) == (2, 7)
+    assert host.asked == [("steps/a/log", 0, 5), ("steps/a/outcome", 0, 2)]
+    assert sorted(path.name for path in (tmp_path / "p/steps/a").iterdir()) == ["log", "outcome"]
+
+
 @pytest.mark.parametrize(
     ("size", "shown"),
     [

@@ -16,6 +16,8 @@ from orchestrator.machines.cloud import Machine
 from orchestrator.money.book import SpendingBook
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.machine import pending_releases as debts
+from orchestrator.runs.machine.left_on import MachinesLeftOn
+from tests.support.small_disk import largest_file
 from tests.support.spending import book_in, reservation
 from tests.support.stores import make_id
 
@@ -29,6 +31,7 @@ class Stage:
     clock: Any = None
     observer: Any = None
     now: float = 1_800_000_000.0
+    left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -158,3 +161,19 @@ def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
     machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
     found = debts._who_is_coming(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
     assert found == (label if comes else None)
+
+
+@pytest.mark.parametrize("effort", ["all", "moment"])
+def test_a_full_disk_keeps_no_machine_from_being_stopped(stage: Any, cloud: Cloud, effort: Any) -> None:
+    with largest_file(0):
+        debts.pay(stage, effort)
+    assert cloud.tries == 1
+    assert stage.store.owed() == {}
+
+
+def test_nor_does_it_turn_a_refusal_into_another_error(stage: Any, cloud: Cloud) -> None:
+    cloud.error = CloudError("no answer")
+    with largest_file(0):
+        debts.pay(stage)
+    assert "is still not stopped: no answer" in stage.notes[0]
+    assert len(stage.store.owed()) == 1

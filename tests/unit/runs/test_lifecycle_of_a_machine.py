@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.journal import JournalEntry
-from orchestrator.runs.lifecycle import Move, Stage, advance, decide, fold
+from orchestrator.runs.lifecycle import UNWRITTEN, Move, Stage, advance, decide, fold, may_wait
+from orchestrator.runs.machine.other_runs import Neighbour
 
 WHOLE = [
     "begun", "acquire", "cloud", "acquired", "arm", "armed", "sync", "submit", "submitted", "ended", "collected",
@@ -86,3 +87,32 @@ def test_no_run_completes_while_it_holds_a_machine(kinds: list[str]) -> None:
         for entry in journal(*moved[move]):
             state = advance(state, entry)
     raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize(
+    ("first", "kinds"),
+    [
+        (True, ["begun", "prewake", "stepped", "acquire", "arm", "sync", "submit"]),
+        (False, ["acquired", "armed", "submitted", "detached", "cancel", "over_budget", "stopped", "ended", "lost",
+                 "abandoned", "collected", "went_down", "release", "released", "unreleased", "complete"]),
+    ],
+)  # fmt: skip
+def test_on_a_full_disk_nothing_begins_and_everything_ends(first: bool, kinds: list[str]) -> None:
+    assert [kind for kind in kinds if may_wait(kind, {}) is first] == []
+
+
+@pytest.mark.parametrize(
+    ("action", "waits"), [("stop", True), ("delete", True), ("start", False), ("create", False), ("fence", False)]
+)
+def test_a_full_disk_keeps_no_machine_on_and_lets_none_be_started(action: str, waits: bool) -> None:
+    assert may_wait("cloud", {"action": action}) is waits
+
+
+def test_results_that_found_no_room_wait_on_the_machine_s_disk() -> None:
+    left = fold(journal(*WHOLE[:10], "release", "cloud", "released"))
+    assert decide(left, "resume") is Move.COLLECT, "it may be on yet, for somebody else"
+    assert Neighbour("r", left, live=False).left_behind, "whoever is on it does not delete it"
+    waits = advance(left, JournalEntry(seq=99, time=99.0, kind="stopped", data={"how": UNWRITTEN}))
+    assert decide(waits, "resume") is Move.WAIT
+    assert Neighbour("r", waits, live=False).left_behind
+    assert not Neighbour("r", fold(journal(*WHOLE)), live=False).left_behind

@@ -54,7 +54,10 @@ class World:
         if self.asked > self.gone_after:
             raise HostUnreachable("it is off", reason="port")
         return SimpleNamespace(
-            hello=SimpleNamespace(time=0.0), status=lambda _ids: [object()], watch=self._watch, close=lambda: None
+            hello=SimpleNamespace(time=0.0, mended=[]),
+            status=lambda _ids: [object()],
+            watch=self._watch,
+            close=lambda: None,
         )
 
     def _watch(self, request: wire.WatchRequest) -> tuple[Any, bytes]:

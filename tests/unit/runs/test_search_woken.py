@@ -81,6 +81,6 @@ def test_its_links_are_doubted_as_the_first_one_was(
     )  # fmt: skip
     services: Any = SimpleNamespace(store=store)
     with pytest.raises(FarEnough):
-        fleet_resume.go_on_with(services, RUN, lambda _: None, doubt)
+        fleet_resume.go_on_with(services, RUN, lambda _: None, doubt, lambda saved: saved)
     assert reserved == ([[]] if home else ["the wake", ["the wake"]])
     assert (doubted, link.doubts) == ([] if home else [doubt], [doubt])

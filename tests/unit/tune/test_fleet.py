@@ -90,7 +90,7 @@ def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
     assert (member.tune, member.timeout_s, member.activity) == (tuning, 1200.0, "tune")
     assert member.exit_codes == {str(UNAVAILABLE): "unavailable", str(GAVE_UP): "warned"}
     told = '--spec "$FCCTL_TUNE_SPEC" --join "$FCCTL_RUN_DIR/fleet/join.json"'
-    assert member.run == f'"$FCCTL_TUNE_PYTHON" -m fcctl_tune member --host b {told}'
+    assert member.run == f'"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member --host b {told}'
     assert plan.env == {"N": "5", "FCCTL_PYTHON": "/py"}
     assert search.run_id in plan.title
     assert plan.lock == "exclusive", "nothing else is timed beside it"

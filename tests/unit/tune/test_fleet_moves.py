@@ -516,7 +516,7 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     monkeypatch.setattr(fleet_resume, "resumed", resumed)
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
-        fleet_resume.go_on_with(services, FIRST, lambda _: None, lambda: None)
+        fleet_resume.go_on_with(services, FIRST, lambda _: None, lambda: None, lambda saved: saved)
     hint = lost.value.hint or ""
     assert says in hint
     assert hint.endswith(f"fcctl tune --resume {FIRST}")

@@ -52,7 +52,7 @@ def test_a_search_whose_machine_was_stopped_while_nobody_looked_is_woken(monkeyp
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
     monkeypatch.setattr(fleet_resume, "go_on", lambda _services, run_id, *_, **__: f"{run_id} is woken")
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
-    done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None)
+    done: Any = fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
     assert done == f"{SEARCH} is woken"
 
 
@@ -66,7 +66,7 @@ def test_one_that_is_stopped_while_it_is_followed_is_not_woken_there(monkeypatch
     resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=finish))
     services: Any = SimpleNamespace(store=SimpleNamespace(journal_of=lambda _: []))
     with pytest.raises(MachineStopped):
-        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None)
+        fleet_resume.go_on_with(services, SEARCH, lambda _: None, lambda: None, lambda saved: saved)
 
 
 @pytest.mark.parametrize(("status", "goes_on"), [("running", True), ("queued", True), ("passed", False)])

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.money.caps import Budget
-from orchestrator.results.records import RunRow
+from orchestrator.runs.cost.machines_on import MachineOn
+from orchestrator.runs.cost.money_now import MoneyNow
+from orchestrator.runs.cost.so_far import CostSoFar
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.top import document, sparkline, spent_today, top_screen
+from orchestrator.views.live.top import document, sparkline, top_screen
 from orchestrator.views.tables.cells import print_trimmed
-from tests.support.stores import make_id
 
 NOW = 1795266693.0
 GPU = {"gpus": [{"name": "NVIDIA L4", "util_pct": 97, "sm_mhz": 2040, "power_w": 71.5, "temp_c": 64, "throttle": []}]}
@@ -33,11 +32,18 @@ def live(**changes: Any) -> LiveRun:
     return LiveRun(**{**values, **changes})
 
 
-def printed(runs: list[LiveRun], width: int, budget: Budget | None = None, encoding: str = "utf-8") -> str:
+def machine() -> MachineOn:
+    return MachineOn("l4", "cudadent42-l4-dev", 0.71, NOW - 1800, NOW - 60, NOW + 1800, "fcctl hosts down l4")
+
+
+def printed(
+    runs: list[LiveRun], width: int, budget: Budget | None = None, encoding: str = "utf-8", *, on: bool = False
+) -> str:
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=width, highlight=False)
-    plain = encoding != "utf-8"
-    for piece in top_screen(runs, NOW, 1.25, budget or Budget(), width, plain=plain):
+    plain, cap = encoding != "utf-8", budget.per_day_usd if budget is not None else None
+    money = MoneyNow(1.25, cap, (machine(),) if on else ())
+    for piece in top_screen(runs, NOW, money, budget or Budget(), width, plain=plain):
         print_trimmed(console, piece, width)
     console.file.flush()
     return raw.getvalue().decode(encoding)
@@ -65,28 +71,19 @@ def test_money_is_what_was_spent_what_burns_and_how_long_it_lasts() -> None:
     assert "$0.00" not in free.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("zone", "spent"), [(UTC, 0.5 + 1.0 + 0.125), (ZoneInfo("Asia/Kolkata"), 0.5 + 4.0 + 7.0 + 0.125)]
-)
-def test_today_is_the_part_since_midnight_of_what_is_complete_and_of_what_is_active(zone: tzinfo, spent: float) -> None:
-    """A minute before midnight of UTC the day has begun in Delhi."""
-    found = [
-        _row("2026-11-21T00:10:00Z", "2026-11-21T00:20:00Z", 0.5),
-        _row("2026-11-20T21:00:00Z", "2026-11-21T01:00:00Z", 4.0),
-        _row("2026-11-20T23:00:00Z", "2026-11-20T23:59:00Z", 7.0),
-    ]
-    assert spent_today(found, [live()], NOW, zone) == pytest.approx(spent)
+def test_machines_that_are_on_are_named_with_their_price_and_what_stops_them() -> None:
+    text = printed([live(in_cloud=True)], 80, on=True)
+    assert "1 active  burning $0.71/h  today $1.25" in text, "the run's own price is the machine's"
+    assert "l4 (cudadent42-l4-dev) is on at $0.71/h, $0.35 so far" in text
+    assert "until 13:41 UTC; fcctl hosts down l4 stops it" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
-def test_of_an_active_run_the_part_since_midnight_is_today_s() -> None:
-    assert spent_today([], [live(created=NOW - 7 * 86400)], NOW, UTC) == pytest.approx(0.75 * (NOW % 86400) / 3600)
-
-
-def _row(created: str, finished: str, usd: float) -> RunRow:
-    return RunRow(
-        run_id=make_id(), job="j", target="t", status="passed", exit_code=0, created=created, finished=finished,
-        duration_s=1.0, usd=usd,
-    )  # fmt: skip
+def test_a_run_costs_what_its_journal_says_and_goes_on_from_there() -> None:
+    """Not from its creation on: it may have waited for its machine."""
+    cost = CostSoFar(0.10, 0.75, 0.5)
+    assert live(cost=cost, costed=NOW - 60).spent_usd(NOW) == pytest.approx(0.10 + 0.75 / 60)
+    assert live(cost=CostSoFar(0.10, 0.0, 0.5), costed=NOW - 60).spent_usd(NOW) == pytest.approx(0.10)
 
 
 def test_a_terminal_without_blocks_gets_ascii() -> None:
@@ -100,7 +97,7 @@ def test_an_empty_screen_says_what_to_type() -> None:
 
 
 def test_a_look_is_one_document() -> None:
-    found = json.loads(json.dumps(document([live()], NOW, 1.0)))
+    found = json.loads(json.dumps(document([live()], NOW, MoneyNow(1.0, 5.0))))
     assert found["usd_per_hour"] == 0.75
     assert found["runs"][0]["summary"]["step"] == "bench"
     assert found["runs"][0]["usd"] == 0.125

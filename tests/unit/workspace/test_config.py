@@ -40,6 +40,9 @@ def load(*texts: str, environ: dict[str, str] | None = None, **flags: Any) -> co
     return config.combine(layers, default_name="folder")
 
 
+L4 = '[targets.l4]\nkind = "gcp"\nproject = "my-project"\ninstance = "vm"\nzones = ["us-west1-c"]\n'
+
+
 def test_the_whole_file() -> None:
     found = load(WHOLE).config
     assert found.project.name == "flashcore"
@@ -125,6 +128,18 @@ def test_local_can_be_something_else() -> None:
         ('[project]\nname = "x', "fcctl.toml:2", "", ""),
         ('[schedules.n]\njob = "bench"\ncron = "every day"', "fcctl.toml:3", "5 fields", ""),
         ('[schedules.n]\njob = "bench"\n', "fcctl.toml:1", "'cron' is missing", ""),
+        (f'{L4}provisioning = "flex"', "fcctl.toml:6", "unknown value 'flex'", "flex_start, "),
+        (f'{L4}provisioning = "reservation_bound"', "fcctl.toml:1", "needs the name of a reservation", ""),
+        (f'{L4}reservation = "any"\nprovisioning = "flex_start"', "fcctl.toml:1", "can use no reservation", ""),
+        (f'{L4}reservation = "r"\nprovisioning = "spot"', "fcctl.toml:1", "can use no reservation", ""),
+        (f'{L4}reservation = "My reservation"', "fcctl.toml:6", "not allowed here", "must match"),
+        (f'{L4}provisioning = "flex_start"\nmax_run_minutes = 9', "fcctl.toml:1", "between 10 and 10080", ""),
+        (f'{L4}provisioning = "flex_start"\nmax_run_minutes = 10081', "fcctl.toml:1", "between 10 and 10080", ""),
+        (f'{L4}provisioning = "flex_start"\nflex_start_wait_minutes = 1', "fcctl.toml:1", "is 0, or between 1.5", ""),
+        (f"{L4}flex_start_wait_minutes = 121", "fcctl.toml:6", "less than or equal to 120", ""),
+        (f"{L4}idle = {{gpu_below = 0}}", "fcctl.toml:6", "greater than 0", ""),
+        (f"{L4}idle = {{below = 5}}", "fcctl.toml:6", "unknown key 'below' in targets.l4.idle", "gpu_below"),
+        (f"{L4}idle = 5", "fcctl.toml:6", "targets.l4.idle", ""),
     ],
 )
 def test_mistakes_name_line_and_nearest(text: str, where: str, words: str, hint: str) -> None:

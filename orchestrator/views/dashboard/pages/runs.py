@@ -22,7 +22,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.dashboard.redirect import see
 from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.top import spent_today
+from orchestrator.views.live.top import rate
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.tables.failure_section import log_end, stopped
 
@@ -85,13 +85,13 @@ class _Runs:
         return self._rendered[1]
 
     def _money(self, runs: Sequence[LiveRun]) -> dict[str, Any]:
-        now, budget = self._site.now(), self._site.backend.config.budget
-        rows = self._site.store.rows(limit=500)
+        money, budget = self._site.live.money, self._site.backend.config.budget
         return {
-            "rate": sum(run.usd_per_hour for run in runs if run.state in ("running", "queued", "ended")),
-            "today": spent_today(rows, runs, now, budget.zone),
+            "rate": rate(runs, money),
+            "today": money.today_usd,
             "cap": budget.per_run_usd,
             "day_cap": budget.per_day_usd,
+            "machines": money.machines,
         }
 
     # -------------------------------------------------------------------------------------------- one of them

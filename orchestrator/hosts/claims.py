@@ -1,0 +1,158 @@
+"""For whom a machine is on: what the runs and sessions of this user say, the machine itself, and the cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.journal import JournalEntry
+from orchestrator.hosts.places import Place, means, target_of_plan
+from orchestrator.leases import session_rules as sessions
+from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
+from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money import audit as judgement
+from orchestrator.money.audit import Claim, Evidence, Finding
+from orchestrator.money.caps import Budget
+from orchestrator.runs.machine.state import turned_on
+from orchestrator.runs.services import Services
+
+
+def finding(
+    services: Services, cloud: Cloud, place: Place, machine: Machine, budget: Budget, workspace: str
+) -> Finding:
+    """What to think of a machine. Where no journal explains that it is on, it is asked itself, and so is the cloud."""
+    claims = claims_on(services, machine)
+    rate, now = judgement.rate_of(machine, place.target_of(machine), budget), services.clock.now()
+    found = judgement.judge(machine, claims, rate, now, workspace)
+    if found.verdict not in judgement.DOUBTFUL:
+        return found
+    there = _at_work(services, place, machine)
+    claims = _with_those_at_work(claims, there or ())
+    evidence = replace(_start(cloud, machine, claims), answered=there is not None)
+    return judgement.judge(machine, claims, rate, now, workspace, evidence)
+
+
+def claims_on(services: Services, machine: Machine) -> list[Claim]:
+    """What this user's runs and sessions have to do with the machine, the live ones first."""
+    if not machine.billed:
+        return []
+    store = services.store
+    claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
+    claims += _sessions_on(services, machine)
+    owed = [run_id for run_id, debt in store.owed().items() if means(target_of_plan(debt), machine)]
+    known = {claim.run_id for claim in claims}
+    for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *owed]):
+        if run_id not in known and store.is_complete(run_id):
+            claims.append(_over(run_id, store.journal_of(run_id)))
+    return _sorted(claims)
+
+
+def active_on(services: Services, machine: Machine) -> Iterator[str]:
+    """The runs of this workspace that are not complete, and whose machine this is."""
+    for run_id in services.store.active():
+        if means(target_of_plan(services.store.plan_of(run_id)), machine):
+            yield run_id
+
+
+def _sorted(claims: Iterable[Claim]) -> list[Claim]:
+    order = ("followed", "alive", "busy", "session", "left", "over")
+    return sorted(claims, key=lambda claim: order.index(claim.state))
+
+
+# ------------------------------------------------------------------------------------------------- the journals' words
+def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
+    """The sessions that are not over on this machine; one whose fcctl died while it woke or stopped it is ``left``."""
+    own_book = services.sessions
+    for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
+        plan, entries = book.plan_of(session_id), book.journal_of(session_id)
+        if not means(target_of_plan(plan), machine):
+            continue
+        held = book.claim(session_id)
+        if held is None:
+            yield Claim(session_id, "followed", _line(entries, machine))
+            continue
+        held.release()
+        own = sessions.machine_of(entries)
+        is_it = own is not None and own.instance_id == machine.id and own.started == machine.started
+        is_open = sessions.stage(entries) == "open" and is_it
+        if book is not own_book and not is_open:
+            continue  # what another workspace left half way is its own affair
+        yield Claim(session_id, "session" if is_open else "left", _line(entries, machine), turned_on=turned_on(entries))
+
+
+def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
+    entries = services.store.journal_of(run_id)
+    try:
+        claimed = services.store.claim(run_id)
+    except FcctlError:
+        return _over(run_id, entries)  # completed a moment ago
+    if claimed is None:
+        return Claim(run_id, "followed", _line(entries, machine))
+    claimed.release()
+    return Claim(run_id, "left", _line(entries, machine), turned_on=turned_on(entries))
+
+
+def _over(run_id: str, entries: Sequence[JournalEntry]) -> Claim:
+    last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased")), None)
+    until = last.data.get("until") if last is not None and last.data.get("how") == "kept" else None
+    return Claim(run_id, "over", _text(last) if last is not None else None, until, turned_on(entries))
+
+
+def _line(entries: Sequence[JournalEntry], machine: Machine) -> str | None:
+    """The newest line that is about the machine, else the newest of all."""
+    about = [e for e in entries if e.data.get("name") == machine.name or e.kind in ("acquired", "release", "released")]
+    newest = (about or list(entries))[-1:]
+    return _text(newest[0]) if newest else None
+
+
+def _text(entry: JournalEntry) -> str:
+    words = [str(entry.data[key]) for key in ("action", "how", "zone") if entry.data.get(key)]
+    moment = datetime.fromtimestamp(entry.time, UTC).strftime("%H:%M:%S UTC")
+    return f"'{' '.join([entry.kind, *words])}' at {moment} (line {entry.seq})"
+
+
+# ------------------------------------------------------------------------------------------- the machine, and the cloud
+def _at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
+    """The runs that are at work, or wait, on the machine, whoever's; None if it cannot be asked from here."""
+    known = services.book.known(machine.project, machine.name)
+    if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:
+        return None
+    try:
+        session = services.hosts.connect(place.target_of(machine) or as_target(machine, place))
+    except HostError:
+        return None
+    try:
+        return {run.run_id for run in session.status(None) if run.status not in wire.RUN_ENDINGS}
+    except HostError:
+        return None
+    finally:
+        session.close()
+
+
+def _with_those_at_work(claims: Sequence[Claim], there: Iterable[str]) -> list[Claim]:
+    at_work, own = set(there), {claim.run_id for claim in claims}
+    found = [replace(c, state="alive") if c.state == "left" and c.run_id in at_work else c for c in claims]
+    return _sorted([*found, *(Claim(run_id, "busy") for run_id in sorted(at_work - own))])
+
+
+def _start(cloud: Cloud, machine: Machine, claims: Sequence[Claim]) -> Evidence:
+    history: list[Operation] = []
+    with suppress(FcctlError):  # without it, the labels and the journals are all there is
+        history = cloud.operations(machine.zone, machine.name)
+    return judgement.start_of(machine, history, claims)
+
+
+def as_target(machine: Machine, place: Place) -> GcpTarget:
+    """A target that means this very machine, with the endpoint of the cloud it is in."""
+    return GcpTarget(
+        name="audit",
+        project=machine.project,
+        instance=machine.name,
+        zones=[machine.zone],
+        api_endpoint=place.api_endpoint,
+    )

@@ -1,0 +1,137 @@
+"""Each open reservation for people: what it is for, what that has cost so far, and what ends it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.base.clock import utc_minute
+from orchestrator.leases.find import known
+from orchestrator.leases.session_api import SessionBook
+from orchestrator.leases.session_rules import money
+from orchestrator.money.ledger import Sighting
+from orchestrator.money.reservations import Reservation, Reserved
+from orchestrator.results.store_api import Store
+from orchestrator.runs.cost.owners import session_book_of, store_of
+from orchestrator.runs.cost.so_far import cost_so_far
+from orchestrator.runs.cost.spending import is_start_of
+from orchestrator.runs.lifecycle import Move, decide, fold
+from orchestrator.runs.services import Services
+
+GONE, AUDIT = "its record is gone", "fcctl hosts audit"
+
+
+@dataclass(frozen=True)
+class OpenReservation:
+    """A reservation as it stands. Times are epoch seconds."""
+
+    reservation: Reservation
+    #: What of it may still be spent beyond what the ledger has, dollars.
+    usd: float
+    #: What it was made for has cost so far, as an estimate; None: no price is known.
+    so_far_usd: float | None
+    #: What an hour costs now; 0 while nothing is on for it.
+    usd_per_hour: float
+    #: What ends it, and the command that leads there.
+    ends: str
+    command: str
+    #: When the cloud stops its machine, if that is known.
+    until: float | None = None
+
+    @property
+    def beyond_usd(self) -> float:
+        """What it has cost so far beyond what the ledger has."""
+        booked = self.reservation.usd - self.usd
+        return max(0.0, (self.so_far_usd or 0.0) - booked)
+
+    @property
+    def text(self) -> str:
+        """``run X (fcctl attach X)``."""
+        return f"{self.ends}: {self.command}" if self.ends == GONE else f"{self.ends} ({self.command})"
+
+
+@dataclass(frozen=True)
+class _End:
+    so_far_usd: float | None
+    usd_per_hour: float
+    ends: str
+    command: str
+    until: float | None = None
+
+
+def described(services: Services, one: Reserved, power: Sequence[Sighting]) -> OpenReservation:
+    """Args: power: the last word on each start of a machine."""
+    describe: dict[str, Callable[[Services, Reservation], _End]] = {"run": _run, "wake": _run, "session": _session}
+    reservation = one.reservation
+    if reservation.owner in describe:
+        end = describe[reservation.owner](services, reservation)
+    else:
+        end = _left_on(services, reservation, power)
+    return OpenReservation(reservation, one.usd, end.so_far_usd, end.usd_per_hour, end.ends, end.command, end.until)
+
+
+def _run(services: Services, one: Reservation) -> _End:
+    run_id, now = one.owner_id, services.clock.now()
+    # In a checkout that was moved, the record is here.
+    store = services.store if services.store.plan_of(run_id) is not None else store_of(services, one)
+    if store.is_complete(run_id):
+        command = _fcctl(services, one, "ps")
+        return _End(one.usd, 0.0, f"run {run_id} is over, and booked by the next command there", command)
+    wakes = one.owner == "wake"
+    found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
+    if found is None:
+        return _without_record(store.plan_of(run_id))
+    if _waits(store, run_id) and not wakes:
+        fetch = _fcctl(services, one, f"pull-results --wake {run_id}")
+        return _End(found.usd, 0.0, f"run {run_id}, whose machine is off", fetch)
+    what = f"the results of {run_id} are fetched" if wakes else f"run {run_id}"
+    command = _fcctl(services, one, f"attach {run_id}")
+    return _End(found.usd, found.usd_per_hour, what, command, _deadline(store, run_id))
+
+
+def _without_record(plan: object | None) -> _End:
+    return _End(None, 0.0, GONE if plan is None else "its record cannot be read", AUDIT)
+
+
+def _waits(store: Store, run_id: str) -> bool:
+    return decide(fold(store.journal_of(run_id)), "resume") is Move.WAIT
+
+
+def _deadline(store: Store, run_id: str) -> float | None:
+    return next((e.data.get("deadline") for e in reversed(store.journal_of(run_id)) if e.kind == "acquired"), None)
+
+
+def _session(services: Services, one: Reservation) -> _End:
+    book: SessionBook = session_book_of(services, one)
+    found = known(book, one.owner_id)
+    if found is None:
+        return _without_record(book.plan_of(one.owner_id))
+    stands = money(found.saved, found.machine, services.clock.now())
+    is_on = found.machine is not None and found.stage != "starting"
+    return _End(
+        stands.spent, stands.usd_per_hour if is_on else 0.0, f"session {one.owner_id}",
+        _fcctl(services, one, "session stop"), found.machine.deadline if found.machine is not None else None,
+    )  # fmt: skip
+
+
+def _left_on(services: Services, one: Reservation, power: Sequence[Sighting]) -> _End:
+    """A machine that somebody turned on by hand, or that was left on after a run."""
+    seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
+    if seen is None:
+        return _End(None, 0.0, "its machine was not seen to be on", AUDIT)
+    now, rate = services.clock.now(), seen.usd_per_hour
+    until = f"until {utc_minute(seen.fence, now)}" if seen.fence is not None else "without a limit"
+    ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
+    if one.owner_id in services.store.owed():
+        ends = f"it could not be stopped; on {until}"
+    so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
+    return _End(so_far, rate or 0.0, ends, _fcctl(services, one, f"hosts down {one.target}"), seen.fence)
+
+
+def _fcctl(services: Services, one: Reservation, words: str) -> str:
+    """A command of the reservation's workspace."""
+    if one.results == services.spending.scope.results:
+        return f"fcctl {words}"
+    return f"fcctl -C {shlex.quote(str(Path(one.results).parent))} {words}"

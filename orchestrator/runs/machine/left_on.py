@@ -1,0 +1,148 @@
+"""Machines of clouds that a command leaves on: at what price, and which command stops each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.base.journal import JournalEntry
+    from orchestrator.leases.session_api import SessionBook
+    from orchestrator.machines.targets import GcpTarget
+    from orchestrator.results.store_api import Store
+    from orchestrator.runs.job.saved_plan import SavedPlan
+
+
+@dataclass(frozen=True)
+class LeftOn:
+    """One machine that costs money after the command."""
+
+    target: str
+    instance: str
+    #: None: no price is known.
+    usd_per_hour: float | None
+    #: The command that stops it.
+    stop: str
+    #: It was to be stopped, and is not known to be off.
+    not_stopped: bool = False
+    #: A session, a person or another run had it on before, and has it on after.
+    as_before: bool = False
+    project: str = ""
+    #: Nobody pays: it is the sandbox's.
+    emulated: bool = False
+
+    @property
+    def text(self) -> str:
+        price = "at an unknown price" if self.usd_per_hour is None else f"at ${self.usd_per_hour:.2f}/h"
+        return f"{self.target} ({self.instance}) stays on {price}: {self.stop} stops it"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target, "name": self.instance, "project": self.project, "usd_per_hour": self.usd_per_hour,
+            "stop": self.stop, "not_stopped": self.not_stopped,
+        }  # fmt: skip
+
+
+class MachinesLeftOn:
+    """What the workflows of one command say of machines. Safe with threads."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, None] = {}
+        self._others: list[LeftOn] = []
+
+    def had_by(self, run_id: str) -> None:
+        """This command had, followed or released the machine of a run: its journal says whether it is on."""
+        self._runs.pop(run_id, None)
+        self._runs[run_id] = None
+
+    def is_off(self, run_id: str) -> None:
+        """The machine of a run was stopped after all."""
+        self._runs.pop(run_id, None)
+
+    def add(self, machine: LeftOn) -> None:
+        """A machine without a run."""
+        self._others.append(machine)
+
+    @contextmanager
+    def unless_stopped(self, machine: LeftOn) -> Iterator[None]:
+        """The block stops ``machine``; one that does not come to its end leaves it on, as far as is known."""
+        try:
+            yield
+        except BaseException:
+            self.add(replace(machine, not_stopped=True))
+            raise
+
+    def found(self, store: Store, sessions: SessionBook) -> list[LeftOn]:
+        """Those that are on, as far as is known; of several runs on one machine, the last one says."""
+        machines: dict[tuple[str, str], LeftOn | None] = {}
+        for run_id in self._runs:
+            left = _of_run(store, sessions, run_id)
+            if left is not None:
+                machines[left[0]] = left[1]
+        machines.update({(one.project, one.instance): one for one in self._others})
+        return [one for one in machines.values() if one is not None and not one.emulated]
+
+
+def _of_run(store: Store, sessions: SessionBook, run_id: str) -> tuple[tuple[str, str], LeftOn | None] | None:
+    """The run's machine, and how it is left, if it is on; None if it has none that anybody pays for."""
+    from pydantic import ValidationError
+
+    from orchestrator.money.caps import as_gcp
+    from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+
+    try:
+        saved = SavedPlan.model_validate(store.plan_of(run_id) or plan_at_home(store, run_id))
+    except ValidationError:
+        return None
+    machine = as_gcp(saved.target)
+    if machine is None or saved.fence_s is None or saved.target.kind == "sandbox":
+        return None
+    return (machine.project, machine.instance), _left(store, sessions, saved, machine)
+
+
+def _left(store: Store, sessions: SessionBook, saved: SavedPlan, machine: GcpTarget) -> LeftOn | None:
+    from orchestrator.runs.cost.machine_cost import rate_of
+
+    run_id = saved.plan.run_id
+    entries = store.journal_of(run_id)
+    last = _last_change(entries)
+    if last is None or last.kind in ("acquire", "stopped"):
+        return None
+    how, by = str(last.data.get("how")), str(last.data.get("by"))
+    if last.kind == "released" and how not in ("kept", "used"):
+        return None
+    down = f"fcctl hosts down {saved.target.name}"
+    session = _session_of(sessions, saved.session or by)
+    active = store.active()
+    if session is None and store.is_complete(by):
+        return None  # that run has released it since
+    if session is not None:
+        stop = session
+    elif last.kind in ("cloud", "acquired") and run_id in active:
+        stop = f"fcctl cancel {run_id}"
+    else:
+        stop = f"fcctl cancel {by}" if by in active else down
+    return LeftOn(
+        saved.target.name, machine.instance, rate_of(entries, saved), stop, not_stopped=last.kind == "unreleased",
+        as_before=session is not None or how == "used", project=machine.project,
+    )  # fmt: skip
+
+
+def _last_change(entries: Sequence[JournalEntry]) -> JournalEntry | None:
+    """The last line that says whether the machine is on for the run."""
+    starts = ("start", "create", "resume")
+    for entry in reversed(entries):
+        if entry.kind in ("acquire", "acquired", "released", "unreleased", "stopped"):
+            return entry
+        if entry.kind == "cloud" and entry.data.get("action") in starts:
+            return entry
+    return None
+
+
+def _session_of(sessions: SessionBook, session_id: str) -> str | None:
+    """The command that ends a session; None if there is no such session."""
+    from orchestrator.leases.find import everywhere
+
+    return next((s.how_to_stop for s in everywhere(sessions) if s.saved.session_id == session_id), None)

@@ -1,0 +1,35 @@
+"""Whether a machine that a run turned on went off and was turned on again by a person: then it is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.base.journal import JournalEntry
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.power_history import off_at
+from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.audit import Claim, start_of
+from orchestrator.runs.machine.state import turned_on
+from orchestrator.runs.services import Services
+
+#: Who has it then, in journals.
+PERSON = "a person, who started it since"
+
+
+def off_before_a_person(
+    services: Services, target: GcpTarget, seen: Machine, run_id: str, entries: Sequence[JournalEntry]
+) -> tuple[bool, float | None]:
+    """Whether the machine is a person's now, and if so when it went off before, epoch seconds of the cloud's clock.
+
+    The cloud is asked only if the machine was started anew since the run's journal had it started.
+
+    Raises:
+        CloudError, AuthError: the cloud does not say.
+    """
+    claim = Claim(run_id, "over", turned_on=turned_on(entries))
+    if claim.turned_on is None or claim.is_of(seen) or not seen.billed:
+        return False, None
+    history = services.clouds.open(target).operations(seen.zone, seen.name)
+    if start_of(seen, history, [claim]).started_by != "person":
+        return False, None
+    return True, off_at(history, seen.id, claim.turned_on[0])

@@ -1,0 +1,209 @@
+"""This computer's disk is full while a machine is on: it is stopped all the same, and its disk keeps the results.
+
+With small disks of the test's own, where it may mount them; and with the kernel's limit on files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.hook import Hook, listening
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.tiers import sampled
+from tests.support.waiting import wait_for
+
+Make = Callable[..., CloudWorkspace]
+ON, OFF = {"us-west1-c": "RUNNING"}, {"us-west1-c": "TERMINATED"}
+#: A step that says that it runs, and leaves two megabytes when it may.
+JOB = """
+steps:
+  - id: work
+    timeout: 60
+    run: |
+      touch "$PLACE/runs"
+      until [ -e "$PLACE/go" ]; do sleep 0.05; done
+      head -c 2000000 /dev/urandom > "$FCCTL_OUT/big"
+env: {PLACE: unset}
+"""
+#: begun, acquire, create, acquired, arm, armed, sync, submit, submitted, ended, collected, release, stop, released,
+#: complete.
+LINES = 15
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with listening() as found:
+        yield found
+
+
+@pytest.fixture
+def workspace(shared_cloud: Emulator, workspace_on: Make, tmp_path: Path, hook: Hook) -> CloudWorkspace:
+    made = workspace_on(shared_cloud)
+    made.job("work", JOB.replace("unset", str(tmp_path)))
+    with (made.root / "fcctl.toml").open("a") as stream:
+        stream.write(f"\n[notify]\nwebhook = {json.dumps(hook.url)}\n")
+    return made
+
+
+@pytest.fixture
+def results(workspace: CloudWorkspace) -> Iterator[SmallDisk]:
+    with small_disk(workspace.root / "results") as disk:
+        yield disk
+
+
+def told(hook: Hook) -> list[tuple[str, str]]:
+    return [(notice["event"], notice["run"]["status"]) for _, notice in hook.got]
+
+
+def detached(workspace: CloudWorkspace, tmp_path: Path) -> str:
+    """The id of a run whose step is at work, and which nobody follows."""
+    run_id = workspace.fcctl("run", "work", "--on", "l4", "-d").stdout.strip()
+    wait_for((tmp_path / "runs").exists, 120)
+    return run_id
+
+
+def fetched(workspace: CloudWorkspace) -> dict[str, Any]:
+    """The record of the only run, once there is room again."""
+    workspace.fcctl("--yes", "pull-results", "--wake", check=None)
+    assert workspace.active() == []
+    assert workspace.statuses() in (OFF, {})
+    return workspace.only_run()
+
+
+@pytest.mark.parametrize("line", sampled(range(1, LINES + 1), keep=[4, 8, 10, 13]))
+def test_full_from_a_line_of_the_journal_on(line: int, workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
+    (tmp_path / "go").touch()
+    done = workspace.full(line, "run", "work", "--on", "l4")
+    assert (done.returncode, "disk is full" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert workspace.statuses() == (OFF if line > 3 else {})
+    assert told(hook) == ([] if line == 1 else [("failed", "error" if line < 9 else "passed")])
+    record = fetched(workspace)
+    assert record["status"] == ("error" if line < 9 else "passed")
+    assert (workspace.only_folder() / "steps/work/out/big").exists() == (line >= 9)
+    assert record["cost"]["usd"] <= 0.5, "within the plan"
+
+
+def test_it_says_what_it_came_to_and_what_fetching_costs(
+    workspace: CloudWorkspace, results: SmallDisk, tmp_path: Path, hook: Hook
+) -> None:
+    (tmp_path / "go").touch()
+    done = workspace.fcctl("run", "work", "--on", "l4", check=1)
+    assert workspace.statuses() == OFF
+    (run_id,) = workspace.active()
+    error, cause, hint = done.stderr.splitlines()[-3:]
+    assert error == "error: this computer's disk is full: could not store the results"
+    assert f"the run ended as passed and has cost $0.01 so far, and {workspace.instance} is off, with its" in cause
+    assert hint.startswith("hint:  free some space, then fetch them for $0.")
+    assert hint.endswith(f" at most: fcctl pull-results --wake {run_id}")
+    ((_, notice),) = hook.got
+    assert (notice["event"], notice["run"]["status"]) == ("failed", "passed")
+    assert notice["run"]["hint"] == hint.removeprefix("hint:  ")
+    assert notice["run"]["usd"] == pytest.approx(0.01, abs=0.01)
+    (state,) = workspace.json("ps")["runs"]
+    assert (state["state"], state["detail"]) == ("waiting", "passed: its results found no room on this computer")
+    assert workspace.fcctl("--yes", "pull-results", "--wake", check=1).stderr.splitlines()[-3] == error
+    assert workspace.statuses() == OFF, "woken once more, and stopped once more"
+    results.resize("20m")
+    record = fetched(workspace)
+    assert (record["status"], record["exit_code"], record["message"]) == ("passed", 0, None)
+    assert (workspace.only_folder() / "steps/work/out/big").stat().st_size == 2_000_000
+    assert len(record["machine"]["sittings"]) == 3
+
+
+def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
+    run_id = detached(workspace, tmp_path)
+    assert "running" in workspace.full(0, "ps").stdout
+    assert workspace.statuses() == ON
+    (tmp_path / "go").touch()
+    wait_for(lambda: (workspace.full(0, "ps"), workspace.statuses() == OFF)[1], 120)
+    assert "waiting" in workspace.full(0, "ps").stdout
+    assert told(hook) == [("failed", "passed")], "by the one that stopped the machine"
+    assert fetched(workspace)["run_id"] == run_id
+
+
+def test_a_tick_of_the_schedules_sees_to_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
+    """It cannot write down what is due, so that nothing is started; what is on is stopped."""
+    with (workspace.root / "fcctl.toml").open("a") as stream:
+        stream.write('\n[schedules.often]\njob = "work"\non = "l4"\ncron = "* * * * *"\n')
+    detached(workspace, tmp_path)
+    (tmp_path / "go").touch()
+    wait_for(lambda: (workspace.full(0, "schedule", "tick"), workspace.statuses() == OFF)[1], 120)
+    done = workspace.full(0, "schedule", "tick")
+    assert (done.returncode, "could not write a schedule's record" in done.stderr) == (1, True), done.stderr
+    assert told(hook) == [("failed", "passed")]
+
+
+def test_a_disk_that_is_read_only_all_of_a_sudden(
+    workspace: CloudWorkspace, results: SmallDisk, tmp_path: Path, hook: Hook
+) -> None:
+    detached(workspace, tmp_path)
+    results.protect()
+    (tmp_path / "go").touch()
+    wait_for(lambda: (workspace.fcctl("ps"), workspace.statuses() == OFF)[1], 120)
+    assert "waiting" in workspace.fcctl("ps").stdout
+    assert told(hook) == [("failed", "passed")]
+    results.resize("20m")
+    assert fetched(workspace)["status"] == "passed"
+
+
+def test_it_is_cancelled(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
+    run_id = detached(workspace, tmp_path)
+    done = workspace.full(0, "cancel", run_id)
+    assert done.returncode == 1
+    assert "the run ended as cancelled" in done.stderr
+    assert workspace.statuses() == OFF
+    assert told(hook) == [("failed", "cancelled")]
+
+
+@pytest.mark.full
+def test_a_full_disk_for_the_log_alone(workspace: CloudWorkspace, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    with small_disk(workspace.home / ".local/state/fcctl/log", "64k") as log:
+        log.fill()
+        workspace.fcctl("run", "work", "--on", "l4")
+        assert workspace.only_run()["status"] == "passed"
+        assert workspace.statuses() == OFF
+        workspace.fcctl("hosts", "up", "l4", "--yes")
+        assert workspace.statuses() == ON
+        assert "is off" in workspace.fcctl("hosts", "down", "l4").stderr
+    assert workspace.statuses() == OFF
+
+
+def test_a_machine_that_was_woken_by_hand(workspace: CloudWorkspace) -> None:
+    workspace.fcctl("hosts", "up", "l4", "--minutes", "10", "--yes")
+    stopped = workspace.full(0, "hosts", "down", "l4")
+    assert workspace.statuses() == OFF
+    assert stopped.returncode == 0, stopped.stderr
+    assert "the ledger cannot be written" in stopped.stderr
+    again = workspace.full(0, "--yes", "hosts", "up", "l4")
+    assert workspace.statuses() == OFF, "what it costs could not be written down"
+    assert again.returncode == 1, again.stderr
+    assert "disk is full: could not write the ledger" in again.stderr
+
+
+def test_a_machine_that_is_on_for_nobody(workspace: CloudWorkspace) -> None:
+    workspace.killed("after", 4, "run", "work", "--on", "l4")
+    assert workspace.statuses() == ON
+    stopped = workspace.full(0, "--yes", "hosts", "audit", "--stop")
+    assert workspace.statuses() == OFF
+    assert stopped.returncode == 6, stopped.stderr
+    assert "the ledger cannot be written" in stopped.stderr
+    assert fetched(workspace)["status"] == "error"
+
+
+def test_a_session(workspace: CloudWorkspace) -> None:
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
+    done = workspace.full(0, "session", "stop")
+    assert done.returncode == 1
+    assert "is over: stopped by the user; it cost $0.01 of $1.00" in done.stderr
+    assert workspace.statuses() == OFF
+    workspace.fcctl("hosts", "down", "l4")
+    assert workspace.json("session", "status")["sessions"] == []

@@ -1,0 +1,47 @@
+"""Results that are larger than a run may bring home: they are left out by name, and everything else ends as always."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace
+
+Make = Callable[..., CloudWorkspace]
+JOB = """
+steps:
+  - id: work
+    timeout: 60
+    run: |
+      head -c 2000000 /dev/zero > "$FCCTL_OUT/big"
+      head -c 400000 /dev/zero > "$FCCTL_OUT/small"
+"""
+#: What Python reads when it starts: a megabyte is all that a run may bring.
+LIMIT = "import orchestrator.results.store.intake as i\ni.Limits.__init__.__defaults__ = (1_000_000, 100_000)\n"
+
+
+@pytest.mark.parametrize("release", ["stop", "delete"])
+def test_the_rest_comes_home_and_the_machine_goes_off(
+    release: str, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
+) -> None:
+    workspace = workspace_on(shared_cloud, release=release)
+    workspace.job("work", JOB)
+    (tmp_path / "sitecustomize.py").write_text(LIMIT)
+    path = os.pathsep.join([str(tmp_path), workspace.env()["PYTHONPATH"]])
+    done = workspace.fcctl("run", "work", "--on", "l4", env={"PYTHONPATH": path})
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "never deleted: its disk has the only copy"
+    assert workspace.active() == []
+    record = workspace.only_run()
+    assert (record["status"], record["omitted"]) == (
+        "passed", [{"path": "steps/work/out/big", "reason": "too_large"}],
+    )  # fmt: skip
+    assert sorted(path.name for path in (workspace.only_folder() / "steps/work/out").iterdir()) == ["small"]
+    assert "too large  steps/work/out/big" in " ".join(done.stdout.split("Left on the host")[1].splitlines())
+    said = (
+        f"{workspace.instance} is stopped and not deleted: steps/work/out/big, too large to be fetched, is on its disk"
+    )
+    assert (said in done.stderr) is (release == "delete")

@@ -1,0 +1,341 @@
+"""Whose a machine is that is on: this workspace's, another one's, another computer's, or a person's at the console."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.core import operations
+from orchestrator.emulator.emulator import Emulator
+from tests.support.virtual_cloud import (
+    INSTANCE,
+    PROJECT,
+    CloudWorkspace,
+    billed,
+    emulated,
+    hands,
+    machine_by_hand,
+    machines,
+    start_by_hand,
+    stop_by_hand,
+)
+from tests.support.waiting import wait_for
+
+pytest.importorskip("google.cloud.compute_v1")
+
+ZONE = "us-west1-c"
+ON = [f"{ZONE}/{INSTANCE} RUNNING"]
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "ours", private_home, cloud)
+
+
+@pytest.fixture
+def other(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    """Another workspace of the same user, whose target is the same machine."""
+    made = CloudWorkspace(tmp_path / "theirs", private_home, cloud)
+    made.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    return made
+
+
+@contextlib.contextmanager
+def on_another_computer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Nothing that this computer remembers is there: no machines, no login key."""
+    with monkeypatch.context() as patch:
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        patch.setenv("HOME", str(tmp_path / "elsewhere"))
+        yield
+
+
+@pytest.fixture(params=["a cloud that keeps request ids", "one that does not"])
+def keeps_ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Compute Engine shows an operation's request id as ``clientOperationId``. fcctl does not rely on that alone."""
+    keeps = bool(request.param.startswith("a cloud"))
+    if not keeps:
+        real = operations.finish
+
+        def finish(world: Any, operation: Any) -> None:
+            operation.resource.pop("clientOperationId", None)
+            real(world, operation)
+
+        monkeypatch.setitem(operations.STEPS, "finish", finish)
+    return keeps
+
+
+def audited(workspace: CloudWorkspace, *args: str, check: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
+    return found
+
+
+def verdict(workspace: CloudWorkspace) -> tuple[str, str]:
+    (machine,) = audited(workspace)["machines"]
+    return machine["verdict"], machine["why"]
+
+
+def strip_labels(cloud: Emulator) -> None:
+    from google.cloud import compute_v1 as compute
+
+    (machine,) = machines(cloud).values()
+    body = compute.InstancesSetLabelsRequest(labels={}, label_fingerprint=machine.resource["labelFingerprint"])
+    hands(cloud).set_labels_unary(
+        project=PROJECT, zone=ZONE, instance=INSTANCE, instances_set_labels_request_resource=body
+    )
+    cloud.advance(2)
+    (machine,) = machines(cloud).values()
+    assert machine.resource["labels"] == {}
+
+
+def rename_target(workspace: CloudWorkspace) -> None:
+    place = workspace.root / "fcctl.toml"
+    place.write_text(place.read_text().replace("[targets.l4]", "[targets.gpu]").replace(INSTANCE, "another-name"))
+
+
+# ---------------------------------------------------------------------------------------------- another workspace's
+def test_a_working_run_of_another_workspace_is_not_for_nobody(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
+) -> None:
+    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    (run_id,) = other.active()
+    found = audited(workspace)
+    assert found["machines"][0]["verdict"] == "foreign"
+    assert f"{run_id} is at work there" in found["machines"][0]["why"]
+    assert (found["summary"]["strays"], found["summary"]["others"]) == (0, 1)
+    for words in (["--stop"], ["--stop", "--others"], ["--stop", "--others", "--yes"]):
+        workspace.type("hosts", "audit", *words, check=0)
+        assert billed(cloud) == ON
+    said = workspace.type("hosts", "audit", "--stop", "--others", check=0).err
+    assert f"fcctl hosts audit --stop --others {INSTANCE}" in said
+    assert "for nobody" not in said
+    assert workspace.type("hosts", "audit", "--stop", "--others", "another-vm").code == 7
+    assert workspace.type("hosts", "audit", INSTANCE).code == 2
+    assert billed(cloud) == ON
+    audited(workspace, "--stop", "--others", INSTANCE)
+    assert billed(cloud) == []
+
+
+def test_not_even_where_a_run_of_ours_was_left_on_the_machine(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
+) -> None:
+    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    (machine,) = audited(workspace, "--stop")["machines"]
+    assert machine["verdict"] == "foreign"
+    assert billed(cloud) == ON
+
+
+def test_nor_from_another_computer_that_cannot_ask_the_machine(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    with on_another_computer(monkeypatch, tmp_path):
+        found = audited(workspace, "--stop", "--others")
+        assert found["machines"][0]["verdict"] == "foreign"
+        assert "cannot be told from here" in found["machines"][0]["why"]
+        assert billed(cloud) == ON
+    other.type("cancel", "--all", check=0)
+
+
+def test_nor_without_its_labels(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    strip_labels(cloud)
+    assert verdict(workspace)[0] == "foreign"
+    with on_another_computer(monkeypatch, tmp_path):
+        found = audited(workspace, "--stop")
+        assert found["machines"][0]["verdict"] == "foreign"
+    assert billed(cloud) == ON
+
+
+def test_what_another_workspace_has_up_or_warm_is_in_order(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
+) -> None:
+    other.type("hosts", "up", "l4", "--minutes", "30", "--yes", check=0)
+    assert verdict(workspace)[0] == "up"
+    other.type("hosts", "down", "l4", check=0)
+    other.type("session", "start", "--on", "l4", "--budget", "1", "--yes", check=0)
+    assert verdict(workspace)[0] == "session"
+    strip_labels(cloud)
+    audited(workspace, "--stop")
+    assert billed(cloud) == ON
+
+
+# ----------------------------------------------------------------------------------------------- labels and names gone
+def test_a_machine_is_found_without_its_labels_and_its_targets_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "60", "--yes", check=0)
+    strip_labels(cloud)
+    rename_target(workspace)
+    (machine,) = audited(workspace)["machines"]
+    assert (machine["name"], machine["billed"]) == (INSTANCE, True)
+    cloud.advance(3700)
+    (machine,) = audited(workspace)["machines"]
+    assert (machine["verdict"], machine["billed"]) == ("off", False)
+    cloud.advance(40 * 86400)
+    assert [one["name"] for one in audited(workspace)["machines"]] == [INSTANCE], "its disk is still billed"
+
+
+def test_a_killed_runs_machine_is_found_so_and_stopped(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+    strip_labels(cloud)
+    rename_target(workspace)
+    (machine,) = audited(workspace, check=10)["machines"]
+    assert machine["verdict"] == "stray"
+    audited(workspace, "--stop")
+    assert billed(cloud) == []
+
+
+# --------------------------------------------------------------------------------------------- a person at the console
+def test_a_machine_that_a_person_started_is_kept_and_said(
+    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
+) -> None:
+    del keeps_ids
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    cloud.advance(600)
+    start_by_hand(cloud)
+    cloud.advance(60)
+    kind, why = verdict(workspace)
+    assert kind == "person"
+    assert "started by emulator@example.com" in why
+    said = workspace.type("hosts", "audit", "--stop", check=0)
+    assert "not by fcctl" in said.out
+    assert "for nobody" not in said.err
+    assert f"fcctl hosts audit --stop --others {INSTANCE}" in said.err
+    assert billed(cloud) == ON
+    shown = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
+    assert [row["machine"]["verdict"] for row in shown if row["target"] == "l4"] == ["person"]
+    audited(workspace, "--stop", "--others", INSTANCE)
+    assert billed(cloud) == []
+
+
+def test_a_machine_that_fcctl_never_had_is_a_persons_too(
+    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
+) -> None:
+    del keeps_ids
+    machine_by_hand(cloud, "stopped")
+    start_by_hand(cloud)
+    strip_labels(cloud)
+    assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
+    assert billed(cloud) == ON
+
+
+def test_one_that_a_person_started_to_see_what_a_run_left(
+    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
+) -> None:
+    """The run's fcctl is gone, the cloud stopped the machine at its limit, and then somebody turned it on."""
+    del keeps_ids
+    assert workspace.killed("before", 7, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+    cloud.advance(4 * 3600)
+    assert billed(cloud) == []
+    start_by_hand(cloud)
+    cloud.advance(60)
+    assert audited(workspace, "--stop")["machines"][0]["verdict"] == "person"
+    for words in (["ps"], ["pull-results"], ["hosts", "audit", "--stop"]):
+        workspace.type(*words)
+        assert billed(cloud) == ON
+    assert workspace.active() == []
+    (record,) = workspace.runs().values()
+    assert record["cost"]["billed_s"] < 3600, "what the machine does for the person is not the run's"
+
+
+def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(
+    workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
+) -> None:
+    del keeps_ids
+    cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
+    assert "could not be stopped" in workspace.type("run", "noop", "--on", "l4", "--yes", check=0).err
+    cloud.faults.clear()
+    cloud.advance(4 * 3600)  # its own timer, or the cloud's limit
+    assert billed(cloud) == []
+    start_by_hand(cloud)
+    cloud.advance(60)
+    assert audited(workspace)["machines"][0]["verdict"] == "person"
+    for words in (["pull-results"], ["ps"], ["hosts", "audit", "--stop"]):
+        workspace.type(*words)
+        assert billed(cloud) == ON
+
+
+# --------------------------------------------------------------------------------------------------- stops of our own
+def test_a_stop_of_ours_is_known_as_ours(workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool) -> None:
+    del keeps_ids
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    workspace.type("hosts", "down", "l4", "--force", check=0)
+    said = workspace.type("ps", check=0).said
+    assert "stopped by fcctl" in said
+    assert "by a user of the project" not in said
+    rows = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
+    assert "stopped by fcctl" in next(row["note"] for row in rows if row["target"] == "l4")
+
+
+def test_a_stop_of_another_workspace_is_fcctls_and_one_in_the_console_is_not(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
+) -> None:
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    other.type("hosts", "down", "l4", "--force", check=0)
+    assert "stopped by fcctl" in workspace.type("ps", check=0).said
+    start_by_hand(cloud)
+    stop_by_hand(cloud)
+    rows = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
+    note = next(row["note"] for row in rows if row["target"] == "l4")
+    assert "stopped by a user of the project, not by fcctl" in note
+
+
+# ------------------------------------------------------------------------------------------- what costs while it is off
+def test_all_stopped_machines_with_dollars_a_month_and_what_ends_them(
+    tmp_path: Path, private_home: Path, cloud: Emulator
+) -> None:
+    """After a rebuild there are two, of which the older one is of no more use."""
+    machine_by_hand(cloud, "stopped")
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, on_stockout="rebuild")
+    cloud.scenario.stock = {ZONE: 0}
+    workspace.type("hosts", "up", "l4", "--minutes", "5", "--yes", check=0)
+    cloud.advance(7200)
+    found = {one["zone"]: one for one in audited(workspace)["machines"]}
+    assert set(found) == {ZONE, "us-west1-a"}
+    old, new = found[ZONE], found["us-west1-a"]
+    assert old["usd_per_month"] == pytest.approx(4.0), "100 GiB of pd-standard"
+    assert new["usd_per_month"] == pytest.approx(10.0), "100 GiB of pd-balanced in us-west1"
+    assert "a copy of it in us-west1-a was on later" in old["why"]
+    assert "copy" not in new["why"]
+    ends = f"gcloud compute instances delete {INSTANCE} --zone {ZONE} --project {PROJECT} --delete-disks=all"
+    assert old["delete"] == ends
+    said = workspace.type("hosts", "audit", check=0)
+    assert ends in said.out
+    assert "$4.00 a month" in said.out
+    rename_target(workspace)
+    assert len(audited(workspace)["machines"]) == 2
+    with cloud.world.lock:
+        path = next(path for path in cloud.world.machines if f"/{ZONE}/" in path)
+        (attached,) = cloud.world.machines[path].resource["disks"]
+        attached["autoDelete"] = False
+    hands(cloud).delete_unary(project=PROJECT, zone=ZONE, instance=INSTANCE)
+    cloud.advance(30)
+    loose = [one for one in audited(workspace)["leftovers"] if one["kind"] == "disk"]
+    assert [(one["name"], one["place"], one["usd_per_month"]) for one in loose] == [(INSTANCE, ZONE, 4.0)]
+    assert loose[0]["delete"].startswith(f"gcloud compute disks delete {INSTANCE} --zone {ZONE}")
+
+
+def test_one_with_results_on_its_disk_says_so_before_it_is_deleted(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.job("long", "steps:\n  - {id: one, run: sleep 300, timeout: 10m}\n")
+    workspace.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+    (run_id,) = workspace.active()
+    stop_by_hand(cloud)
+    (machine,) = audited(workspace)["machines"]
+    assert f"fcctl pull-results --wake {run_id}" in machine["why"]

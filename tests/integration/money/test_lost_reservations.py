@@ -1,0 +1,145 @@
+"""``hosts audit`` releases what is reserved for a run or session whose folder was deleted, once its machine is off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand
+
+pytest.importorskip("google.cloud.compute_v1")
+
+RATE, HOUR = 0.706832, 3600.0
+NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
+CAPS = "\n[budget]\nper_run_usd = 9\nper_month_usd = 300.0\nproject_usd = 300.0\n"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return made(tmp_path / "w", private_home, cloud)
+
+
+def made(folder: Path, home: Path, cloud: Emulator, name: str = "small", **target: Any) -> CloudWorkspace:
+    found = CloudWorkspace(folder, home, cloud, **target)
+    found.job("nap", NAP)
+    text = (folder / "fcctl.toml").read_text().replace('"small"', f'"{name}"')
+    (folder / "fcctl.toml").write_text(text + CAPS)
+    return found
+
+
+def money(workspace: CloudWorkspace) -> tuple[float, float]:
+    """Dollars that machines cost so far, and that are reserved."""
+    found = workspace.type("--json", "cost", "budget", check=0).json
+    project = found["caps"][4]
+    return project["spent_usd"] - project["standing_usd"], found["reserved_usd"]
+
+
+def forget(workspace: CloudWorkspace) -> None:
+    """Delete the folders of all active runs and sessions."""
+    for name in ("active", "sessions"):
+        shutil.rmtree(workspace.root / "results" / name, ignore_errors=True)
+
+
+def test_a_run_whose_machine_is_off_by_now(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("run", "nap", "--on", "l4", "-d", check=0)
+    forget(workspace)
+    workspace.type("hosts", "audit", check=10)
+    assert money(workspace)[1] > 0.2, "its machine is on"
+    cloud.advance(2 * HOUR)
+    assert billed(cloud) == [], "its limit has stopped it"
+    done = workspace.type("hosts", "audit", check=0)
+    assert "whose record is gone" in done.err
+    spent, reserved = money(workspace)
+    assert reserved == 0
+    assert RATE * 0.2 < spent < RATE, "its machine's own history has the bill"
+    assert "at most" not in workspace.type("cost", "ledger", check=0).out
+    assert "record is gone" not in workspace.type("hosts", "audit", check=0).err
+
+
+def test_at_once_when_the_audit_or_a_person_stops_it(workspace: CloudWorkspace) -> None:
+    workspace.type("run", "nap", "--on", "l4", "-d", check=0)
+    forget(workspace)
+    workspace.type("hosts", "audit", "--stop", check=0)
+    assert money(workspace)[1] == 0
+    workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0)
+    forget(workspace)
+    assert money(workspace)[1] > 0.9
+    workspace.type("hosts", "down", "l4", check=0)
+    assert money(workspace)[1] == 0
+
+
+def test_of_a_machine_without_a_history_all_that_was_reserved_counts(workspace: CloudWorkspace) -> None:
+    assert workspace.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
+    usd = money(workspace)[1]
+    assert usd > 0.2
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace)[1] == pytest.approx(usd), "its record is there"
+    forget(workspace)
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace) == (pytest.approx(usd), 0)
+    said = workspace.type("cost", "ledger", "--by", "activity", check=0).out
+    assert f"at most, ${usd:.4f}" in said
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace) == (pytest.approx(usd), 0), "once"
+
+
+def test_of_one_that_was_not_started_since_nothing_counts(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    workspace.type("hosts", "audit", check=0)
+    before = money(workspace)
+    cloud.advance(HOUR)
+    assert workspace.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
+    forget(workspace)
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace) == (pytest.approx(before[0]), 0)
+
+
+def test_it_is_the_bill_of_whoever_made_it(
+    workspace: CloudWorkspace, tmp_path: Path, private_home: Path, cloud: Emulator
+) -> None:
+    other = made(tmp_path / "other", private_home, cloud, name="other")
+    assert other.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
+    usd = money(other)[1]
+    shutil.rmtree(other.root / "results")
+    workspace.type("hosts", "audit", check=0)
+    assert money(other) == (pytest.approx(usd), 0)
+    assert money(workspace) == (pytest.approx(usd), 0), "and of the machine's"
+    (run,) = workspace.type("--json", "cost", "ledger", "--by", "job", check=0).json["totals"]
+    assert run["group"] == "(no record)"
+
+
+def test_nothing_while_the_cloud_does_not_answer(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    assert workspace.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
+    forget(workspace)
+    reserved = money(workspace)[1]
+    said = {"status": 403, "reason": "forbidden", "message": "Required 'compute.instances.list' permission"}
+    cloud.faults.add(action="instances.aggregatedList", do={"http": said})
+    workspace.type("hosts", "audit", check=6)
+    assert money(workspace)[1] == pytest.approx(reserved)
+
+
+def test_hosts_up_that_was_killed_before_the_cloud_was_asked(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """It has no record at all."""
+    import orchestrator.hosts.hosts as workflow
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workflow, "_say_for_whom", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+        workspace.type("hosts", "up", "l4", check=9)
+    reserved = money(workspace)[1]
+    assert reserved > 0.2
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace)[1] == pytest.approx(reserved), "it may be just about to start"
+    cloud.advance(HOUR)
+    workspace.type("hosts", "audit", check=0)
+    assert money(workspace)[1] == 0

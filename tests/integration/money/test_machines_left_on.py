@@ -1,0 +1,194 @@
+"""A command that leaves a machine on says so in its last line, tells ``[notify]``, and its exit code agrees."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.cloud_workspace import CloudWorkspace as RealWorkspace
+from tests.support.hook import Hook, listening
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed, emulated, machine_by_hand
+from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
+
+pytest.importorskip("google.cloud.compute_v1")
+
+NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
+DOWN = "fcctl hosts down l4"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with listening() as found:
+        yield found
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator, hook: Hook) -> CloudWorkspace:
+    return made(tmp_path / "w", private_home, cloud, hook)
+
+
+def made(folder: Path, home: Path, cloud: Emulator, hook: Hook, **target: Any) -> CloudWorkspace:
+    found = CloudWorkspace(folder, home, cloud, **target)
+    found.job("nap", NAP)
+    with (found.root / "fcctl.toml").open("a") as file:
+        file.write(f'\n[budget]\nper_run_usd = 9\nper_session_usd = 9\n[notify]\nwebhook = "{hook.url}"\n')
+    return found
+
+
+def line(stop: str) -> str:
+    return f"l4 ({INSTANCE}) stays on at $0.71/h: {stop} stops it"
+
+
+def check(done: Done, stop: str, hook: Hook | None) -> None:
+    """The last line names the machine, its price and ``stop``; if ``hook``, it was told the same."""
+    assert done.err.splitlines()[-1] == line(stop)
+    told = [] if hook is None else [body for _, body in hook.got if body["event"] == "left_running"]
+    assert [body["text"] for body in told] == ([] if hook is None else [f"left running: {line(stop)}"])
+    assert all(body["usd_per_hour"] == pytest.approx(0.706832) for body in told)
+
+
+def refuse_to_stop(cloud: Emulator) -> None:
+    said = {"status": 403, "reason": "forbidden", "message": "Required 'compute.instances.stop' permission"}
+    cloud.faults.add(action="instances.stop", do={"http": said})
+
+
+def test_detached_then_cancelled(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
+    done = workspace.type("run", "nap", "--on", "l4", "-d", check=0)
+    run_id = done.out.strip()
+    check(done, f"fcctl cancel {run_id}", hook)
+    assert "stays on" not in workspace.type("ps", check=0).err, "it changes nothing"
+    done = workspace.type("cancel", run_id, "--grace", "0", check=0)
+    assert (billed(cloud), "stays on" in done.said) == ([], False)
+
+
+def test_kept_by_its_target(tmp_path: Path, private_home: Path, cloud: Emulator, hook: Hook) -> None:
+    workspace = made(tmp_path / "w", private_home, cloud, hook, release="keep")
+    check(workspace.type("run", "noop", "--on", "l4", check=0), DOWN, hook)
+    found = workspace.type("--json", "run", "noop", "--on", "l4", check=0)
+    assert found.err == ""
+    assert [(one["stop"], one["name"], one["not_stopped"]) for one in found.json["left_on"]] == [
+        (DOWN, INSTANCE, False)
+    ]
+    assert workspace.type("--json", "hosts", "down", "l4", check=0).json["left_on"] == []
+
+
+def test_by_hand_and_under_a_run(workspace: CloudWorkspace, hook: Hook) -> None:
+    check(workspace.type("hosts", "up", "l4", "--minutes", "60", check=0), DOWN, hook)
+    hook.got.clear()
+    check(workspace.type("run", "noop", "--on", "l4", check=0), DOWN, None)
+    assert hook.got == [], "the run leaves it as it was"
+
+
+def test_by_a_session(workspace: CloudWorkspace, hook: Hook) -> None:
+    stop = "fcctl session stop"
+    check(workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0), stop, hook)
+    hook.got.clear()
+    check(workspace.type("run", "noop", "--on", "l4", check=0), stop, None)
+    done = workspace.type("session", "stop", check=0)
+    assert "stays on" not in done.said
+
+
+def test_a_run_whose_machine_cannot_be_stopped(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
+    refuse_to_stop(cloud)
+    done = workspace.type("run", "noop", "--on", "l4", check=6)
+    check(done, DOWN, hook)
+    assert workspace.only_run()["status"] == "passed"
+    hook.got.clear()
+    check(workspace.type("pull-results", check=6), DOWN, hook)
+    found = workspace.type("--json", "pull-results", check=6).json["left_on"]
+    assert [(one["stop"], one["not_stopped"]) for one in found] == [(DOWN, True)]
+    cloud.faults.clear()
+    done = workspace.type("pull-results", check=0)
+    assert (billed(cloud), "stays on" in done.said) == ([], False)
+
+
+def test_cancelled_and_not_stopped(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
+    run_id = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    refuse_to_stop(cloud)
+    hook.got.clear()
+    check(workspace.type("cancel", run_id, "--grace", "0", check=6), DOWN, hook)
+    assert workspace.only_run()["status"] == "cancelled"
+
+
+def test_a_run_that_failed_keeps_its_own_exit_code(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.job("bad", "steps:\n  - {id: bad, run: exit 3, timeout: 60}\n")
+    refuse_to_stop(cloud)
+    done = workspace.type("run", "bad", "--on", "l4", check=100)
+    assert done.err.splitlines()[-1] == line(DOWN)
+
+
+@pytest.mark.parametrize(("kept_by", "stop"), [("hosts", DOWN), ("session", "fcctl session stop")])
+def test_a_stop_by_hand_that_fails(
+    kept_by: str, stop: str, workspace: CloudWorkspace, cloud: Emulator, hook: Hook
+) -> None:
+    starts = {"hosts": ["hosts", "up", "l4"], "session": ["session", "start", "--on", "l4", "--budget", "1"]}
+    stops = {"hosts": ["hosts", "down", "l4"], "session": ["session", "stop"]}
+    workspace.type(*starts[kept_by], check=0)
+    refuse_to_stop(cloud)
+    hook.got.clear()
+    check(workspace.type(*stops[kept_by], check=4), stop, hook)
+    found = json.loads(workspace.type("--json", *stops[kept_by], check=4).err)
+    assert [(one["stop"], one["not_stopped"]) for one in found["left_on"]] == [(stop, True)]
+    cloud.faults.clear()
+    done = workspace.type(*stops[kept_by], check=0)
+    assert (billed(cloud), "stays on" in done.said) == ([], False)
+
+
+def test_an_audit_that_cannot_stop_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "running")
+    refuse_to_stop(cloud)
+    done = workspace.type("hosts", "audit", "--stop", check=10)
+    assert done.err.splitlines()[-1].endswith("fcctl hosts audit --stop stops it")
+
+
+def test_a_hook_that_fails_is_said_before_the_machine(workspace: CloudWorkspace, hook: Hook) -> None:
+    hook.status = 500
+    done = workspace.type("hosts", "up", "l4", check=0)
+    assert done.err.splitlines()[-1] == line(DOWN)
+    assert done.err.splitlines()[-2].endswith("HTTP status 500")
+    assert "SECRET" not in done.err
+
+
+@pytest.mark.full
+def test_nobody_pays_for_the_sandbox(tmp_path: Path, private_home: Path) -> None:
+    workspace = Workspace(tmp_path / "s", private_home)
+    try:
+        done = workspace.fcctl("hosts", "up", "sandbox")
+        assert "stays on" not in done.stderr
+    finally:
+        workspace.fcctl("emulator", "stop", check=None)
+
+
+@pytest.mark.full
+def test_ctrl_c_leaves_the_run_and_says_what_it_costs(tmp_path: Path, private_home: Path) -> None:
+    with Emulator() as cloud:
+        workspace = RealWorkspace(tmp_path / "w", private_home, cloud)
+        workspace.job("nap", NAP)
+        process = workspace.start("run", "nap", "--on", "l4")
+        wait_for(lambda: [e for e in workspace.active() if "submitted" in str(workspace.journal(e))], 120)
+        (run_id,) = workspace.active()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err.splitlines()[-1] == f"l4 (vm) stays on at $0.71/h: fcctl cancel {run_id} stops it"
+        followed = workspace.start("--json", "attach", run_id)
+        wait_for(lambda: workspace.json("ps", "--offline")["runs"][0]["state"] == "followed", 60)
+        followed.send_signal(signal.SIGINT)
+        error = json.loads(followed.communicate(timeout=60)[1])
+        assert followed.returncode == 130
+        assert [one["stop"] for one in error["left_on"]] == [f"fcctl cancel {run_id}"]
+        workspace.fcctl("cancel", run_id, "--grace", "0")
+        assert workspace.statuses() == {"us-west1-c": "TERMINATED"}

@@ -1,0 +1,166 @@
+"""``cost budget``, ``ps`` and ``top`` in dollars: what is spent, reserved and free, what runs, and what ends it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.text.timezones import zone
+from orchestrator.emulator.emulator import Emulator
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, emulated, machine_by_hand
+
+pytest.importorskip("google.cloud.compute_v1")
+
+NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
+RATE, HOUR = 0.706832, 3600.0
+#: Where it is about noon: no day or month ends during a test.
+ZONE = f"Etc/GMT{(datetime.now(UTC).hour - 12 + 12) % 24 - 12:+d}"
+CAPS = f'\n[budget]\nper_run_usd = 9\nper_day_usd = 20.0\nper_month_usd = 300.0\ntimezone = "{ZONE}"\n'
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return made(tmp_path / "w", private_home, cloud)
+
+
+def made(folder: Path, home: Path, cloud: Emulator, name: str = "small", **target: Any) -> CloudWorkspace:
+    found = CloudWorkspace(folder, home, cloud, **target)
+    found.job("nap", NAP)
+    text = (folder / "fcctl.toml").read_text().replace('"small"', f'"{name}"')
+    (folder / "fcctl.toml").write_text(text + CAPS)
+    return found
+
+
+def budget(workspace: CloudWorkspace) -> Any:
+    """The document, whose sums agree."""
+    found = workspace.type("--json", "cost", "budget", check=0).json
+    reserved = sum(one["reserved_usd"] for one in found["reservations"])
+    assert found["reserved_usd"] == pytest.approx(reserved)
+    for cap in found["caps"][2:]:
+        assert cap["reserved_usd"] == pytest.approx(reserved)
+        free = None if cap["usd"] is None else pytest.approx(cap["usd"] - cap["spent_usd"] - reserved)
+        assert cap["free_usd"] == free
+    forecast = found["forecast"]
+    parts = ("spent_usd", "reserved_usd", "machines_usd", "standing_usd")
+    assert forecast["total_usd"] == pytest.approx(sum(forecast[part] for part in parts))
+    return found
+
+
+def only(found: Any) -> Any:
+    (reservation,) = found["reservations"]
+    return reservation
+
+
+def at(stamp: str) -> str:
+    return f"{datetime.fromisoformat(stamp).astimezone(UTC):%H:%M} UTC"
+
+
+def test_a_run_with_its_worst_case_and_what_it_has_cost(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    run_id = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    cloud.advance(600)
+    one = only(budget(workspace))
+    assert (one["owner"], one["owner_id"], one["target"], one["instance"]) == ("run", run_id, "l4", INSTANCE)
+    assert one["ends"] == f"run {run_id} (fcctl attach {run_id})"
+    assert 0.3 < one["usd"] < 0.6
+    assert RATE * 600 / HOUR < one["so_far_usd"] < RATE * 700 / HOUR
+
+    (run,) = workspace.type("--json", "ps", "--offline", check=0).json["runs"]
+    assert run["usd"] == pytest.approx(one["so_far_usd"], abs=0.01)
+    assert (run["usd_per_hour"], run["worst_case_usd"]) == (RATE, pytest.approx(one["usd"], abs=1e-5))
+    said = workspace.type("ps", "--offline", check=0).out
+    assert re.search(rf"\${run['usd']:.2f} of \${run['worst_case_usd']:.2f}", said)
+    assert f"l4 ({INSTANCE}) is on at $0.71/h" in said
+    assert f"fcctl cancel {run_id} stops it" in said
+    today = re.search(r"today \$([0-9.]+) of \$20.00", said)
+    assert today is not None
+    assert float(today[1]) == pytest.approx(run["usd"], abs=0.03), "with what goes on"
+
+    workspace.type("cancel", run_id, "--grace", "0", check=0)
+    found = budget(workspace)
+    assert found["reservations"] == []
+    assert found["caps"][2]["spent_usd"] >= RATE * 600 / HOUR
+    said = workspace.type("ps", check=0).out
+    assert "is on" not in said
+    top = workspace.type("--json", "top", "--once", check=0).json
+    assert (top["usd_today"], top["machines"], top["usd_per_hour"]) == (
+        pytest.approx(found["caps"][2]["spent_usd"], abs=1e-3), [], 0,
+    )  # fmt: skip
+
+
+def test_machines_that_are_kept_on(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
+    workspace = made(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=10)
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    one = only(budget(workspace))
+    assert one["owner"] == "kept"
+    assert one["ends"] == f"kept until {at(one['until'])} (fcctl hosts down l4)"
+    (machine,) = workspace.type("--json", "ps", check=0).json["machines"]
+    assert (machine["target"], machine["name"], machine["stop"]) == ("l4", INSTANCE, "fcctl hosts down l4")
+    workspace.type("hosts", "down", "l4", check=0)
+    assert budget(workspace)["reservations"] == []
+    assert workspace.type("--json", "ps", check=0).json["machines"] == []
+
+
+def test_by_hand_and_a_session(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--minutes", "30", check=0)
+    cloud.advance(900)
+    one = only(budget(workspace))
+    assert one["ends"] == f"on until {at(one['until'])} (fcctl hosts down l4)"
+    assert one["so_far_usd"] == pytest.approx(RATE / 4, abs=0.01)
+    workspace.type("hosts", "down", "l4", check=0)
+    session = workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0).out.strip()
+    cloud.advance(600)
+    one = only(budget(workspace))
+    assert one["ends"] == f"session {session} (fcctl session stop)"
+    assert one["so_far_usd"] == pytest.approx(RATE / 6, abs=0.01)
+    said = workspace.type("ps", check=0).out
+    assert "fcctl session stop stops it" in said
+
+
+def test_another_workspace_and_a_record_that_is_gone(
+    workspace: CloudWorkspace, tmp_path: Path, private_home: Path, cloud: Emulator
+) -> None:
+    other = made(tmp_path / "other", private_home, cloud, name="other")
+    run_id = other.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    one = only(budget(workspace))
+    assert one["ends"] == f"run {run_id} (fcctl -C {other.root} attach {run_id})"
+    shutil.rmtree(other.root / "results/active" / run_id)
+    one = only(budget(workspace))
+    assert one["ends"] == "its record is gone: fcctl hosts audit"
+    assert one["so_far_usd"] is None
+    assert "? so far" in workspace.type("cost", "budget", check=0).out
+
+
+def test_the_month_s_end(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    workspace.type("hosts", "audit", check=0)
+    workspace.type("hosts", "up", "l4", "--minutes", "60", check=0)
+    cloud.advance(HOUR)
+    workspace.type("hosts", "down", "l4", check=0)
+    found = budget(workspace)
+    forecast = found["forecast"]
+    now = datetime.fromtimestamp(cloud.clock.now(), zone(ZONE))
+    first = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=zone(ZONE))
+    assert datetime.fromisoformat(forecast["until"]) == first
+    left = (first - now).total_seconds() / 86400
+    assert forecast["days_left"] == pytest.approx(left, abs=0.01)
+    over = max(1.0, now.day - 1 + (now.hour + now.minute / 60) / 24)
+    month = found["caps"][3]
+    per_day = (month["spent_usd"] - month["standing_usd"]) / over
+    assert per_day * over == pytest.approx(RATE, abs=0.05)
+    assert forecast["machines_usd_per_day"] == pytest.approx(per_day, rel=0.02)
+    assert forecast["machines_usd"] == pytest.approx(per_day * left, rel=0.02)
+    # 100 GiB of pd-standard at 0.04 dollars a GiB and month of 730 hours.
+    assert forecast["standing_usd_per_day"] == pytest.approx(4.0 / 730 * 24, rel=1e-6)
+    assert forecast["standing_usd"] == pytest.approx(4.0 / 730 * 24 * left, rel=0.01)
