@@ -20,6 +20,7 @@ from orchestrator.sessions import session as sessions
 from orchestrator.sessions.plan import plan_session
 from orchestrator.tune.fleet.resume import check_alone
 from tests.simulation import firings
+from tests.simulation.deletions import delete_results
 from tests.simulation.prunes import prune_all
 from tests.simulation.starts import start_run
 from tests.simulation.world import Actor
@@ -44,6 +45,7 @@ def carry_out(episode: Episode, what: str, workspace: Workspace, services: Servi
         "crowd": lambda: _rush(episode, workspace, services, CROWD_S),
         "up": lambda: _up(episode, workspace, services),
         "prune": lambda: prune_all(episode, workspace, services),
+        "delete": lambda: delete_results(episode, services),
         "tick": lambda: firings.tick(episode, services, workspace, actor),
         "serve": lambda: _serve(episode, workspace, services, actor),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.hosts.audit import audit
+from orchestrator.machines.provision.spec import RUN_LABEL, UP_PREFIX
 from orchestrator.runs.cost.spending import lines as ledger_lines
 from orchestrator.runs.services import Services
 from tests.simulation.accounts import RATE, beyond_control, check_caps, check_worst_cases
@@ -94,10 +95,12 @@ def _live(episode: Episode) -> bool:
 
 
 def _excused(episode: Episode, instance: Instance) -> bool:
-    """Whether something else turns it on or off: a person did, or a note was left that it could not be stopped."""
+    """Whether something else turns it on or off: a person did, in the console or with ``hosts up``, or a note was left
+    that it could not be stopped."""
     debts = [d for workspace in episode.workspaces for d in services_of(episode, workspace).store.owed().values()]
     owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
-    return episode.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
+    by_hand = instance.view.labels.get(RUN_LABEL, "").startswith(UP_PREFIX)
+    return by_hand or episode.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
 
 
 # ------------------------------------------------------------------------------------------------------------- the end

@@ -3,23 +3,27 @@ or the collecting promise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault
-from orchestrator.hosts import prune
-from orchestrator.money import record_billable
-from orchestrator.money.caps import Budget
-from orchestrator.runs import actions, collect
+from orchestrator.hosts import hosts, prune
+from orchestrator.money import firings, record_billable
+from orchestrator.money.book import Change, SpendingBook, State
+from orchestrator.money.reservations import Reservation, Scope
+from orchestrator.runs import actions, collect, resume_run, wake
 from orchestrator.runs.collect import Collection
-from orchestrator.runs.cost import budget_guard, spending
+from orchestrator.runs.cost import budget_guard, owners, spending
+from orchestrator.runs.cost.spending import CapBalance
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.machine import hold, release, timer
 from orchestrator.runs.services import Services
 from orchestrator.schedules import fire
-from orchestrator.schedules.due import Firing, Schedule
+from orchestrator.schedules.due import Firing
+from orchestrator.sessions import session
 from tests.simulation.firings import CountedRecords
 from tests.simulation.mutants import Mutant
 
@@ -27,12 +31,12 @@ from tests.simulation.mutants import Mutant
 # --------------------------------------------------------------------------------------------------------------- caps
 def month_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A start is not held to the month's cap."""
-    check = spending.check_caps
+    refuse = CapBalance.refuse
 
-    def without_month(services: Services, budget: Budget, *args: Any) -> None:
-        check(services, budget.model_copy(update={"per_month_usd": None}), *args)
+    def without_month(balance: CapBalance, worst_usd: float) -> None:
+        refuse(replace(balance, budget=balance.budget.model_copy(update={"per_month_usd": None})), worst_usd)
 
-    patch.setattr(spending, "check_caps", without_month)
+    patch.setattr(CapBalance, "refuse", without_month)
 
 
 def guard_without_day(patch: pytest.MonkeyPatch) -> None:
@@ -41,21 +45,89 @@ def guard_without_day(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(budget_guard, "books_caps", lambda budget: [cap for cap in caps_of(budget) if cap.over != "day"])
 
 
-def underway_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What runs that are not complete may still cost is left out."""
-    patch.setattr(spending, "_underway", lambda _: 0.0)
+def reservations_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What was reserved is taken as free."""
+    patch.setattr(spending, "remaining", lambda *_: [])
 
 
-def underway_halved(patch: pytest.MonkeyPatch) -> None:
-    """What runs that are not complete may still cost is counted at half."""
-    whole = spending._underway
-    patch.setattr(spending, "_underway", lambda services: whole(services) / 2)
+def reservations_halved(patch: pytest.MonkeyPatch) -> None:
+    """What was reserved is counted at half."""
+    whole = spending.remaining
+    patch.setattr(spending, "remaining", lambda *args: [replace(one, usd=one.usd / 2) for one in whole(*args)])
 
 
 def worst_case_halved(patch: pytest.MonkeyPatch) -> None:
     """The worst case that is named before the start is half of what the machine's limit allows."""
     whole = SavedPlan.worst_case_usd.fget  # type: ignore[attr-defined]
     patch.setattr(SavedPlan, "worst_case_usd", property(lambda saved: whole(saved) / 2))
+
+
+def asked_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """The check is done by the time the book is locked for the reservation; it takes a moment."""
+    reserve = spending.reserve
+
+    def in_two_steps(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
+        spending.account_of(services, without={wanted.reservation_id, *replaces}).refuse(wanted.usd)
+        services.clock.sleep(0.1)
+        with pytest.MonkeyPatch.context() as unasked:
+            unasked.setattr(CapBalance, "refuse", lambda *_: None)
+            reserve(services, wanted, replaces=replaces)
+
+    patch.setattr(spending, "reserve", in_two_steps)
+
+
+def up_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """``hosts up`` asks no cap."""
+    patch.setattr(hosts, "reserve", unasked(hosts.reserve))
+
+
+def session_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """``session start`` asks no cap."""
+    patch.setattr(session, "reserve", unasked(session.reserve))
+    patch.setattr(spending, "check_caps", lambda *_: None)
+
+
+def wake_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """``pull-results --wake`` asks no cap."""
+    patch.setattr(wake, "set_aside_wake", unasked(wake.set_aside_wake))
+
+
+def resume_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """``run --resume`` asks no cap."""
+    for name in ("set_aside", "set_aside_wake"):
+        patch.setattr(resume_run, name, unasked(getattr(resume_run, name)))
+
+
+def unasked(reserve: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, without the check."""
+
+    def act(*args: Any, **kwargs: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CapBalance, "refuse", lambda *_: None)
+            return reserve(*args, **kwargs)
+
+    return act
+
+
+def nothing_kept(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is reserved for a machine that a run leaves on."""
+    patch.setattr(owners, "_kept", lambda *_: None)
+
+
+def kept_for_too_short(patch: pytest.MonkeyPatch) -> None:
+    """A machine that was left on is taken to be off before its limit."""
+    patch.setattr(spending, "SURELY_OFF_S", -1800.0)
+
+
+def released_unbooked(patch: pytest.MonkeyPatch) -> None:
+    """At a run's end its reservation is released, and what it did cost is not booked."""
+    add = Change.add
+    patch.setattr(Change, "add", lambda change, kind, data: None if kind == "run" else add(change, kind, data))
+
+
+def machines_of_others_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """What another workspace of the user does with a machine is none of this one's money."""
+    patch.setattr(Scope, "has", lambda scope, project, results, _: project == scope.project)
 
 
 # -------------------------------------------------------------------------------------------------------------- firings
@@ -70,14 +142,29 @@ def firing_costs_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def killed_firing_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A firing whose process was killed counts as one that never started."""
-    spent = fire.refusal_by_month
+    """A firing that was killed, or that ended in an error, counts as one that never started."""
+    end, known = firings.end, State.firings
+    forgotten: set[str] = set()
 
-    def without_killed(schedule: Schedule, record: Sequence[Firing], *args: Any) -> str | None:
-        gone = {firing.due for firing in record if firing.outcome == "interrupted"}
-        return spent(schedule, [firing for firing in record if firing.due not in gone], *args)
+    def ended(book: SpendingBook, schedule: str, due: float, usd: float | None) -> None:
+        if usd is None:
+            forgotten.add(firings.firing_id(book.scope, schedule, due))
+        end(book, schedule, due, usd)
 
-    patch.setattr(fire, "refusal_by_month", without_killed)
+    patch.setattr(firings, "end", ended)
+    patch.setattr(
+        State, "firings", lambda state: {name: one for name, one in known(state).items() if name not in forgotten}
+    )
+
+
+def firing_s_runs_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A firing that ended counts what it told, and not what its run may still cost."""
+    patch.setattr(firings, "_reserved", lambda _: {})
+
+
+def left_on_by_a_firing(patch: pytest.MonkeyPatch) -> None:
+    """What a machine costs that a firing could not stop is nobody's once it is off."""
+    patch.setattr(owners, "count_left_on", lambda *_: None)
 
 
 def launched_before_recorded(patch: pytest.MonkeyPatch) -> None:
@@ -150,13 +237,24 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 MONEY_MUTANTS = [
-    Mutant("the month is not asked", month_not_asked, "the month's cap is $", seed=95),
+    Mutant("the month is not asked", month_not_asked, "the month's cap is $"),
     Mutant("the guard without the day", guard_without_day, "the day's cap is spent"),
-    Mutant("what is underway is forgotten", underway_forgotten, "the ", seed=195),
-    Mutant("what is underway is counted at half", underway_halved, "the ", seed=430),
+    Mutant("what is reserved is forgotten", reservations_forgotten, "the "),
+    Mutant("what is reserved is counted at half", reservations_halved, "the "),
     Mutant("the worst case halved", worst_case_halved, "$"),
+    Mutant("the caps are asked before the lock is taken", asked_before_the_lock, "the "),
+    Mutant("up does not ask", up_not_asked, "the "),
+    Mutant("session does not ask", session_not_asked, "the "),
+    Mutant("wake does not ask", wake_not_asked, "the "),
+    Mutant("resume does not ask", resume_not_asked, "the "),
+    Mutant("nothing is reserved for what is left on", nothing_kept, "the "),
+    Mutant("a machine that is left on is taken to be off", kept_for_too_short, "the "),
+    Mutant("released, and not booked", released_unbooked, "the "),
+    Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the "),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
-    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=10),
+    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $"),
+    Mutant("a firing's run is forgotten", firing_s_runs_forgotten, "a firing of $"),
+    Mutant("what a firing left on is forgotten", left_on_by_a_firing, "a firing of $"),
     Mutant("a time that is not recorded", launched_before_recorded, "the firing of "),
     Mutant("the only copy is pruned", only_copy_pruned, "snapshot ", seed=310),
     Mutant("a snapshot in use is pruned", young_pruned, "snapshot ", seed=145),

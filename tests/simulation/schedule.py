@@ -26,7 +26,7 @@ AMOUNTS: dict[str, tuple[float, float]] = {
 
 Command = Literal[
     "run", "detach", "ps", "attach", "cancel", "wake", "go on", "session", "session stop", "never", "tick", "serve",
-    "prune", "rush", "crowd", "up",
+    "prune", "rush", "crowd", "up", "delete",
 ]  # fmt: skip
 COMMANDS: tuple[Command, ...] = ("run", "ps", "ps", "attach", "cancel", "wake", "go on", "go on")
 
@@ -177,22 +177,22 @@ def _with_lost_results(schedule: Schedule) -> Schedule:
 
 
 def _with_caps(schedule: Schedule) -> Schedule:
-    """Every fourth schedule has caps that a few runs reach, and begins shortly before a day or a month ends. Its
-    commands start runs one after another, all of them ask the caps, and no clock jumps."""
+    """Every fourth schedule has caps that a few runs reach, and begins shortly before a day or a month ends. No clock
+    jumps, and no computer that has another book starts anything."""
     rng = random.Random(f"caps {schedule.seed}")
-    if rng.random() >= 0.25 or schedule.spent_elsewhere is not None or schedule.has_company:
+    if rng.random() >= 0.25 or schedule.spent_elsewhere is not None:
         return schedule
     caps = {f"{over}_cap": round(rng.uniform(0.45, 1.8), 2) for over in rng.sample(("day", "month", "project"), 2)}
-    asks_no_cap = {"go on": "run", "wake": "run"}
-    commands = [asks_no_cap.get(command, command) for command in schedule.commands]
+    commands: list[Command] = list(schedule.commands)
     commands[1:1] = [rng.choice(("run", "run", "detach"))] * rng.randint(0, 4)
-    if rng.random() < 0.25 and "session" not in commands:
-        commands[rng.randint(0, 1)] = "crowd"
-    side_by_side = ("other", "beside", "abroad", "skew")
+    if rng.random() < 0.35 and "session" not in commands:
+        commands[rng.randint(0, 1)] = rng.choice(("crowd", "rush"))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        commands.insert(rng.randint(1, len(commands)), rng.choice(("up", "delete", "delete", "wake", "go on")))
     return replace(
         schedule,
-        commands=tuple(commands),  # type: ignore[arg-type]
-        faults=tuple(fault for fault in schedule.faults if fault.kind not in side_by_side),
+        commands=tuple(commands),
+        faults=tuple(fault for fault in schedule.faults if fault.kind not in ("abroad", "skew")),
         free_disks=rng.random() < 0.7,
         begins=round(rng.uniform(11.0, 16.0) * 3600) + rng.choice((0, 16 * 86400)),
         **caps,  # type: ignore[arg-type]

@@ -3,74 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from fcctl_remote import wire
-from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.errors import BudgetError
-from orchestrator.machines.targets import SandboxTarget, SshTarget, Target
-from orchestrator.results.records import CostLine, CostRecord, SourceRecord
-from orchestrator.results.store.active import FileActiveRun
-from orchestrator.results.store.store import FileStore
+from orchestrator.machines.targets import SandboxTarget
 from orchestrator.runs.cost import spending
-from orchestrator.runs.cost.owners import settle_run
-from orchestrator.runs.cost.set_aside import set_aside
-from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
-from tests.support.spending import book_in, reservation
-from tests.support.stores import NOVEMBER, completed, make_id, make_record
-
-
-def costing(usd: float) -> CostRecord:
-    return CostRecord(usd=usd, billed_s=1.0, breakdown=[CostLine(activity="bench", seconds=1.0, usd=usd)])
-
-
-class World:
-    """A store whose runs cost what they are told, one day in November."""
-
-    def __init__(self, folder: Path) -> None:
-        results = folder / "results"
-        self.store = FileStore(results, SystemClock(), note=lambda _: None)
-        self.clock: Any = SimpleNamespace(now=lambda: NOVEMBER + 60)
-        sessions = SimpleNamespace(open=list, ended=list, plan_of=lambda _: None)
-        machines = [("my-project", "vm")]
-        book = book_in(folder / "state", results=results, clock=self.clock, machines=machines)
-        self.services: Any = SimpleNamespace(
-            store=self.store, spending=book, sessions=sessions, clock=self.clock, budget=listed()
-        )
-
-    def spent(self, usd: float) -> str:
-        return completed(self.store, started=iso(NOVEMBER), cost=costing(usd))
-
-    def begun(self, usd: float, target: Target | None = None, **changes: Any) -> tuple[FileActiveRun, SavedPlan]:
-        """An active run that may cost so much, of an hour at that price; what its start reserves is reserved."""
-        run_id = make_id()
-        plan = wire.RunPlan(run_id, "j", "t", "w", "0" * 64, [wire.StepSpec("work", "x", timeout_s=3600)])
-        saved = SavedPlan(
-            plan=plan, target=target or SshTarget(name="box", host="h"), source=SourceRecord(tree_sha256="0" * 64),
-            usd_per_hour=usd, **changes,
-        )  # fmt: skip
-        active = self.store.begin(run_id, saved.to_json())
-        set_aside(self.services, active, saved)
-        return active, saved
-
-    def ended(self, begun: tuple[FileActiveRun, SavedPlan], usd: float) -> None:
-        """As a controller ends a run: what it cost is booked before it is complete."""
-        active, saved = begun
-        record = make_record(active.run_id, started=iso(NOVEMBER), cost=costing(usd))
-        settle_run(self.services, record, saved, active.journal.entries())
-        active.complete(record)
-
-    def left(self, **caps: float) -> list[tuple[str, float]]:
-        return spending.left_of_caps(self.services, listed(**caps))
+from tests.support.money_world import World
+from tests.support.spending import reservation
+from tests.support.stores import make_id
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+    return World(tmp_path / "ws")
 
 
 def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:
@@ -103,7 +50,7 @@ def test_a_run_counts_with_its_worst_case_until_it_is_complete(world: World) -> 
 def test_a_run_that_is_deleted_was_spent_all_the_same(world: World) -> None:
     run = world.begun(2.0)
     world.ended(run, 1.5)
-    world.store.delete([run[0].run_id])
+    world.store.delete([run.run_id])
     assert world.store.rows() == []
     assert world.left(per_day_usd=5) == [("day", 3.5)]
 
@@ -124,14 +71,14 @@ def test_a_run_in_a_session_is_paid_by_it(world: World) -> None:
 
 def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:
     world.spent(2.0)
-    active, _ = world.begun(1.0)
+    run = world.begun(1.0)
     spending.check_caps(world.services, listed(per_day_usd=5), 2.0)
     spending.check_caps(world.services, listed(per_day_usd=1), 0.0)  # it costs nothing
     spending.check_caps(world.services, listed(), 1000.0)
     with pytest.raises(BudgetError, match=r"could cost \$2\.01, and \$2\.00 are left of the day's \$5\.00") as refused:
         spending.check_caps(world.services, listed(per_day_usd=5), 2.01)
     assert refused.value.cause == (
-        f"$2.00 are spent (fcctl cost ledger --by day), and $1.00 are reserved for {active.run_id}"
+        f"$2.00 are spent (fcctl cost ledger --by day), and $1.00 are reserved for {run.run_id}"
     )
     assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")

@@ -1,0 +1,376 @@
+"""What releases a reservation: the record of what it was made for, found by name, and never time alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.base.errors import BudgetError
+from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.money.book import NAME
+from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
+from orchestrator.money.ledger import Sighting
+from orchestrator.runs.cost import spending
+from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
+from orchestrator.runs.cost.set_aside import set_aside, set_aside_wake
+from tests.support.budgets import listed
+from tests.support.money_world import L4, Begun, World, session_record
+from tests.support.spending import reservation as made
+from tests.support.stores import NOVEMBER, make_id
+
+STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
+MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "ws")
+
+
+def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
+    """A run that had the machine, and what came then."""
+    run = world.begun(0.72, L4)
+    run.log("acquire")
+    run.log("cloud", action="start")
+    run.log("acquired", **MACHINE)
+    for kind, data in how:
+        run.log(kind, **data)
+    return run
+
+
+def booked(world: World) -> dict[str, float]:
+    return {name: usage.cost.usd for name, (_, usage) in world.book.state().runs().items()}
+
+
+# --------------------------------------------------------------------------------------------------- by its own record
+def test_a_run_s_end_books_it_and_releases_what_was_reserved(world: World) -> None:
+    run, other = world.begun(1.0), world.begun(2.0)
+    record = world.ended(run, 0.25)
+    assert booked(world) == {run.run_id: 0.25}
+    assert list(world.in_the_book()) == [other.run_id]
+    settle_run(world.services, record, run.saved, run.active.journal.entries())
+    assert (booked(world), list(world.in_the_book())) == ({run.run_id: 0.25}, [other.run_id])
+    assert world.left(project_usd=9) == [("project", 6.75)]
+
+
+def test_a_run_that_cost_nothing_and_reserved_nothing_is_not_booked(world: World) -> None:
+    world.ended(world.begun(0.0), 0.0)
+    assert not (world.folder / "state" / NAME).exists()
+
+
+def test_a_run_that_reserved_nothing_is_booked_with_what_it_cost(world: World) -> None:
+    run = world.begun(1.0, session="of somebody")
+    world.ended(run, 0.25)
+    assert booked(world) == {run.run_id: 0.25}
+
+
+def test_a_session_s_end_releases_it(world: World) -> None:
+    held = world.session(1.0)
+    assert world.reserved() == {held.session_id: 1.0}
+    held.end(session_record(held.session_id))
+    assert world.reserved() == {}
+    settle_reservations(world.services)
+    assert world.in_the_book() == {}
+
+
+def test_the_firing_of_a_run_is_booked_with_it(world: World) -> None:
+    world.open(firing="ws/nightly@1.0 /results")
+    run = world.begun(1.0)
+    world.ended(run, 0.25)
+    assert [usage.firing for _, usage in world.book.state().runs().values()] == ["ws/nightly@1.0 /results"]
+
+
+# ------------------------------------------------------------------------------------------------------ after a crash
+def test_of_a_run_whose_controller_was_killed_all_stays_reserved(world: World) -> None:
+    run = world.begun(1.0)
+    run.log("submitted")
+    run.killed()
+    world.now += 10 * 86400
+    world.open()
+    settle_reservations(world.services)
+    assert world.reserved() == {run.run_id: 1.0}
+
+
+def test_a_run_that_is_complete_is_found_by_name(world: World) -> None:
+    """Its controller was killed before the book was written, or the book could not be."""
+    run = on_l4(world, ("unreleased", {}))
+    run.active.complete(world.record(run, 0.25))
+    worst = run.saved.worst_case_usd
+    world.open()
+    assert world.reserved() == {}, "its record counts"
+    assert world.left(project_usd=9) == [("project", 8.75)]
+    assert world.in_the_book()[run.run_id].usd == worst
+    settle_reservations(world.services)
+    assert booked(world) == {run.run_id: 0.25}
+    assert list(world.in_the_book()) == [f"kept:7:{round(STARTED)}"], "and its machine may be on"
+
+
+def test_the_next_start_books_what_a_crash_left(world: World) -> None:
+    run = world.begun(1.0)
+    run.active.complete(world.record(run, 0.25))
+    world.open()
+    world.services.budget = listed(per_day_usd=9)
+    later = world.begun(2.0)
+    assert (booked(world), list(world.in_the_book())) == ({run.run_id: 0.25}, [later.run_id])
+
+
+def test_a_complete_run_whose_record_is_damaged_is_booked_by_nobody(world: World) -> None:
+    run = world.begun(1.0)
+    run.active.complete(world.record(run, 0.25))
+    (world.store.folder(run.run_id) / "run.json").write_text("{")
+    world.open()
+    settle_reservations(world.services)
+    assert list(world.in_the_book()) == [run.run_id], "fcctl cost budget lists it"
+    assert booked(world) == {}
+
+
+# ---------------------------------------------------------------------------------------------- runs that wait, wakes
+def test_of_a_run_that_waits_only_what_it_has_cost_is_reserved(world: World) -> None:
+    run = on_l4(world)
+    worst = run.saved.worst_case_usd
+    assert world.reserved() == {run.run_id: worst}
+    world.now += 1000
+    run.log("stopped", at=STARTED + 600)
+    assert world.reserved() == {run.run_id: pytest.approx(0.12)}
+    assert world.in_the_book()[run.run_id].usd == worst
+
+
+def test_one_that_was_stopped_before_it_reserved_once_more_may_cost_all_again(world: World) -> None:
+    run = on_l4(world, ("stopped", {"at": STARTED + 600}))
+    world.now += 10
+    set_aside(world.services, run.active, run.saved)
+    assert world.reserved() == {run.run_id: run.saved.worst_case_usd}
+
+
+def test_what_was_reserved_to_wake_a_machine_is_free_once_it_is_off_again(world: World) -> None:
+    run = on_l4(world, ("stopped", {"at": STARTED + 600}))
+    world.now += 10
+    name = set_aside_wake(world.services, run.saved, 0.5)
+    assert world.reserved()[name] == 0.5
+    world.now += 10
+    run.log("acquire")
+    assert world.reserved()[name] == 0.5
+    run.log("acquired", **{**MACHINE, "started": world.now})
+    world.now += 100
+    run.log("stopped", at=world.now)
+    assert list(world.reserved()) == [run.run_id]
+    world.ended(run, 0.25)
+    assert world.in_the_book() == {}
+
+
+def test_a_run_takes_the_place_of_what_was_reserved_to_wake_its_machine(world: World) -> None:
+    earlier = world.begun(0.0)
+    woken = set_aside_wake(world.services, earlier.saved, 0.9)
+    later = world.begun(0.0)
+    saved = later.saved.model_copy(update={"usd_per_hour": 0.8})
+    world.services.budget = listed(per_day_usd=1.0)
+    with pytest.raises(BudgetError):
+        set_aside(world.services, world.store.begin(make_id(), saved.to_json()), saved)
+    set_aside(world.services, later.active, saved, replaces=[woken])
+    assert {name: one.usd for name, one in world.in_the_book().items()} == {later.run_id: 0.8}
+
+
+# ----------------------------------------------------------------------------------------------- machines left on
+LEFT_ON = [("released", {"how": "kept"}), ("unreleased", {})]
+
+
+@pytest.mark.parametrize("how", LEFT_ON, ids=lambda how: str(how[0]))
+def test_a_machine_that_is_left_on_is_reserved_for_until_the_cloud_s_limit(
+    world: World, how: tuple[str, dict[str, Any]]
+) -> None:
+    run = on_l4(world, how)
+    world.ended(run, 0.1)
+    (kept,) = world.in_the_book().values()
+    assert (kept.owner, kept.owner_id, kept.reservation_id) == ("kept", run.run_id, f"kept:7:{round(STARTED)}")
+    assert (kept.machine, kept.instance_id, kept.started) == (("my-project", "vm"), "7", STARTED)
+    assert kept.usd == pytest.approx(fenced_worst_case_usd(7200, 0.72))
+
+
+def test_a_machine_that_the_next_run_keeps_on_is_reserved_for_once(world: World) -> None:
+    for _ in range(2):
+        world.ended(on_l4(world, ("released", {"how": "kept"})), 0.1)
+    assert list(world.in_the_book()) == [f"kept:7:{round(STARTED)}"]
+
+
+@pytest.mark.parametrize(
+    ("how", "changes"),
+    [
+        ([("released", {"how": "stopped"})], {}),
+        ([("released", {"how": "deleted"})], {}),
+        ([("released", {"how": "kept"})], {"session": "s"}),  # whose it is
+    ],
+    ids=["stopped", "deleted", "in a session"],
+)
+def test_one_that_is_off_or_a_session_s_is_not(
+    world: World, how: list[tuple[str, dict[str, Any]]], changes: dict[str, Any]
+) -> None:
+    run = on_l4(world, *how)
+    run.saved = run.saved.model_copy(update=changes)
+    world.ended(run, 0.1)
+    assert world.in_the_book() == {}
+
+
+def test_one_that_never_answered_and_could_not_be_stopped_may_cost_all_that_the_run_may(world: World) -> None:
+    run = world.begun(0.72, L4)
+    run.log("acquire")
+    run.log("cloud", action="start")
+    run.log("unreleased")
+    world.ended(run, 0.0)
+    (kept,) = world.in_the_book().values()
+    assert (kept.owner, kept.usd, kept.started) == ("kept", run.saved.worst_case_usd, None)
+    assert kept.reservation_id == f"kept:{run.run_id}"
+
+
+@pytest.mark.parametrize("by", ["its run", "its machine"])
+def test_whoever_turns_it_off_releases_it(world: World, by: str) -> None:
+    run = on_l4(world, LEFT_ON[0])
+    world.ended(run, 0.1)
+    up = reservation(world.services, "up", "up-1", L4, 1.0)
+    other = up.model_copy(update={"reservation_id": "other", "owner_id": "other", "instance": "vm-2"})
+    active = world.begun(1.0)
+    with world.book.changing() as change:
+        change.reserve(up)
+        change.reserve(other)
+    if by == "its run":
+        release_kept(world.services, owner_id=run.run_id)
+        assert list(world.in_the_book()) == [active.run_id, "up-1", "other"]
+    else:
+        release_kept(world.services, machine=("my-project", "vm"))
+        assert list(world.in_the_book()) == [active.run_id, "other"]
+
+
+def seen(**changes: Any) -> Sighting:
+    return Sighting.model_validate({
+        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
+        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "after_s", "counts"),
+    [
+        ([], 9e6, True),  # nobody has seen it since: no clock releases it
+        ([seen()], 9e6, True),
+        ([seen(stopped=STARTED + 600)], 0, False),
+        ([seen(fence=DEADLINE)], 7000, True),
+        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + spending.SURELY_OFF_S - 1, True),
+        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + spending.SURELY_OFF_S + 1, False),
+        ([seen(), seen(started=STARTED + 900)], 0, False),  # it was started again: that is another start
+        ([seen(instance_id="8", stopped=STARTED + 600)], 0, True),  # another machine of its name
+        ([seen(started=STARTED - 900, stopped=STARTED - 600)], 0, True),  # an earlier start's end
+    ],
+)
+def test_a_machine_that_was_left_on_counts_until_the_cloud_says_that_it_is_off(
+    world: World, said: list[Sighting], after_s: float, counts: bool
+) -> None:
+    world.ended(on_l4(world, LEFT_ON[0]), 0.1)
+    for one in said:
+        world.book.note(one)
+    world.now = STARTED + after_s
+    assert (list(world.reserved()) == [f"kept:7:{round(STARTED)}"]) == counts
+
+
+def test_a_machine_that_was_turned_on_by_hand_is_known_by_when_that_was(world: World) -> None:
+    """Until it is up: then its reservation has its start."""
+    with world.book.changing() as change:
+        change.reserve(reservation(world.services, "up", "up-1", L4, 1.0))
+    world.book.note(seen(started=world.now - 5000, stopped=world.now - 4000))
+    assert list(world.reserved()) == ["up-1"]
+    world.book.note(seen(started=world.now + 20, stopped=world.now + 600))
+    assert world.reserved() == {}
+
+
+# --------------------------------------------------------------------------------------- moved, deleted, and of others
+def test_a_checkout_that_was_moved_has_the_runs_of_its_old_place(world: World, tmp_path: Path) -> None:
+    complete, active = world.begun(1.0), world.begun(2.0)
+    complete.active.complete(world.record(complete, 0.25))
+    active.killed()
+    world.moved(tmp_path / "moved")
+    assert world.reserved() == {active.run_id: 2.0}
+    settle_reservations(world.services)
+    assert booked(world) == {complete.run_id: 0.25}
+    claimed = world.store.claim(active.run_id)
+    assert claimed is not None
+    world.ended(Begun(claimed, active.saved), 0.5)
+    assert world.in_the_book() == {}
+    assert world.left(project_usd=9) == [("project", 8.25)]
+
+
+def test_whoever_deletes_a_folder_frees_nothing(world: World) -> None:
+    run, held = world.begun(1.0), world.session(2.0)
+    run.killed()
+    held.release()
+    shutil.rmtree(world.results)
+    world.open()
+    settle_reservations(world.services)
+    assert world.reserved() == {run.run_id: 1.0, held.session_id: 2.0}
+    assert world.left(project_usd=9) == [("project", 6.0)]
+
+
+def test_a_session_whose_file_is_damaged_frees_nothing(world: World) -> None:
+    held = world.session(2.0)
+    (world.results / "sessions" / held.session_id / "session.json").write_text("{")
+    settle_reservations(world.services)
+    assert world.reserved() == {held.session_id: 2.0}
+
+
+@pytest.fixture
+def theirs(world: World) -> World:
+    """Another project of the user, in a workspace that names the same machine."""
+    return World(world.folder.parent / "theirs", world.folder / "state", "theirs", L4)
+
+
+def test_another_workspace_s_run_on_this_one_s_machine_counts_here(world: World, theirs: World) -> None:
+    run, elsewhere = theirs.begun(0.72, L4), theirs.begun(1.0)
+    worst = run.saved.worst_case_usd
+    assert world.reserved() == {run.run_id: worst}
+    assert set(theirs.reserved()) == {run.run_id, elsewhere.run_id}
+    run.active.complete(theirs.record(run, 0.1))  # its controller is killed before that is booked
+    assert world.reserved() == {run.run_id: 0.1}, "its record is over there, and read there"
+    settle_reservations(world.services)
+    assert booked(world) == {run.run_id: 0.1}
+    assert list(world.in_the_book()) == [elsewhere.run_id]
+
+
+def test_another_workspace_s_wake_on_this_one_s_machine_is_over_with_its_run(world: World, theirs: World) -> None:
+    run = on_l4(theirs)
+    theirs.now += 10
+    run.log("stopped", at=STARTED + 600)
+    name = set_aside_wake(theirs.services, run.saved, 0.5)
+    assert world.reserved() == {run.run_id: pytest.approx(0.12), name: 0.5}
+    run.active.complete(theirs.record(run, 0.1))
+    assert world.reserved() == {run.run_id: 0.1, name: 0.0}
+
+
+def test_a_session_of_another_workspace_is_over_when_it_is_over_there(world: World, theirs: World) -> None:
+    held = theirs.session(1.0)
+    assert world.reserved() == {held.session_id: 1.0}
+    held.end(session_record(held.session_id))
+    assert world.reserved() == {}
+
+
+def test_another_workspace_that_is_gone_frees_nothing(world: World, theirs: World) -> None:
+    run, held = theirs.begun(0.72, L4), theirs.session(1.0)
+    shutil.rmtree(theirs.folder)
+    settle_reservations(world.services)
+    assert set(world.reserved()) == {run.run_id, held.session_id}
+
+
+def test_what_the_sandbox_reserves_is_nobody_s_money(world: World) -> None:
+    run = world.begun(1.0, SandboxTarget(name="sandbox"))
+    assert world.in_the_book()[run.run_id].emulated
+    assert world.left(project_usd=9) == [("project", 9.0)]
+
+
+def test_a_target_in_the_cloud_is_known_by_its_machine(world: World) -> None:
+    one = reservation(world.services, "up", "up-1", L4, 1.0)
+    assert (one.machine, one.project, one.results) == (("my-project", "vm"), "ws", str(world.results))
+    box = reservation(world.services, "run", "r", world.targets[0], 1.0, suffix=".wake")
+    assert (box.machine, box.reservation_id, box.owner_id) == (("", "box"), "r.wake", "r")
+    assert made("x").machine == ("", "box")
+    other = L4.model_copy(update={"instance": "vm-2"})
+    assert isinstance(other, GcpTarget)
+    assert reservation(world.services, "up", "u", other, 1.0).machine == ("my-project", "vm-2")
