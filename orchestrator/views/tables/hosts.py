@@ -11,7 +11,7 @@ from orchestrator.hosts.audit import Audit, Unanswered
 from orchestrator.hosts.hosts import Row
 from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
-from orchestrator.money.prices import G2
+from orchestrator.money.prices.table import G2
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.audit_ledger import print_accounts
 from orchestrator.views.tables.cells import print_trimmed
