@@ -15,7 +15,7 @@ from orchestrator.money import rates
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
 from orchestrator.money.machine_price import machine_price
 from orchestrator.money.prices import Model, Price
-from orchestrator.money.spot import SpotPreview, spot_preview
+from orchestrator.money.rates import SpotPreview, spot_preview
 from orchestrator.money.storage_prices import monthly
 
 #: Seconds by activity of one earlier run, its ledger line.

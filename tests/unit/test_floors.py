@@ -74,7 +74,7 @@ PURE = """
     leases: session_rules stop_reason
     machines: cloud power_history sandbox_target targets
     machines/provision: actions after_refusal decide decide_create endpoint refusals spec
-    money: audit billable caps deadline estimate ledger prices reconcile spot storage_prices
+    money: audit billable caps deadline estimate ledger prices rates reconcile storage_prices
     money/billing: compare export
     providers/gcp: list_prices price_catalogue quota
     results: last measure measurement records tags timings tuning
