@@ -7,7 +7,7 @@ SHELL := /bin/bash
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup
 
-.PHONY: setup demo test test-all test-changed mutants simulate lint bench browser clean help
+.PHONY: setup demo test test-all test-changed mutants simulate lint bench browser lowest clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ bench: setup     ## the speed table: ratios measured in one run
 browser: setup   ## the dashboard and the report in a real headless Chromium
 	@$(PY) -c 'import sys; from orchestrator.views.report import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'
 	$(PY) -m pytest -q tests/browser
+
+lowest: setup    ## a sandbox run, a search and the dashboard with the lowest version of every requirement; downloads them
+	FCCTL_LOWEST=1 $(PY) -m pytest -q tests/e2e/test_lowest.py
 
 clean:           ## remove the virtual environment and caches (never results/)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist

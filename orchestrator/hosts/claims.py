@@ -18,7 +18,9 @@ from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
-from orchestrator.runs.machine.state import turned_on
+from orchestrator.results.store_api import Store
+from orchestrator.runs.cost.owners import store_of
+from orchestrator.runs.machine.state import SAME_S, turned_on
 from orchestrator.runs.services import Services
 
 
@@ -31,7 +33,7 @@ def finding(
     found = judgement.judge(machine, claims, rate, now, workspace)
     if found.verdict not in judgement.DOUBTFUL:
         return found
-    there = _at_work(services, place, machine)
+    there = at_work(services, place, machine)
     claims = _with_those_at_work(claims, there or ())
     evidence = replace(_start(cloud, machine, claims), answered=there is not None)
     return judgement.judge(machine, claims, rate, now, workspace, evidence)
@@ -43,7 +45,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
         return []
     store = services.store
     claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
-    claims += _sessions_on(services, machine)
+    claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
     owed = [run_id for run_id, debt in store.owed().items() if means(target_of_plan(debt), machine)]
     known = {claim.run_id for claim in claims}
     for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *owed]):
@@ -60,8 +62,42 @@ def active_on(services: Services, machine: Machine) -> Iterator[str]:
 
 
 def _sorted(claims: Iterable[Claim]) -> list[Claim]:
-    order = ("followed", "alive", "busy", "session", "left", "over")
+    order = ("followed", "alive", "busy", "session", "up", "left", "over")
     return sorted(claims, key=lambda claim: order.index(claim.state))
+
+
+def _in_the_book(services: Services, machine: Machine) -> Iterator[Claim]:
+    """What is reserved for this time of being on, in the book that this user's workspaces share: ``hosts up`` of any of
+    them, and runs of the others, also while they send or collect."""
+    for one in services.spending.state().open().values():
+        if one.machine != (machine.project, machine.name):
+            continue
+        if one.owner == "up" and _is_same(one.started, machine):
+            yield Claim(one.owner_id, "up")
+        elif one.owner in ("run", "wake") and one.results != services.spending.scope.results:
+            store, run_id = store_of(services, one), one.owner_id
+            if run_id in store.active() and (_is_followed(store, run_id) or _is_on(store.journal_of(run_id), machine)):
+                yield Claim(run_id, "busy")
+
+
+def _is_followed(store: Store, run_id: str) -> bool:
+    try:
+        claimed = store.claim(run_id)
+    except FcctlError:
+        return False  # completed a moment ago
+    if claimed is not None:
+        claimed.release()
+    return claimed is None
+
+
+def _is_on(entries: Sequence[JournalEntry], machine: Machine) -> bool:
+    """Whether the run got hold of the machine since the machine was started."""
+    got = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
+    return _is_same(got.get("started"), machine)
+
+
+def _is_same(started: float | None, machine: Machine) -> bool:
+    return started is not None and machine.started is not None and abs(started - machine.started) <= SAME_S
 
 
 # ------------------------------------------------------------------------------------------------- the journals' words
@@ -87,13 +123,10 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
 
 def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
     entries = services.store.journal_of(run_id)
-    try:
-        claimed = services.store.claim(run_id)
-    except FcctlError:
-        return _over(run_id, entries)  # completed a moment ago
-    if claimed is None:
+    if _is_followed(services.store, run_id):
         return Claim(run_id, "followed", _line(entries, machine))
-    claimed.release()
+    if services.store.is_complete(run_id):
+        return _over(run_id, entries)  # a moment ago
     return Claim(run_id, "left", _line(entries, machine), turned_on=turned_on(entries))
 
 
@@ -117,7 +150,7 @@ def _text(entry: JournalEntry) -> str:
 
 
 # ------------------------------------------------------------------------------------------- the machine, and the cloud
-def _at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
+def at_work(services: Services, place: Place, machine: Machine) -> set[str] | None:
     """The runs that are at work, or wait, on the machine, whoever's; None if it cannot be asked from here."""
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:

@@ -10,21 +10,21 @@ from typing import Any, Literal
 
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
 from orchestrator.hosts.audit import audit, said
-from orchestrator.hosts.claims import claims_on, finding
+from orchestrator.hosts.claims import at_work, claims_on, finding
 from orchestrator.hosts.members import member_of, with_members
 from orchestrator.hosts.places import Place
 from orchestrator.leases.find import open_on
 from orchestrator.leases.stop_reason import our_stop, why_stopped
-from orchestrator.machines.cloud import Endpoint, Machine, Power
+from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.machines.provision.acquire import acquire
 from orchestrator.machines.provision.actions import PlannedPrice, Wish
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, look
 from orchestrator.machines.provision.ready import make_ready
-from orchestrator.machines.provision.release import Hold, Released, others_on_host, release
+from orchestrator.machines.provision.release import Hold, Released, release
 from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
-from orchestrator.money.audit import Claim, Finding, rate_of
+from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
 from orchestrator.money.rates import hourly_plan, usd_per_hour
 from orchestrator.money.record_billable import is_emulated
@@ -253,18 +253,21 @@ def _say_for_whom(services: Services, target: GcpTarget, purpose: Purpose, log: 
 Outcome = Literal["off", "stopped"]
 
 
-def down(services: Services, target: GcpTarget, *, force: bool = False) -> list[Released]:
+def down(services: Services, target: GcpTarget, *, workspace: str, force: bool = False) -> list[Released]:
     """Stop the target's machines and wait until they are off; empty if none was on.
 
+    Args:
+        workspace: this one's name as labels have it.
+
     Raises:
-        ConflictError: a run is on one of them, or a session keeps it, and ``force`` is not given.
+        ConflictError: a run is on one of them, or may be, or a session keeps it, and ``force`` is not given.
         CloudError, AuthError: it is not known to be off.
     """
     cloud = services.clouds.open(target)
     on = [machine for machine in look(cloud, target) if machine.billed]
     if not force:
         for machine in on:
-            _refuse_if_used(services, target, machine, claims_on(services, machine))
+            _refuse_if_used(services, target, machine, workspace)
     holds = [Hold(machine.zone, machine.id) for machine in on]
     done = []
     if holds:
@@ -286,7 +289,7 @@ def _left_on(services: Services, target: GcpTarget, machine: Machine | None = No
     )  # fmt: skip
 
 
-def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, claims: list[Claim]) -> None:
+def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, workspace: str) -> None:
     session = open_on(services.sessions, machine.id, machine.started)
     if session is not None:
         whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
@@ -294,10 +297,16 @@ def _refuse_if_used(services: Services, target: GcpTarget, machine: Machine, cla
             f"{machine.name} is kept warm by session {session.saved.session_id}{whose}",
             hint=f"end it, and with it the machine: {session.how_to_stop}; or stop the machine all the same: --force",
         )
-    user = next((c.run_id for c in claims if c.state == "followed"), None)
-    known = services.book.known(target.project, target.instance)
-    if user is None and machine.power is Power.RUNNING and known is not None and known.instance_id == machine.id:
-        user = others_on_host(services, target, "")
+    claims = claims_on(services, machine)
+    there = at_work(services, Place(target.project, target.api_endpoint, [target]), machine)
+    label, whose = machine.labels.get(RUN_LABEL, ""), machine.labels.get(WORKSPACE_LABEL, workspace)
+    if there is None and label and whose != workspace and all(claim.run_id != label for claim in claims):
+        raise ConflictError(
+            f"{machine.name} was started for {label} of the workspace {whose}",
+            cause="whether that works on it cannot be told from here",
+            hint="see there (fcctl ps); or stop the machine all the same: --force",
+        )
+    user = next((c.run_id for c in claims if c.state == "followed"), None) or min(there or (), default=None)
     if user is not None:
         raise ConflictError(
             f"{machine.name} is at work on {user}",

@@ -27,6 +27,8 @@ class Ended:
     finding: Finding
     stopped: bool
     why: str
+    #: It is on for somebody by now, and was not to be stopped any more.
+    kept: bool = False
 
 
 def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
@@ -70,7 +72,7 @@ def stop(
             if now is not None and now.id == machine.id and now.billed:
                 again = finding(services, cloud, place, now, budget, workspace)
                 if again.verdict not in (one.verdict, "off", "stray"):
-                    ended.append(Ended(one, False, f"somebody has come to it: {again.why}"))
+                    ended.append(Ended(one, False, again.why, kept=True))
                     continue
             if left := list(active_on(services, machine)):
                 settle(services, left)

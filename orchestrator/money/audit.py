@@ -39,8 +39,9 @@ class Claim:
 
     run_id: str
     #: ``followed`` by a living fcctl; ``alive`` on the machine, followed or not; ``busy``: the same, and none of this
-    #: workspace's; ``left`` by an fcctl that is gone, and the machine does not say that the run goes on; ``over``.
-    state: Literal["followed", "alive", "busy", "session", "left", "over"]
+    #: workspace's; ``left`` by an fcctl that is gone, and the machine does not say that the run goes on; ``over``. And
+    #: what is no run: a ``session``, and ``up`` for ``hosts up``.
+    state: Literal["followed", "alive", "busy", "session", "up", "left", "over"]
     #: The newest line of its journal: what fcctl did last, or was about to.
     line: str | None = None
     #: A machine that was kept for the next run: until then, epoch seconds.
@@ -146,7 +147,8 @@ def _verdict(
     kept = max((c.kept_until for c in claims if c.kept_until is not None), default=0.0)
     if kept > now:
         return "kept", "kept for the next run, as the target says"
-    if woken_by_hand(machine, now):
+    is_up = any(claim.state == "up" for claim in claims) and (machine.deadline or 0.0) > now
+    if is_up or woken_by_hand(machine, now):
         return "up", "woken by fcctl hosts up"
     return _of_others(machine, claims, workspace, evidence) or _stray(claims, machine.labels)
 

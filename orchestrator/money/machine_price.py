@@ -56,7 +56,8 @@ def machine_price(hardware: Hardware, budget: Budget, target: GcpTarget | None =
         )
     disks, guessed = 0.0, []
     for kind, gib in hardware.disks:
-        usd, known = _disk_usd_per_month(kind, gib, hardware.zone, budget.prices, target)
+        kind = kind or (target.disk_type if target is not None else "")  # noqa: PLW2901 - what nobody told
+        usd, known = _disk_usd_per_month(kind, gib, region_of(hardware.zone), budget.prices, target)
         disks += usd / HOURS_PER_MONTH
         guessed += [] if known else [kind]
     address = monthly("address", "", 0, "", True, budget.prices, target) if hardware.address else None
@@ -81,12 +82,11 @@ def list_price(hardware: Hardware, table: PriceTable) -> Price | None:
 
 
 def _disk_usd_per_month(
-    kind: str, gib: int, zone: str, table: PriceTable, target: GcpTarget | None
+    kind: str, gib: int, region: str, table: PriceTable, target: GcpTarget | None
 ) -> tuple[float, bool]:
-    """Dollars, and whether that is its own price. A disk whose type nobody told is taken to be what the target says."""
-    kind = kind or (target.disk_type if target is not None else "")
-    usd = monthly("disk", kind, gib, region_of(zone), True, table, target)
+    """Dollars, and whether that is its own price; else it is that of the dearest disk of the list."""
+    usd = monthly("disk", kind, gib, region, True, table, target)
     if usd is not None:
         return usd, True
-    known = [monthly("disk", one, gib, region_of(zone), True, table, None) for one in DISKS]
+    known = [monthly("disk", one, gib, region, True, table, None) for one in DISKS]
     return max((one for one in known if one is not None), default=0.0), False

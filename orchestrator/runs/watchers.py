@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.machines.connect.reconnect import Link
-from orchestrator.machines.provision.find import Log
 from orchestrator.results.store_api import Journal
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
+    from orchestrator.machines.provision.find import Log
     from orchestrator.runs.machine.hold import MachineHold
 
 Watcher = Callable[[wire.WatchReply], None]

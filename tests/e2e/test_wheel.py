@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from orchestrator.runs.job.built_in import BUILT_IN
 from tests.support.workspace import REPOSITORY
 
 pytestmark = [
@@ -22,11 +23,7 @@ pytestmark = [
 
 
 #: What building and editing leave in a tree.
-LEFT_BEHIND = (
-    "kernels/build/flashcore/wmma.so", "kernels/flashcore/build/wmma.o", "kernels/flashcore/wmma.so",
-    "kernels/flashcore/csrc/wmma.o", "kernels/notes.txt", "jobs/phase0.yaml~", "orchestrator/build/left.py",
-    "orchestrator/__pycache__/left.pyc",
-)  # fmt: skip
+LEFT_BEHIND = ("jobs/preflight.yaml~", "orchestrator/build/left.py", "orchestrator/__pycache__/left.pyc")
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +73,26 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
         entry_points = archive.read(next(n for n in names if n.endswith("/entry_points.txt"))).decode()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator", "fcctl_remote", "fcctl_tune"}
-    assert "orchestrator/_data/jobs/phase0.yaml" in names
-    assert "orchestrator/_data/kernels/flashcore/csrc/baseline.cu" in names
+    # The kernels and their jobs are a workspace of their own: nothing of fcctl reaches them.
+    data = {name.removeprefix("orchestrator/_data/jobs/") for name in names if "/_data/" in name}
+    assert data == {f"{name}.yaml" for name in BUILT_IN}
+    assert {f"{top}/py.typed" for top in ("orchestrator", "fcctl_remote", "fcctl_tune")} <= set(names)
     left = {PurePath(name).name for name in LEFT_BEHIND}
     assert not [name for name in names if PurePath(name).name in left or "/build/" in name]
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "results"))]
     assert "fcctl = orchestrator.cli." in entry_points
     assert "License-File: LICENSE" in metadata
+
+
+def test_its_types_are_seen_by_who_uses_it(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(
+        "from fcctl_remote.wire import StepSpec\nfrom fcctl_tune.errors import TuneError\n"
+        "from orchestrator.base.run_id import new\n"
+        "a: int = StepSpec\nb: int = TuneError\nc: int = new\n"
+    )
+    argv = [sys.executable, "-m", "mypy", "--no-incremental", "--config-file", os.devnull, "user.py"]
+    said = run(argv, cwd=tmp_path, env=installed, codes=(1,))
+    assert [line.split("[")[-1] for line in said.splitlines()[:-1]] == ["assignment]"] * 3, said
 
 
 def test_it_works_outside_the_repository(site: Path, installed: dict[str, str], tmp_path: Path) -> None:

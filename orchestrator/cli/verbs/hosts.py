@@ -102,7 +102,7 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
             _say_always_there(cli, wanted)
             return
         machine = services.clouds.if_there(wanted)
-        done = [] if machine is None else workflow.down(services, machine, force=force)
+        done = [] if machine is None else workflow.down(services, machine, workspace=_label(cli), force=force)
     if cli.json:
         stopped = [{"zone": one.zone, "how": one.how} for one in done]
         cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json()})
@@ -169,9 +169,9 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
             doomed += _typed(cli, found.others)
         ended = stop_strays.stop(services, targets, budget, doomed, workspace=_label(cli))
         for one in ended:
-            if not one.stopped:
+            if not (one.stopped or one.kept):
                 cli.left_on.add(_still_on(one))
-    still_on = len(found.strays) - sum(one.stopped for one in ended if not one.finding.in_order)
+    still_on = len(found.strays) - sum(one.stopped or one.kept for one in ended if not one.finding.in_order)
     if cli.json:
         cli.emit(_audit_json(found, ended, still_on))
     else:
@@ -333,7 +333,8 @@ def _audit_json(found: Audit, ended: list[Ended], still_on: int) -> Mapping[str,
 def _say_audited(cli: Cli, found: Audit, ended: list[Ended], still_on: int) -> None:
     for one in ended:
         machine = one.finding.machine
-        cli.note(f"{machine.name} in {machine.zone}: {'off' if one.stopped else 'NOT stopped'} ({one.why})")
+        what = "off" if one.stopped else "kept on" if one.kept else "NOT stopped"
+        cli.note(f"{machine.name} in {machine.zone}: {what} ({one.why})")
     if not found.projects:
         cli.note("no target is in a cloud: nothing can be billed")
     elif still_on:

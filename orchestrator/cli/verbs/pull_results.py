@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from orchestrator.cli.prices import accepting_prices
 if TYPE_CHECKING:
     from orchestrator.base.errors import FcctlError
     from orchestrator.machines.provision.wake_options import AcceptedPrices
+    from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
     from orchestrator.runs.services import Services
 
@@ -31,6 +33,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     from orchestrator.app import opened
     from orchestrator.base.errors import FcctlError
     from orchestrator.hosts.recover import settle
+    from orchestrator.runs.remaining import remaining
     from orchestrator.runs.reopen import attach
 
     with opened(cli) as services:
@@ -49,7 +52,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
         if wake:
             left = _wake(cli, services, left, failures, accepted)
         pulled = [run_id for run_id in waiting if services.store.is_complete(run_id)]
-        off = _off(services, left)
+        off, going_on = _off(services, left), remaining(services, left)
         folders = {run_id: str(services.store.folder(run_id)) for run_id in [*here, *pulled]}
     problem = next((error for run_id, error in failures.items() if run_id not in pulled), None)
     problem = problem or off or _problem(left, len(ids), named=bool(runs))
@@ -58,17 +61,29 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
         said = problem.as_json()["error"] if problem else None
         cli.emit({
             "pulled": pulled, "already_here": here, "active": active, "folders": folders, "error": said,
-            "left_on": cli.left_on_json(),
+            "remaining": [asdict(run) for run in going_on], "left_on": cli.left_on_json(),
         })  # fmt: skip
         raise SystemExit(problem.exit_code if problem else 0)
     for run_id in pulled:
         click.echo(folders[run_id])
     for run_id in here:
         cli.note(f"{run_id} is here already: {folders[run_id]}")
+    _say_remaining(cli, going_on)
     if not ids:
         cli.note("nothing to pull: every run is here")
     if problem:
         raise problem
+
+
+def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
+    """Which runs have not ended, and when to come back."""
+    from orchestrator.views.live.active import remaining_text
+
+    for run in runs:
+        cli.note(f"{run.run_id} {remaining_text(run)}")
+    if runs:
+        names = runs[0].run_id if len(runs) == 1 else ""
+        cli.note(f"come back then, or wait: fcctl pull-results --wait {names}".rstrip())
 
 
 def _wake(

@@ -155,9 +155,8 @@ class _Acquisition:
             made_of = self._with_disk_types(move.machine).hardware
         dear = too_dear(self._target.instance, made_of, self._parts.price(self._target, made_of), self._policy.wish)
         if dear is not None and (known := self._parts.book.known(*self._name)) is not None:
-            self._parts.book.remember(
-                replace(known, deadline=None), instead_of=known
-            )  # so that the next plan asks the cloud
+            # So that the next plan asks the cloud.
+            self._parts.book.remember(replace(known, deadline=None), instead_of=known)
         return dear or move
 
     def _with_disk_types(self, machine: Machine) -> Machine:

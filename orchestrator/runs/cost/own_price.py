@@ -21,7 +21,7 @@ _SLIGHT_USD = 1e-6
 
 
 def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepted: AcceptedPrices) -> SavedPlan:
-    """``saved``, whose machine is to be started again, with the price that the machine has now.
+    """``saved``, whose machine was off and is to be started again, with the price that the machine has now.
 
     Raises:
         BudgetError: that is more than was planned, and was not accepted.
@@ -34,16 +34,16 @@ def with_own_rates(services: Services, saved: SavedPlan, budget: Budget, accepte
 
 
 def with_own_price(
-    services: Services, target: Target, budget: Budget, accepted: AcceptedPrices, planned_usd: float = 0.0
+    services: Services, target: Target, budget: Budget, accepted: AcceptedPrices, planned_usd: float | None = None
 ) -> Budget:
     """``budget`` reckoned with the machine that the cloud shows for ``target``. What a person should know of the price
     is noted.
 
-    A machine that this computer knows to be on is taken as it is remembered, because what it is made of changes only
+    A machine that this computer takes to be on is priced as it is remembered, because what it is made of changes only
     while it is off; unless its price is accepted beforehand, whatever it is.
 
     Args:
-        planned_usd: an hour of the machine was planned to cost so much already.
+        planned_usd: of a machine that is started once more: what an hour of it was planned to cost.
 
     Raises:
         BudgetError: the machine is dearer than the one that its target means, and that was not accepted.
@@ -52,10 +52,10 @@ def with_own_price(
     """
     if not isinstance(target, GcpTarget):
         return budget
-    found = _remembered(services, target) if not accepted.own else ()
+    found = _remembered(services, target) if planned_usd is None and not accepted.own else ()
     found = found or _shown(services, target, must=accepted.own)
     if found and not accepted.own:
-        _refuse_if_dearer(target, budget, found, planned_usd)
+        _refuse_if_dearer(target, budget, found, planned_usd or 0.0)
     own = budget.with_seen(target, found)
     age = old_prices(target, own, services.clock.now(), accepted=accepted.old)
     for line in [*_remarks(target, own), *([age] if age is not None else [])]:

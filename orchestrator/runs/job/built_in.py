@@ -1,3 +1,3 @@
-"""Jobs of the wheel that work in any workspace. Its others belong to FlashCore's kernels."""
+"""The jobs that work in any workspace: the wheel has them. Others belong to FlashCore's kernels."""
 
 BUILT_IN = ("preflight",)

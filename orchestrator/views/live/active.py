@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.runs.cost.money_now import MoneyNow
     from orchestrator.runs.cost.so_far import CostSoFar
+    from orchestrator.runs.remaining import Remaining
     from orchestrator.runs.reopen import ActiveState
 
 COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "USD", "NOTE")
@@ -55,6 +56,18 @@ def _usd(cost: CostSoFar | None) -> str:
     if cost is None or cost.emulated or cost.worst_case_usd <= 0:
         return ""
     return f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"
+
+
+def remaining_text(run: Remaining) -> str:
+    """``is running (bench 4/5) on l4, and ends in about 3 min 00 s, in 17 min 00 s at the latest``."""
+    if run.queued:
+        state = f"is queued on {run.target}" + (f" behind {run.behind}" if run.behind else "")
+    else:
+        state = "is running" + (f" ({run.step})" if run.step else "") + f" on {run.target}"
+    ends = [f"in about {duration(run.expected_s)}"] if run.expected_s is not None else []
+    ends += [f"in {duration(run.at_most_s)} at the latest"] if run.at_most_s is not None else []
+    after = " once it has begun" if run.queued else ""
+    return f"{state}, and ends{after} {', '.join(ends)}" if ends else state
 
 
 def print_active(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import iso, utc_minute
 from orchestrator.base.sanitize import clean
+from orchestrator.money.caps import dollars
 from orchestrator.runs.cost.open_reservations import OpenReservation
 from orchestrator.runs.cost.outlook import Forecast, Outlook
 from orchestrator.views.live.run import duration
@@ -40,8 +41,8 @@ def _reservation_json(one: OpenReservation) -> dict[str, Any]:
     return {
         "reservation_id": made.reservation_id, "owner": made.owner, "owner_id": made.owner_id, "target": made.target,
         "instance": made.instance or None, "usd": made.usd, "reserved_usd": one.usd, "so_far_usd": one.so_far_usd,
-        "usd_per_hour": one.usd_per_hour, "since": iso(made.at), "until": iso(one.until), "ends": one.text,
-        "command": one.command, "results": made.results,
+        "usd_per_hour": one.usd_per_hour, "since": iso(made.at), "until": iso(one.until), "what": one.ends,
+        "ends": one.text, "command": one.command, "results": made.results,
     }  # fmt: skip
 
 
@@ -107,8 +108,10 @@ def _forecast(found: Outlook) -> RenderableType:
     made.add_column("")
     made.add_row("spent this month", f"{forecast.spent:.2f}", "")
     made.add_row("reserved", f"{forecast.reserved:.2f}", "")
-    made.add_row("machines", f"{forecast.machines:.2f}", f"${forecast.machines_per_day:.2f} a day so far, {days} more")
-    standing = f"${forecast.standing_per_day:.2f} a day now"
+    made.add_row(
+        "machines", f"{forecast.machines:.2f}", f"{dollars(forecast.machines_per_day)} a day so far, {days} more"
+    )
+    standing = f"{dollars(forecast.standing_per_day)} a day now"
     made.add_row("disks, snapshots, addresses", f"{forecast.standing:.2f}", standing)
     cap = found.budget.per_month_usd
     of_cap = "" if cap is None else f"of {cap:.2f}" if forecast.total <= cap else f"more than the {cap:.2f} of the cap"

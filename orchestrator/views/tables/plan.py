@@ -40,6 +40,9 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "fence_s": prepared.saved.fence_s,
             "usd": prepared.saved.worst_case_usd,
             "stop_at_usd": prepared.saved.stop_at_usd,
+            "usd_per_hour": prepared.saved.worst_machine_rate,
+            "rest_usd_per_hour": prepared.saved.rest_rate,
+            "egress_usd": prepared.saved.egress_usd,
         },
         "spot": spot.as_json() if spot is not None else None,
         "capacity": _capacity(prepared.saved),
@@ -113,6 +116,7 @@ def _worst_case(saved: SavedPlan) -> Iterator[str]:
     usd, limit, fence = saved.worst_case_usd, duration(saved.worst_case_minutes * 60), saved.fence_s
     rate = saved.worst_rate
     price = f", ${usd:.2f} at ${rate:.2f} an hour" if rate else ", no price on this target"
+    price += " with disks and address" if saved.rest_rate else ""
     if fence is None:
         yield f"worst case  {limit}{price}. Nothing was sent or started."
         if saved.stop_at_usd is not None:

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.emulator.core import operations
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.hosts import audit
 from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,
@@ -137,6 +138,24 @@ def test_not_even_where_a_run_of_ours_was_left_on_the_machine(
     assert billed(cloud) == ON
 
 
+def test_not_even_where_only_the_shared_book_knows_of_it(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
+) -> None:
+    """Our run turned the machine on; what another one's run left there is not collected, and no label tells."""
+    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+    other.type("run", "noop", "--on", "l4", "--yes", "--detach", check=0)
+    (run_id,) = other.active()
+    (guest,) = cloud.world.running.values()
+    wait_for((guest.home / f".fcctl/runs/{run_id}/outcome.json").exists)
+    strip_labels(cloud)
+    (machine,) = audited(workspace, "--stop")["machines"]
+    assert (machine["verdict"], run_id in machine["why"]) == ("foreign", True)
+    assert billed(cloud) == ON
+    wait_for(lambda: other.type("ps") and not other.active())
+    assert [record["status"] for record in other.runs().values()] == ["passed"]
+
+
 def test_nor_from_another_computer_that_cannot_ask_the_machine(
     workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,6 +164,9 @@ def test_nor_from_another_computer_that_cannot_ask_the_machine(
         found = audited(workspace, "--stop", "--others")
         assert found["machines"][0]["verdict"] == "foreign"
         assert "cannot be told from here" in found["machines"][0]["why"]
+        refused = workspace.type("hosts", "down", "l4", check=8)
+        assert "cannot be told from here" in refused.err
+        assert "--force" in refused.err
         assert billed(cloud) == ON
     other.type("cancel", "--all", check=0)
 
@@ -158,6 +180,22 @@ def test_nor_without_its_labels(
     with on_another_computer(monkeypatch, tmp_path):
         found = audited(workspace, "--stop")
         assert found["machines"][0]["verdict"] == "foreign"
+    assert billed(cloud) == ON
+
+
+def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
+    workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert workspace.killed("before", 4, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+    wait_for(lambda: billed(cloud))
+
+    def meanwhile(*_: object) -> None:
+        other.type("run", "long", "--on", "l4", "--yes", "--detach", check=0)
+
+    monkeypatch.setattr(audit, "tell_of_strays", meanwhile)  # what is done between the look and the stop
+    said = workspace.type("hosts", "audit", "--stop", check=0).err
+    assert "kept on (" in said
+    assert "is at work there" in said
     assert billed(cloud) == ON
 
 
@@ -180,7 +218,7 @@ def test_a_machine_is_found_without_its_labels_and_its_targets_name(workspace: C
     strip_labels(cloud)
     rename_target(workspace)
     (machine,) = audited(workspace)["machines"]
-    assert (machine["name"], machine["billed"]) == (INSTANCE, True)
+    assert (machine["name"], machine["billed"], machine["verdict"]) == (INSTANCE, True, "up")
     cloud.advance(3700)
     (machine,) = audited(workspace)["machines"]
     assert (machine["verdict"], machine["billed"]) == ("off", False)
@@ -258,7 +296,7 @@ def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(
 ) -> None:
     del keeps_ids
     cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
-    assert "could not be stopped" in workspace.type("run", "noop", "--on", "l4", "--yes", check=0).err
+    assert "could not be stopped" in workspace.type("run", "noop", "--on", "l4", "--yes", check=6).err
     cloud.faults.clear()
     cloud.advance(4 * 3600)  # its own timer, or the cloud's limit
     assert billed(cloud) == []

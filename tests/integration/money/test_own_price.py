@@ -21,6 +21,7 @@ from tests.support.virtual_cloud import (
     machines,
     stop_by_hand,
 )
+from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -231,3 +232,48 @@ def test_a_firing_of_a_schedule_accepts_no_price(workspace: CloudWorkspace, clou
     (firing, *_) = workspace.type("--json", "schedule", "ls", "--firings", check=0).json["firings"]
     assert "$8.00 an hour" in firing["reason"], fired.stderr
     assert (starts(cloud), billed(cloud)) == (0, [])
+
+
+LONG = """
+steps:
+  - {id: one, run: 'true', timeout: 1m}
+  - id: two
+    timeout: 5m
+    run: |
+      if [ ! -e "$HOME/second-time" ]; then touch "$HOME/second-time" "$HOME/at-work"; sleep 300; fi
+"""
+
+
+def test_a_machine_that_became_dearer_is_not_woken_again_unasked(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """Neither to fetch what is on its disk, nor to go on with the run; and with the option within the caps."""
+    workspace.job("long", LONG)
+    run_id = workspace.type("--json", "run", "long", "--on", "l4", "--yes", "--detach", check=0).json["run_id"]
+    wait_for((cloud.home(INSTANCE) / "at-work").exists, 60)
+    stop_by_hand(cloud)
+    become(cloud, "g2-standard-96")
+    before = starts(cloud)
+    for command in (("pull-results", "--wake", "--yes"), ("run", "--resume", run_id, "--yes")):
+        refusal = workspace.type(*command, check=5).err
+        for said in ("$8.00 an hour", "$0.71", "--accept-price"):
+            assert said in refusal, command
+    assert (starts(cloud), billed(cloud)) == (before, [])
+    going = workspace.type("run", "--resume", run_id, "--yes", "--accept-price", check=0)
+    assert "may cost $4.3" in going.err, "what is left is planned with the price of the machine as it is"
+    runs = workspace.runs()
+    (later,) = (run for name, run in runs.items() if name != run_id)
+    assert later["cost"]["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+    assert later["status"] == "passed"
+    assert billed(cloud) == []
+
+
+def test_each_machine_of_a_search_has_its_own_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    metric = "{reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}"
+    workspace.write_search("few", f"parameters: {{N: [1, 2]}}\ncheck: 'true'\nbench: 'true'\nmetric: {metric}\n")
+    tune = ("--json", "tune", "few", "--on", "l4", "--hosts", "2", "--timeout", "5m", "--dry-run")
+    both = workspace.type(*tune, check=0).json
+    become(cloud, "g2-standard-96")
+    assert "$8.00 an hour" in error(workspace.type(*tune, check=5))["message"]
+    accepted = workspace.type(*tune, "--accept-price", check=0).json
+    assert accepted["worst_case"]["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
+    (other,), (before,) = accepted["members"], both["members"]
+    assert other["worst_case"] == before["worst_case"], "it is not there, and is made as the target describes it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from orchestrator.base.errors import CloudError, ConfigError, NotFoundError
 from orchestrator.emulator.core.operations import STEPS
 from orchestrator.emulator.core.scenario import Latency
-from orchestrator.machines.cloud import Power, Quota, Remedy
+from orchestrator.machines.cloud import Hardware, Power, Quota, Remedy
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, parse_host_keys
+from orchestrator.machines.provision.find import with_disk_types
+from orchestrator.providers.gcp import messages
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.providers.conftest import PROJECT, ZONE, World, rid
 
@@ -37,6 +40,39 @@ def test_a_machine_as_the_cloud_has_it(world: Worlds) -> None:
     assert raw["serviceAccounts"] == []
     assert (raw["scheduling"]["onHostMaintenance"], raw["scheduling"]["automaticRestart"]) == ("TERMINATE", False)
     assert raw["scheduling"]["provisioningModel"] == "SPOT"
+
+
+def test_what_a_machine_costs_by_is_read_and_what_is_missing_is_borne(world: Worlds) -> None:
+    here = world()
+    machine = here.stopped(disk_type="pd-ssd", disk_gb=120)
+    assert (machine.external_ip, machine.external) == (None, True), "it gets an address when it starts"
+    (disk,) = here.cloud.disks(machine)
+    assert (disk.name, disk.type, disk.gb) == ("vm", "pd-ssd", 120)
+    typed = with_disk_types(here.cloud, machine).hardware
+    assert typed.disks == (("pd-ssd", 120),)
+    assert (typed.machine_type, typed.accelerators, typed.spot) == ("g2-standard-4", (("nvidia-l4", 1),), False)
+    here.emulator.scenario.denied = ("disks.get",)
+    assert here.cloud.disks(machine) == []
+    assert with_disk_types(here.cloud, machine).hardware.disks == (("", 120),)
+    assert here.cloud.disks(replace(machine, disks=())) == []
+    here.emulator.scenario.denied = ()
+    gone = (*machine.disks, replace(machine.disks[0], name="of-the-region"))
+    assert [one.name for one in here.cloud.disks(replace(machine, disks=gone))] == ["vm"]
+
+
+def test_an_instance_that_says_next_to_nothing_is_one_of_unknown_type() -> None:
+    from google.cloud import compute_v1 as compute
+
+    zone = f"https://www.googleapis.com/compute/v1/projects/p/zones/{ZONE}"
+    bare = messages.machine(compute.Instance(name="vm", status="TERMINATED", zone=zone), "p")
+    assert bare.hardware == Hardware(ZONE, "", spot=False)
+    given = compute.Instance({
+        "name": "vm", "status": "TERMINATED", "zone": zone, "scheduling": {"preemptible": True},
+        "machine_type": f"{zone}/machineTypes/g2-standard-8", "network_interfaces": [{"access_configs": [{}]}],
+        "disks": [{"type_": "SCRATCH", "disk_size_gb": 375}, {"source": f"{zone}/disks/data", "type_": "PERSISTENT"}],
+    })  # fmt: skip
+    disks = (("local-ssd", 375), ("", 0))
+    assert messages.machine(given, "p").hardware == Hardware(ZONE, "g2-standard-8", True, (), disks, address=True)
 
 
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:

@@ -66,6 +66,7 @@ def everything(world: World) -> None:
     assert cloud.quotas("us-central1")
     assert cloud.firewall_allows_iap("default") is not None
     assert cloud.leftovers()[1] == []
+    assert cloud.disks(machine)
     world.ok(cloud.snapshot(machine, "copy", rid()))
     assert cloud.has_snapshot("copy")
     world.ok(cloud.delete_snapshot("copy", rid()))

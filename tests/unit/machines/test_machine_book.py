@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cache import FileMachineBook, state_folder
-from orchestrator.machines.cloud import Endpoint
+from orchestrator.machines.cloud import Endpoint, Hardware
 from tests.unit.machines.test_endpoint import KEYS
 
 KNOWN = Endpoint(
@@ -40,6 +40,20 @@ def test_what_is_remembered_is_known(book: FileMachineBook) -> None:
     book.forget("proj-one", "vm")
     book.forget("proj-one", "vm")
     assert book.known("proj-one", "vm") is None
+
+
+def test_what_a_machine_is_made_of_is_remembered_and_a_file_without_it_is_read(book: FileMachineBook) -> None:
+    made_of = Hardware("us-west1-c", "g2-standard-96", True, (("nvidia-l4", 8),), (("pd-ssd", 200), ("", 10)), True)
+    book.remember(replace(KNOWN, hardware=made_of))
+    assert book.known("proj-one", "vm") == replace(KNOWN, hardware=made_of)
+    (path,) = book.folder.rglob("*.json")
+    data = json.loads(path.read_text())
+    for wrong in ("no", {"zone": "us-west1-c"}, {**data["hardware"], "disks": [["pd-ssd", -1]]}):
+        path.write_text(json.dumps({**data, "hardware": wrong}))
+        assert book.known("proj-one", "vm") is None, wrong
+    del data["hardware"]
+    path.write_text(json.dumps(data))
+    assert book.known("proj-one", "vm") == KNOWN
 
 
 def test_what_somebody_else_has_remembered_meanwhile_stays(book: FileMachineBook) -> None:

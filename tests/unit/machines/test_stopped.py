@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 
 from orchestrator.leases.stop_reason import why_stopped
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
+from orchestrator.machines.request_id import is_fcctls, new_request_id
 
 
 def machine(status: str = "TERMINATED", **changes: Any) -> Machine:
     return Machine("proj", "us-west1-c", "vm", **{"id": "7", "status": status, **changes})
 
 
-def operation(kind: str, at: float = 100.0, refusal: Refusal | None = None) -> Operation:
-    return Operation("op", "us-west1-c", kind, "vm", "DONE", refusal, at, at)
+def operation(kind: str, at: float = 100.0, refusal: Refusal | None = None, request_id: str = "") -> Operation:
+    return Operation("op", "us-west1-c", kind, "vm", "DONE", refusal, at, at, request_id=request_id)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,28 @@ def test_off_once_the_money_was_spent_is_a_budget_too() -> None:
     assert [(one.how, one.status) for one in (spent, early, by_hand) if one is not None] == [
         ("timer", "over_budget"), ("guest", "lost"), ("console", "lost"),
     ]  # fmt: skip
+
+
+def test_a_stop_by_fcctl_is_known_by_its_request_or_by_the_operation_that_was_remembered() -> None:
+    by_request = why_stopped("vm", "7", machine(), [operation("stop", request_id=new_request_id())], None)
+    remembered = why_stopped("vm", "7", machine(), [operation("stop")], None, our_stop="op")
+    by_others = [
+        why_stopped("vm", "7", machine(), [operation("stop", request_id=str(uuid.uuid4()))], None),
+        why_stopped("vm", "7", machine(), [operation("stop")], None, our_stop="another"),
+        why_stopped("vm", "7", machine(), [operation("delete")], None),
+    ]
+    assert [one.how for one in (by_request, remembered, *by_others) if one is not None] == [
+        "fcctl", "fcctl", "console", "console", "console",
+    ]  # fmt: skip
+
+
+def test_request_ids_of_fcctl_are_uuids_that_no_other_one_is_taken_for() -> None:
+    made = {new_request_id() for _ in range(200)}
+    assert len(made) == 200
+    assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in made)
+    assert all(is_fcctls(one) and is_fcctls(one.upper()) for one in made)
+    assert not any(is_fcctls(str(uuid.uuid4())) for _ in range(200))
+    assert not any(map(is_fcctls, ["", "no uuid", "0" * 36, "\u0660" * 32]))
 
 
 def test_a_refused_stop_stopped_nothing() -> None:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from orchestrator.machines.cloud import Leftover, Machine
+from orchestrator.machines.cloud import Leftover, Machine, Operation, Refusal, Remedy
+from orchestrator.machines.request_id import new_request_id
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.audit import Claim, delete_command, judge, orphans, rate_of
+from orchestrator.money.audit import (
+    Claim,
+    Evidence,
+    delete_command,
+    delete_machine_command,
+    judge,
+    older_copies,
+    orphans,
+    rate_of,
+    start_of,
+)
+from orchestrator.money.storage_prices import of_a_stopped_machine
 from tests.support.budgets import listed
 
 NOW = 1_800_000_000.0
@@ -52,6 +65,93 @@ def test_for_whom(claims: list[Claim], status: str, labels: dict[str, str], verd
     assert finding.verdict == verdict
     assert words in finding.why
     assert finding.in_order == (verdict != "stray")
+
+
+OURS = new_request_id()
+
+
+def done(kind: str, request_id: str = "", at: float = NOW - 1800, **changes: Any) -> Operation:
+    values: dict[str, Any] = {"started": at, "finished": at, "target_id": "1", "user": "me@example.com", **changes}
+    return Operation("op", "us-west1-c", kind, "vm", "DONE", request_id=request_id, **values)
+
+
+@pytest.mark.parametrize(
+    ("operations", "claims", "labels", "who"),
+    [
+        ([], [], {}, "unknown"),
+        ([done("start", OURS)], [], {}, "fcctl"),
+        ([done("stop", OURS), done("start", OURS)], [], {}, "fcctl"),
+        ([done("setLabels", OURS), done("start")], [], {"fcctl-run": "r1"}, "person"),
+        ([done("setLabels", OURS, target_id="2"), done("start")], [], {"fcctl-run": "r1"}, "unknown"),
+        ([done("start"), done("start", OURS, at=NOW - 9000)], [], {"fcctl": "yes"}, "person"),
+        ([done("automaticRestart"), done("start", OURS, at=NOW - 9000)], [], {}, "fcctl"),
+        (
+            [done("start", refusal=Refusal("x", "no", Remedy.FATAL)), done("start", OURS, at=NOW - 9000)],
+            [],
+            {},
+            "fcctl",
+        ),
+        # A cloud that keeps no request ids: the journals here decide, else the labels.
+        ([done("start")], [], {}, "person"),
+        ([done("insert")], [], {"fcctl": "yes"}, "unknown"),
+        ([done("start")], [Claim("r1", "left", turned_on=(NOW - 1802, NOW - 1798))], {}, "fcctl"),
+        ([done("start")], [Claim("r1", "over", turned_on=(NOW - 9002, NOW - 8998))], {"fcctl-run": "r1"}, "person"),
+        ([done("start")], [Claim("r1", "over")], {"fcctl-run": "r1"}, "person"),
+        ([done("start")], [Claim("r1", "over")], {"fcctl-run": "r2"}, "unknown"),
+    ],
+)
+def test_who_turned_it_on(operations: list[Operation], claims: list[Claim], labels: dict[str, str], who: str) -> None:
+    found = start_of(machine(labels=labels), operations, claims)
+    assert found.started_by == who
+    assert found.user == ("" if who == "unknown" else "me@example.com")
+
+
+@pytest.mark.parametrize(
+    ("claims", "labels", "started_by", "verdict"),
+    [
+        ([], {"fcctl-run": "r9"}, "person", "person"),
+        ([Claim("r1", "left")], {"fcctl-run": "r1"}, "person", "person"),
+        ([Claim("r1", "over", kept_until=NOW + 60)], {"fcctl-run": "r1"}, "person", "kept"),
+        ([], {"fcctl-run": "up-17"}, "person", "up"),
+        ([], {}, "fcctl", "foreign"),  # its labels are gone
+        ([], {"fcctl-run": "r9"}, "fcctl", "stray"),
+        ([Claim("r1", "left")], {"fcctl-run": "r1"}, "fcctl", "foreign"),  # another workspace's start, not labelled yet
+        ([Claim("r1", "left", turned_on=(NOW - 1801, NOW - 1799))], {}, "fcctl", "stray"),
+        ([Claim("r1", "over", turned_on=(NOW - 9001, NOW - 8999))], {"fcctl-run": "r1"}, "fcctl", "foreign"),
+        ([Claim("r1", "alive")], {}, "person", "run"),
+    ],
+)
+def test_for_whom_with_what_the_cloud_says_of_its_start(
+    claims: list[Claim], labels: dict[str, str], started_by: Any, verdict: str
+) -> None:
+    found = judge(machine(labels=labels), claims, 0.72, NOW, "mine", Evidence(started_by, "me@example.com"))
+    assert found.verdict == verdict
+
+
+def test_the_older_of_two_machines_of_one_name() -> None:
+    old, new = (machine("TERMINATED", zone=zone, started=at) for zone, at in (("us-west1-c", 5.0), ("us-west1-a", 9.0)))
+    other = machine("TERMINATED", name="other")
+    assert older_copies([old, new, other]) == {("us-west1-c", "vm"): "us-west1-a"}
+    assert older_copies([old, replace(new, status="RUNNING")]) == {("us-west1-c", "vm"): "us-west1-a"}
+    assert older_copies([replace(old, status="RUNNING"), new]) == {}
+    assert delete_machine_command(old) == (
+        "gcloud compute instances delete vm --zone us-west1-c --project my-project --delete-disks=all"
+    )
+
+
+def test_what_a_machine_costs_while_it_is_off() -> None:
+    prices = listed().prices
+    things = [
+        leftover(name="vm", users=("vm",)),
+        leftover(name="data", users=("vm",), type="pd-standard"),
+        leftover("address", place="us-west1", name="ip", users=("vm",), gb=0),
+        leftover(name="vm", users=("vm",), place="us-east1-b"),
+        leftover(name="spare"),
+    ]
+    off = machine("TERMINATED")
+    assert of_a_stopped_machine(off, things, prices, None) == pytest.approx(10.0 + 4.0 + 0.005 * 730)
+    assert of_a_stopped_machine(off, [*things, leftover(name="x", users=("vm",), type="odd")], prices, None) is None
+    assert of_a_stopped_machine(off, [], prices, None) is None, "its disks could not be read"
 
 
 def test_a_machine_that_was_woken_by_hand_is_one_until_its_fence() -> None:

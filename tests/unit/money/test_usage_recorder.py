@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import DiskError
-from orchestrator.machines.cloud import Machine, Operation
+from orchestrator.machines.cloud import Disk, Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.record_power import Witness, sighting_of
@@ -44,6 +44,10 @@ class Cloud:
 
     def operations(self, zone: str, name: str) -> list[Operation]:
         return [STOP]
+
+    def disks(self, machine: Machine) -> list[Leftover]:
+        names = [disk.name for disk in machine.disks]
+        return [Leftover("disk", "my-project", machine.zone, name, 200, "pd-ssd", created=T - 9) for name in names]
 
     def zones(self) -> list[str]:
         return ["us-west1-c"]
@@ -83,6 +87,17 @@ def test_so_does_whoever_lists_machines_and_of_others_there_is_nothing(watched: 
     assert names(file) == []
     assert watched.machines({}) == (list(Cloud.there), [])
     assert names(file) == ["vm"]
+
+
+def test_the_type_and_the_age_of_a_disk_are_those_of_its_own_entry(watched: Any, file: SpendingBook) -> None:
+    """Else a disk costs what the target says that it is, and not what it is."""
+    with_disk = machine(disks=(Disk("vm", "boot", True, 200, True),), created=T - 5)
+    assert [one.type for one in watched.disks(with_disk)] == ["pd-ssd"]
+    (word,) = file.holdings()
+    assert (word.type, word.gb, word.created, word.by_machine) == ("pd-ssd", 200, T - 9, False)
+    assert word.usd_per_month == pytest.approx(200 * 0.17)
+    watched.disks(machine(name="other", disks=(Disk("other", "boot", True, 10, True),)))
+    assert len(file.holdings()) == 1, "another machine's is no affair of ours"
 
 
 def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any, file: SpendingBook) -> None:

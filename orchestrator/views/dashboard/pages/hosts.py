@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.rates import usd_per_hour
+from orchestrator.runs.cost.own_price import as_last_seen
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import Site
@@ -26,7 +27,7 @@ class _Hosts:
         self._site = site
 
     async def page(self, request: Request) -> Response:
-        config = self._site.backend.config
+        config, services = self._site.backend.config, self._site.backend.services
         runs = await self._site.live.now()
         hosts = []
         for name, target in sorted(config.targets.items()):
@@ -34,7 +35,7 @@ class _Hosts:
             hosts.append({
                 "target": target,
                 "place": place(target),
-                "usd_per_hour": usd_per_hour(target, config.budget),
+                "usd_per_hour": usd_per_hour(target, as_last_seen(services, target, config.budget)),
                 "runs": [run for run in runs if run.target == name],
                 "last": last[0] if last else None,
             })  # fmt: skip
