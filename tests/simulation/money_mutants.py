@@ -67,11 +67,10 @@ def asked_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     reserve = spending.reserve
 
     def in_two_steps(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
-        spending.account_of(services, without={wanted.reservation_id, *replaces}).refuse(wanted.usd)
+        if services.budget.holds_over_runs:
+            spending.account_of(services, without={wanted.reservation_id, *replaces}).refuse(wanted.usd)
         services.clock.sleep(0.1)
-        with pytest.MonkeyPatch.context() as unasked:
-            unasked.setattr(CapBalance, "refuse", lambda *_: None)
-            reserve(services, wanted, replaces=replaces)
+        unasked(reserve)(services, wanted, replaces=replaces)
 
     patch.setattr(spending, "reserve", in_two_steps)
 
@@ -100,11 +99,10 @@ def resume_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 def unasked(reserve: Callable[..., Any]) -> Callable[..., Any]:
     """The same, without the check."""
+    no_caps = {"per_day_usd": None, "per_month_usd": None, "project_usd": None}
 
-    def act(*args: Any, **kwargs: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(CapBalance, "refuse", lambda *_: None)
-            return reserve(*args, **kwargs)
+    def act(services: Services, *args: Any, **kwargs: Any) -> Any:
+        return reserve(replace(services, budget=services.budget.model_copy(update=no_caps)), *args, **kwargs)
 
     return act
 
