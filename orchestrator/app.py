@@ -488,7 +488,7 @@ def price_table(*, refresh: bool = False) -> PriceTable:
     Raises:
         FcctlError: it cannot be fetched or kept.
     """
-    from orchestrator.money.prices.table import file as price_file
+    from orchestrator.money.prices import file as price_file
     from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
     if refresh:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
-from orchestrator.money.prices.table import file as price_file
+from orchestrator.money.prices import file as price_file
 from orchestrator.workspace import config
 
 if TYPE_CHECKING:
