@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 # Tests wait for processes, links and clocks more than they compute.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
-PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup
+PYTEST := $(PY) -m pytest -q --workers $(WORKERS)
 
 .PHONY: setup demo test test-all test-changed mutants simulate lint bench browser lowest clean help
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import GcpTarget, SandboxTarget, SshTarget, Target
     from orchestrator.machines.tunnel_api import Tunnels
     from orchestrator.money.book import SpendingBook
-    from orchestrator.money.machine_price import MachinePrice
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.machine import MachinePrice
+    from orchestrator.money.prices.table import PriceTable
     from orchestrator.money.record_power import Witness
     from orchestrator.money.reservations import Scope
     from orchestrator.results.compare.source_history import SourceHistory
@@ -196,7 +196,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.money.watched_cloud import WatchedClouds
     from orchestrator.results.store.store import FileStore
-    from orchestrator.runs.notifier import Notifier
+    from orchestrator.runs.notify.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 
@@ -212,7 +212,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         return Witness(made.spending, clock, workspace.config.budget)
 
     def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
-        from orchestrator.money.machine_price import machine_price
+        from orchestrator.money.prices.machine import machine_price
 
         return machine_price(hardware, workspace.config.budget, target)
 
@@ -244,7 +244,7 @@ def spending_book(workspace: Workspace) -> SpendingBook:
     """The user's book of spending, as the workspace sees it."""
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.firings import FIRING
-    from orchestrator.money.price_file import folder
+    from orchestrator.money.prices.file import folder
 
     return SpendingBook(folder(), SystemClock(), _scope(workspace), os.environ.get(FIRING))
 
@@ -401,8 +401,8 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
     from orchestrator.runs import reopen as resume
-    from orchestrator.runs.notices import of_refusal
-    from orchestrator.runs.notifier import tell
+    from orchestrator.runs.notify.notices import of_refusal
+    from orchestrator.runs.notify.notifier import tell
     from orchestrator.schedules import fire as schedule
     from orchestrator.schedules.child_process import launch
 
@@ -488,7 +488,7 @@ def price_table(*, refresh: bool = False) -> PriceTable:
     Raises:
         FcctlError: it cannot be fetched or kept.
     """
-    from orchestrator.money import price_file
+    from orchestrator.money.prices import file as price_file
     from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
     if refresh:

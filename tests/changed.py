@@ -188,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(changed)} changed files, {len(choice.chosen)} test modules, about {choice.seconds:.0f} s of processor")
     if choice.left_out:
         print(f"not run, for want of time: {' '.join(choice.left_out)}", "make test runs them", sep="\n")
-    workers = ["-n", str(WORKERS), "--dist", "loadgroup"] if choice.seconds > 15 else []
+    workers = ["--workers", str(WORKERS)] if choice.seconds > 15 else []
     pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not full", *workers, *choice.chosen]
     return subprocess.run(pytest, cwd=ROOT, check=False).returncode
 

@@ -20,13 +20,14 @@ from tests.durations import Recorder
 from tests.support import forked, host_program
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
+from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
 from tests.support.workspace import end_started
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's own, for runs without it")
+    config.addinivalue_line("markers", "group(name): one worker runs the tests of a name")
     if not hasattr(config, "workerinput"):  # who collects what the workers of pytest-xdist report
-        config.pluginmanager.register(Recorder())
+        config.pluginmanager.register(Recorder(), "durations")
     # A shell starts what is put in the background with Ctrl-C switched off, and so all that the tests start in turn.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PATH"] = path_without_shims(os.environ["PATH"])
     # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
     # times the processor time. FlashCore's own threads have tests that say how many they want.
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if config.option.workers > 1 or "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -56,28 +57,6 @@ def path_without_shims(path: str) -> str:
         if last == "shims" and sys.base_prefix.startswith(f"{root}/versions/"):
             folders[place] = f"{sys.base_prefix}/bin"
     return os.pathsep.join(folders)
-
-
-@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-def keep_together(items: list[pytest.Item]) -> None:
-    """One worker for the tests of a module that share a fixture, so that it is made once."""
-    for item in items:
-        fixtures = getattr(item, "_fixtureinfo", None)
-        shared = fixtures and any(f.scope == "module" for fs in fixtures.name2fixturedefs.values() for f in fs)
-        if shared and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let ``--dist loadgroup`` know a test's group, which pytest-xdist (3.8) writes where pytest (9.2) does not look.
-
-    Without it each worker makes what a group is to make once: builds of kernels, runs that meet the end of a budget.
-    """
-    for item in items:
-        with_group = getattr(item, "_nodeid", item.nodeid)
-        if with_group != item.nodeid:
-            item._id = type(item.id).parse(with_group)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -258,7 +258,7 @@ def _say_submitted(cli: Cli, run_id: str) -> None:
 
 def _show_plan(cli: Cli, prepared: Prepared) -> None:
     from orchestrator.money.caps import as_gcp
-    from orchestrator.money.spot import spot_preview
+    from orchestrator.money.prices.spot import spot_preview
     from orchestrator.views.tables.plan import plan_json, print_plan
 
     machine = as_gcp(prepared.saved.target)

@@ -16,13 +16,13 @@ from orchestrator.machines.targets import Target
 from orchestrator.money import audit as judgement
 from orchestrator.money.audit import Finding, Orphan
 from orchestrator.money.caps import Budget
+from orchestrator.money.prices.storage import monthly_usd, of_a_stopped_machine, target_of
 from orchestrator.money.reconcile import Account
 from orchestrator.money.record_billable import remember
-from orchestrator.money.storage_prices import monthly_usd, of_a_stopped_machine, target_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.lost_owners import settle_lost
-from orchestrator.runs.notices import of_left_running
-from orchestrator.runs.notifier import tell
+from orchestrator.runs.notify.notices import of_left_running
+from orchestrator.runs.notify.notifier import tell
 from orchestrator.runs.services import Services
 
 

@@ -23,8 +23,8 @@ from orchestrator.machines.provision.spec import UP_PREFIX, woken_by_hand
 from orchestrator.machines.request_id import is_fcctls
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
-from orchestrator.money.machine_price import machine_price
-from orchestrator.money.storage_prices import belongs
+from orchestrator.money.prices.machine import machine_price
+from orchestrator.money.prices.storage import belongs
 
 Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "person", "stray"]
 #: Somebody else's: an audit says so, and stops it only if it is told the machine's name.

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from orchestrator.base.models import KEPT
 from orchestrator.money.calendar import days
 from orchestrator.money.ledger import STANDING, Line, Sure
-from orchestrator.money.prices import HOURS_PER_MONTH
+from orchestrator.money.prices.table import HOURS_PER_MONTH
 
 Kind = Literal["disk", "snapshot", "address"]
 Key = tuple[str, str, str, str]

@@ -16,7 +16,7 @@ from orchestrator.machines.targets import GcpTarget, IdleGpu, SandboxTarget, Tar
 if TYPE_CHECKING:
     from fcctl_remote import wire
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.table import PriceTable
 
 #: Dollars that a person may mean.
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]

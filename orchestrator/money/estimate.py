@@ -11,12 +11,12 @@ from fcctl_remote import wire
 from orchestrator.machines.cloud import region_of
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money import caps as reckoning
-from orchestrator.money import rates
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, TRANSFER_MARGIN_S, Budget
-from orchestrator.money.machine_price import machine_price
-from orchestrator.money.prices import Model, Price
-from orchestrator.money.spot import SpotPreview, spot_preview
-from orchestrator.money.storage_prices import monthly
+from orchestrator.money.prices import rates
+from orchestrator.money.prices.machine import machine_price
+from orchestrator.money.prices.spot import SpotPreview, spot_preview
+from orchestrator.money.prices.storage import monthly
+from orchestrator.money.prices.table import Model, Price
 
 #: Seconds by activity of one earlier run, its ledger line.
 Past = Mapping[str, float]

@@ -14,8 +14,8 @@ from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import billable as holdings
 from orchestrator.money.billable import Holding, Key, Life
-from orchestrator.money.prices import PriceTable
-from orchestrator.money.storage_prices import belongs, of_leftover, target_of
+from orchestrator.money.prices.storage import belongs, of_leftover, target_of
+from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.usage_api import Sightings
 
 

@@ -8,9 +8,9 @@ from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import rate_of
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
+from orchestrator.money.prices.storage import of_leftover, of_machine
 from orchestrator.money.reconcile import closings
 from orchestrator.money.record_billable import Holdings, is_emulated
-from orchestrator.money.storage_prices import of_leftover, of_machine
 from orchestrator.money.usage_api import Sightings
 
 _Word = tuple[str, float, float | None, float | None]

@@ -23,8 +23,8 @@ from orchestrator.runs.collect import Collection, collect
 from orchestrator.runs.follow import follow
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Mode, Move, Stage, State, advance, fold, may_wait
-from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
-from orchestrator.runs.notifier import tell
+from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
+from orchestrator.runs.notify.notifier import tell
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source

@@ -18,7 +18,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.machine.left_on import MachinesLeftOn
-from orchestrator.runs.notices import Notifier
+from orchestrator.runs.notify.notices import Notifier
 from orchestrator.runs.source.api import SourceReader
 
 if TYPE_CHECKING:

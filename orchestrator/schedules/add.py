@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import Name, Target
 from orchestrator.money.caps import Budget
-from orchestrator.money.rates import usd_per_hour
+from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.job_source import StepSearch
 from orchestrator.runs.job.plan import check_settings, check_variants

@@ -23,7 +23,7 @@ from typing import Literal
 from orchestrator.base.errors import ConfigError, FcctlError
 from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.base.run_id import slug
-from orchestrator.money import price_file
+from orchestrator.money.prices import file as price_file
 
 Kind = Literal["systemd", "launchd", "crontab"]
 

@@ -10,7 +10,7 @@ from orchestrator.leases.session_rules import SavedSession
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import LEAST_S
-from orchestrator.money.rates import hourly_plan
+from orchestrator.money.prices.rates import hourly_plan
 from orchestrator.runs.services import Services
 
 

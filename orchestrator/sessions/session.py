@@ -32,6 +32,7 @@ from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import LeftOn
 from orchestrator.runs.services import Services
+from orchestrator.sessions.damaged import settle_unreadable
 
 
 # ----------------------------------------------------------------------------------------------------------- starting
@@ -300,7 +301,7 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
     try:
         found = known(services.sessions, session_id)
         if found is None:
-            _settle_unreadable(services, held)
+            settle_unreadable(services, held)
             return
         target = cloud_target(services.clouds, found.saved)
         if found.stage != "open":
@@ -311,31 +312,6 @@ def _settle_one(services: Services, session_id: str, *, look_at_all: bool) -> No
             _end_if_off(services, found, target, held)
     finally:
         held.release()
-
-
-def _settle_unreadable(services: Services, held: HeldSession) -> None:
-    """A session whose plan cannot be read: over if nothing can have happened, or once its machine is off."""
-    entries, now, name = held.journal.entries(), services.clock.now(), held.session_id
-    machine = sessions.machine_of(entries)
-    if not entries and services.sessions.plan_of(name) is None:  # killed while it was being written down
-        how: How = "failed"
-        reason = "never begun"
-    elif machine is not None and _is_known_off(services, machine):
-        how, reason = "off", "its plan is damaged, and its machine is off"
-    else:
-        what = f"its machine {machine.name} in {machine.zone}" if machine is not None else "its machine"
-        services.observer.note(f"the plan of session {name} is damaged, and {what} may be on: fcctl hosts audit")
-        return
-    held.end(SessionRecord(session_id=name, target="-", how=how, reason=reason, created=now, ended=now))
-
-
-def _is_known_off(services: Services, machine: sessions.Machine) -> bool:
-    """Whether the cloud said when the machine went off after the start that was for the session."""
-    return any(
-        one.instance_id == machine.instance_id and one.stopped is not None and not one.bound
-        and (machine.started is None or abs(one.started - machine.started) <= 1.0)
-        for one in services.sightings.all()
-    )  # fmt: skip
 
 
 def _end_if_off(services: Services, found: Open, target: GcpTarget | None, held: HeldSession) -> None:

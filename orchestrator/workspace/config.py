@@ -20,7 +20,7 @@ from orchestrator.base.text import problems, toml_lines
 from orchestrator.base.text.problems import Problem
 from orchestrator.machines.targets import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
-from orchestrator.runs.notices import Notify, without_secret
+from orchestrator.runs.notify.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
 Path = tuple[str, ...]

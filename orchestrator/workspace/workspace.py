@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
-from orchestrator.money import price_file
+from orchestrator.money.prices import file as price_file
 from orchestrator.workspace import config
 
 if TYPE_CHECKING:
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.table import PriceTable
     from orchestrator.runs.job.files import JobFiles
     from orchestrator.runs.job.job import Job
     from orchestrator.tune.files import TuneFiles

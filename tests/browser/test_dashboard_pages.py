@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 #: On one worker, one after the other: they share a dashboard.
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.full, pytest.mark.group("browser")]
 
 RUN = H200.name
 PAGES = {

@@ -11,7 +11,7 @@ from tests.browser.conftest import listen
 from tests.support.reference_run import H200
 from tests.support.workspace import Workspace
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.full, pytest.mark.group("browser")]
 
 
 @pytest.fixture(scope="module")

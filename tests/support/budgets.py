@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
-from orchestrator.money.machine_price import MachinePrice, machine_price
+from orchestrator.money.prices.machine import MachinePrice, machine_price
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
 

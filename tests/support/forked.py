@@ -33,23 +33,35 @@ CLOUD = ("google.cloud.compute_v1",)
 
 
 class ForkServer:
-    """The test's side of a server that has ``more`` imported. ``close`` ends it; no command is running by then."""
+    """The test's side of a server that has ``more`` imported. ``close`` ends it; no command is running by then.
+
+    It starts with the first command. Processes that are forked from the one that made this object share the server, and
+    the first of them that types a command starts it.
+    """
 
     def __init__(self, more: Sequence[str] = ()) -> None:
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "remote")])
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Whoever ends all processes of a test's HOME does not mean this one.
         self.environment = {**os.environ, "PYTHONPATH": path, "HOME": "/nonexistent"}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.forked", str(theirs.fileno()), *more],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=self.environment,
-                cwd=REPOSITORY,
-                pass_fds=[theirs.fileno()],
-            )
-        self._socket = ours
+        self._more = more
+        self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._right_to_start, give = os.pipe()  # one byte, for who comes first
+        os.set_blocking(self._right_to_start, False)
+        os.write(give, b"1")
+        os.close(give)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self) -> None:
+        if not os.read(self._right_to_start, 1):
+            return
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked", str(self._theirs.fileno()), *self._more],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=self.environment,
+            cwd=REPOSITORY,
+            pass_fds=[self._theirs.fileno()],
+        )
 
     def can(self, env: Mapping[str, str]) -> bool:
         """Whether an interpreter would start with ``env`` as the server's did."""
@@ -64,6 +76,7 @@ class ForkServer:
         Raises:
             subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and is killed.
         """
+        self._start()
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
         asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill}).encode()
@@ -77,7 +90,10 @@ class ForkServer:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(30)
+        self._theirs.close()
+        os.close(self._right_to_start)
+        if self._process is not None:
+            self._process.wait(30)
 
 
 def _read_to_the_end(fds: Sequence[int], deadline: float, argv: Sequence[str]) -> list[bytes]:
@@ -106,6 +122,12 @@ def _text(written: bytes) -> str:
 
 
 _servers: dict[tuple[str, ...], ForkServer] = {}
+
+
+def share() -> None:
+    """One server of each kind for the processes that are forked from this one."""
+    for more in ((), CLOUD):
+        _servers.setdefault(more, ForkServer(more))
 
 
 def run(

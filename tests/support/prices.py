@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
-from orchestrator.money import price_file
+from orchestrator.money.prices import file as price_file
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
 

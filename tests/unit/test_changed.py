@@ -9,7 +9,7 @@ import pytest
 from tests import changed
 from tests.changed import ALWAYS, FARTHEST, ROOT, SUBJECT_DISTANCE, SUBJECTS, choose, distances
 
-pytestmark = pytest.mark.xdist_group("changed")  # one worker reads all imports
+pytestmark = pytest.mark.group("changed")  # one worker reads all imports
 SOURCES = sorted(
     path
     for top in ("orchestrator", "remote", "kernels")

@@ -74,7 +74,8 @@ PURE = """
     leases: session_rules stop_reason
     machines: cloud power_history sandbox_target targets
     machines/provision: actions after_refusal decide decide_create endpoint refusals spec
-    money: audit billable caps deadline estimate ledger prices reconcile spot storage_prices
+    money: audit billable caps deadline estimate ledger reconcile reservations
+    money/prices: age machine rates spot storage table
     money/billing: compare export
     providers/gcp: list_prices price_catalogue quota
     results: last measure measurement records tags timings tuning
@@ -82,7 +83,8 @@ PURE = """
     results/compare: changes facts fail_on rows verdicts
     results/levers: grades levers
     results/statistics: blocks effect ranks
-    runs: ending lifecycle notices
+    runs: ending lifecycle
+    runs/notify: notices
     runs/cost: machine_cost
     runs/job: built_in cuda_arch job plan saved_fleet saved_plan
     schedules: due

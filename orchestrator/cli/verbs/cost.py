@@ -11,7 +11,7 @@ from orchestrator.cli.amounts import Finite
 from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.table import PriceTable
 
 
 @click.group()
@@ -32,7 +32,7 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
     Nothing is started, sent or asked of a cloud: a machine is priced as this computer saw it last, else as its target
     describes it. `fcctl run --dry-run` asks the cloud.
     """
-    from orchestrator.money.price_age import old_prices, price_age
+    from orchestrator.money.prices.age import old_prices, price_age
     from orchestrator.runs.cost.estimate import cost_plan
     from orchestrator.runs.cost.own_price import as_last_seen
 
@@ -201,7 +201,7 @@ def rebuild(cli: Cli, dry_run: bool) -> None:
 
 
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
-    from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR
+    from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR
 
     rows: dict[str, Any] = {}
     for region in regions:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.base.errors import AuthError, CloudError, ConfigError, FcctlError
-from orchestrator.money.prices import PriceTable
+from orchestrator.money.prices.table import PriceTable
 from orchestrator.providers.gcp.price_catalogue import SERVICE, Sku, table_of
 
 _PAGE = 5000  # the most the service gives; Compute Engine has some ten pages

@@ -9,7 +9,7 @@ every day. A newer table: ``fcctl cost prices --refresh``.
 
 from __future__ import annotations
 
-from orchestrator.money.prices import PriceTable, Rates
+from orchestrator.money.prices.table import PriceTable, Rates
 
 SOURCE = "github.com/Cyclenerd/google-cloud-pricing-cost-calculator pricing.yml@dac31281"
 DATE = "2026-08-20"

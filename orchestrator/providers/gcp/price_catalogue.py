@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.money.prices import _SANE_USD, PriceTable, Rates
+from orchestrator.money.prices.table import _SANE_USD, PriceTable, Rates
 
 #: Compute Engine, among the services of the catalogue.
 SERVICE = "services/6F81-5844-456A"

@@ -7,7 +7,7 @@ preemptible metric; every GPU counts against the project's ``GPUS_ALL_REGIONS`` 
 from __future__ import annotations
 
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.prices import G2
+from orchestrator.money.prices.table import G2
 
 OF_THE_PROJECT = "GPUS_ALL_REGIONS"
 

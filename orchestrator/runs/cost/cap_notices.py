@@ -12,7 +12,7 @@ from datetime import datetime
 
 from orchestrator.money.book import State
 from orchestrator.runs.cost.outlook import Outlook, outlook
-from orchestrator.runs.notices import Notice, of_cap
+from orchestrator.runs.notify.notices import Notice, of_cap
 from orchestrator.runs.services import Services
 
 PERCENTS = (100, 80, 50)

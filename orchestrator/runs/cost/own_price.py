@@ -11,9 +11,9 @@ from orchestrator.machines.provision.find import look, with_disk_types
 from orchestrator.machines.provision.wake_options import AcceptedPrices
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.money.caps import Budget
-from orchestrator.money.machine_price import list_price, machine_price
-from orchestrator.money.price_age import old_prices
-from orchestrator.money.rates import hourly_plan, machine_choices
+from orchestrator.money.prices.age import old_prices
+from orchestrator.money.prices.machine import list_price, machine_price
+from orchestrator.money.prices.rates import hourly_plan, machine_choices
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 

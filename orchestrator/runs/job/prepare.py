@@ -16,7 +16,7 @@ from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget, as_gcp, dollars
 from orchestrator.money.deadline import Cap, tightest
-from orchestrator.money.rates import hourly_plan
+from orchestrator.money.prices.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps

@@ -101,10 +101,10 @@ def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     """False if it cannot be stopped."""
     try:
         if _is_paid(services, run_id, debt):
+            with suppress(DiskError):  # what the cloud said of the machine releases it, too
+                release_kept(services, owner_id=run_id)
             services.store.paid(run_id)
             services.left_on.is_off(run_id)
-            with suppress(FcctlError):  # else it is free once the book has the cloud's word
-                release_kept(services, owner_id=run_id)
     except FcctlError as error:
         why = f" ({error.cause})" if error.cause else ""
         services.observer.note(f"the machine of {run_id} is still not stopped: {error.message}{why}")

@@ -18,7 +18,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cancel import cancel
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notices import EventName, Notice
+from orchestrator.runs.notify.notices import EventName, Notice
 from orchestrator.runs.reopen import resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services

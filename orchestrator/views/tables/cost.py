@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.money.estimate import CostPlan
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.table import PriceTable
 
 
 def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:

@@ -11,7 +11,7 @@ from orchestrator.hosts.audit import Audit, Unanswered
 from orchestrator.hosts.hosts import Row
 from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
-from orchestrator.money.prices import G2
+from orchestrator.money.prices.table import G2
 from orchestrator.views.live.run import duration
 from orchestrator.views.tables.audit_ledger import print_accounts
 from orchestrator.views.tables.cells import print_trimmed
@@ -106,18 +106,42 @@ def _rounded(usd: float | None) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------------------------- people
+_COLUMNS = ("TARGET", "KIND", "STATE", "ZONE", "ADDRESS", "GPU", "$/H", "SINCE", "ENDS", "WHAT")
+#: What narrower and narrower terminals have below the table.
+_BELOW: tuple[tuple[str, ...], ...] = (
+    (), ("WHAT",), ("ADDRESS", "WHAT"), ("KIND", "ZONE", "ADDRESS", "WHAT"), ("KIND", "ZONE", "ADDRESS", "GPU", "WHAT"),
+)  # fmt: skip
+
+
 def print_rows(rows: list[Row], console: Console, now: float) -> None:
-    table = _table("TARGET", "KIND", "STATE", "ZONE", "ADDRESS", "GPU", "$/H", "SINCE", "ENDS", "WHAT")
-    for row in rows:
-        machine = row.finding.machine if row.finding else None
-        name = row.target or f"({machine.name if machine else ''})"
-        since = _ago(row.finding.since, now) if row.finding else ""
-        cells = [
-            name, row.kind, row.state, machine.zone if machine else "", row.address or "",
-            gpus(machine) if machine else "", _price(row.usd_per_hour), since, _ends(row.finding, now), _what(row),
-        ]  # fmt: skip
-        table.add_row(*(clean(cell, 200) for cell in cells), style=_style(row.finding))
+    """One line a machine; what does not fit the terminal stands below the table."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    shown = [(_cells(row, now), _style(row.finding)) for row in rows]
+    unlimited = console.options.update(width=10_000)
+    for below in _BELOW:
+        columns = [name for name in _COLUMNS if name not in below]
+        table = _table(*columns)
+        for cells, style in shown:
+            table.add_row(*(cells[name] for name in columns), style=style)
+        if Measurement.get(console, unlimited, table).maximum <= console.width:
+            break
     print_trimmed(console, table, console.width)
+    for cells, style in shown:
+        facts = ", ".join(cells[name] for name in below if cells[name])
+        if facts:
+            print_trimmed(console, Text(f"{cells['TARGET']}: {facts}", style), console.width)
+
+
+def _cells(row: Row, now: float) -> dict[str, str]:
+    machine = row.finding.machine if row.finding else None
+    cells = (
+        row.target or f"({machine.name if machine else ''})", row.kind, row.state, machine.zone if machine else "",
+        row.address or "", gpus(machine) if machine else "", _price(row.usd_per_hour),
+        _ago(row.finding.since, now) if row.finding else "", _ends(row.finding, now), _what(row),
+    )  # fmt: skip
+    return {name: clean(cell, 200) for name, cell in zip(_COLUMNS, cells, strict=True)}
 
 
 def _what(row: Row) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fcctl_remote import wire
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.rates import capacity_notes
+from orchestrator.money.prices.rates import capacity_notes
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import job as tune_job
 from orchestrator.tune.fleet import rules as fleet
@@ -17,7 +17,7 @@ from orchestrator.views.live.run import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orchestrator.money.spot import SpotPreview
+    from orchestrator.money.prices.spot import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
     from orchestrator.tune.fleet.plan import Plans
 

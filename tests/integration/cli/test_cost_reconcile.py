@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.machines.cloud import MANAGED_LABEL
 from orchestrator.machines.provision.spec import Purpose
-from orchestrator.money import price_file
 from orchestrator.money.billable import Holding
 from orchestrator.money.ledger import Sighting
+from orchestrator.money.prices import file as price_file
 from orchestrator.runs.job.prepare import tree_name
 from tests.support.command import Fcctl
 from tests.support.spending import book_in

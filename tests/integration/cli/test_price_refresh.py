@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator.base.errors import AuthError, CloudError, ConfigError
-from orchestrator.money import price_file
-from orchestrator.money.rates import usd_per_hour
+from orchestrator.money.prices import file as price_file
+from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.providers.gcp import catalogue_client as price_catalogue
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.workspace.workspace import find_workspace

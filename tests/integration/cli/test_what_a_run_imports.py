@@ -50,8 +50,8 @@ BEFORE_LOGIN = """
     machines.connect.ssh.config machines.connect.ssh.connection machines.connect.ssh.known_hosts
     machines.connect.ssh.paramiko_lean machines.connect.ssh.ssh machines.connect.transport
     machines.provision.endpoint machines.provision.wake_options machines.targets
-    money.caps money.price_file
-    runs.notices
+    money.caps money.prices.file
+    runs.notify.notices
     schedules.due
     views.live.run
     workspace.config workspace.workspace
@@ -66,14 +66,14 @@ LATER = """
     machines.connect.host_command machines.connect.host_program machines.connect.replies
     machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
     machines.shutdown_timer
-    money.deadline money.rates money.watched_cloud
+    money.deadline money.prices.rates money.watched_cloud
     results.measurement results.records results.store.active results.store.incoming results.store.index
     results.store.intake results.store.measured results.store.names results.store.rows results.store.schema
     results.store.store results.store_api
     runs.actions runs.collect runs.cost.egress runs.cost.set_aside runs.drive runs.ending runs.follow runs.job.built_in
     runs.job.cuda_arch runs.job.files runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet
-    runs.job.saved_plan runs.lifecycle runs.local_steps runs.notifier runs.record runs.reopen runs.run runs.services
-    runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
+    runs.job.saved_plan runs.lifecycle runs.local_steps runs.notify.notifier runs.record runs.reopen runs.run
+    runs.services runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

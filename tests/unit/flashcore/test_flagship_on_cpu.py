@@ -35,7 +35,7 @@ LENGTHS = [(1, 1), (17, 17), (65, 63), (1, 200), (130, 1), (40, 97), (20, 300)]
 def in_one_worker(settings: dict[str, int]) -> Any:
     """A parameter whose tests share a worker, so that its library is compiled once."""
     name = "-".join(f"{k}={v}" for k, v in settings.items()) or "auto"
-    marks = [pytest.mark.xdist_group(f"flagship-{name}")]
+    marks = [pytest.mark.group(f"flagship-{name}")]
     if settings not in CONFIGURATIONS[1:2]:
         marks.append(pytest.mark.full)
     return pytest.param(settings, marks=marks, id=name)
@@ -47,7 +47,7 @@ def auto(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compile_on_cpu(VARIANTS["flagship"], {}, tmp_path_factory.mktemp("flagship"))
 
 
-with_auto = pytest.mark.xdist_group("flagship-auto")
+with_auto = pytest.mark.group("flagship-auto")
 
 
 @pytest.fixture(scope="module", params=[in_one_worker(one) for one in CONFIGURATIONS])

@@ -21,7 +21,7 @@ from tests.support.cuda_on_cpu.build import compile_on_cpu
 FP8 = VARIANTS["fp8"]
 assert FP8.tolerance is not None
 MAX_ERR, REL_RMS = FP8.tolerance
-pytestmark = pytest.mark.xdist_group("fp8")  # one worker, so that it is compiled once
+pytestmark = pytest.mark.group("fp8")  # one worker, so that it is compiled once
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def in_one_worker(configuration: tuple[str, dict[str, int]]) -> Any:
 
     Two of them are enough for ``make test``.
     """
-    marks = [pytest.mark.xdist_group(label(configuration))]
+    marks = [pytest.mark.group(label(configuration))]
     if configuration not in (CONFIGURATIONS[5], CONFIGURATIONS[7]):
         marks.append(pytest.mark.full)
     return pytest.param(configuration, marks=marks, id=label(configuration))

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
-from orchestrator.money import price_file
 from orchestrator.money.billable import Holding, lives, standing_lines
 from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
 from orchestrator.money.ledger import Sighting, spans
+from orchestrator.money.prices import file as price_file
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.results.records import CostRecord
 from tests.support.spending import book_in, reservation

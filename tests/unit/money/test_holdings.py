@@ -19,8 +19,8 @@ from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import totals as sums
 from orchestrator.money.billable import Holding, ended, lives, news, standing_lines
 from orchestrator.money.book import SpendingBook
+from orchestrator.money.prices.storage import belongs, monthly_usd, of_leftover, of_machine, target_of
 from orchestrator.money.record_billable import Holdings, is_emulated
-from orchestrator.money.storage_prices import belongs, monthly_usd, of_leftover, of_machine, target_of
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.spending import book_in
 

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.machine_price import machine_price
-from orchestrator.money.rates import hourly_plan, usd_per_hour
+from orchestrator.money.prices.machine import machine_price
+from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
 from tests.support.budgets import listed
 
 ZONE = "us-west1-c"

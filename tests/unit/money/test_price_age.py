@@ -9,8 +9,8 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, Target
 from orchestrator.money.caps import Budget
-from orchestrator.money.price_age import age_days, old_prices, price_age, price_date
-from orchestrator.money.prices import PriceTable
+from orchestrator.money.prices.age import age_days, old_prices, price_age, price_date
+from orchestrator.money.prices.table import PriceTable
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.budgets import listed
 

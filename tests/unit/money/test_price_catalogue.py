@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.money import price_file
-from orchestrator.money.prices import PriceTable, from_json, to_json
+from orchestrator.money.prices import file as price_file
+from orchestrator.money.prices.table import PriceTable, from_json, to_json
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.providers.gcp.price_catalogue import Sku, table_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.prices import PriceTable, Rates
-from orchestrator.money.spot import spot_preview
+from orchestrator.money.prices.spot import spot_preview
+from orchestrator.money.prices.table import PriceTable, Rates
 
 TABLE = PriceTable("a list", "2026-08-20", {"us-west1": Rates(0.02, 0.56, 0.01, 0.24)})
 

@@ -7,9 +7,9 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import GateRecord, SourceRecord
-from orchestrator.runs import notices
 from orchestrator.runs.ending import from_outcome
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.notify import notices
 from tests.support import sample_run
 
 MISSING = "benchmark.speedup > 2"

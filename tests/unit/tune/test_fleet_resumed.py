@@ -228,9 +228,9 @@ class Ends:
 
 
 def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends, nothing = Ends(), SimpleNamespace()
+    ends = Ends()
     resuming(monkeypatch, cancel, ends)
-    helped: Any = nothing
+    helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None))
     for fleet_of in (SEARCH, None):
         monkeypatch.setattr(cancel, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
         if fleet_of is not None:

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.machines.targets import LocalTarget, SshTarget
 from orchestrator.money.caps import Budget, worst_case_usd
-from orchestrator.money.rates import usd_per_hour
+from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.workspace import config
 from tests.support.budgets import listed
 

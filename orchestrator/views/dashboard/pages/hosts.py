@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
-from orchestrator.money.rates import usd_per_hour
+from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.cost.own_price import as_last_seen
 
 if TYPE_CHECKING:

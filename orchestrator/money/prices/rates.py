@@ -11,7 +11,7 @@ from orchestrator.money.caps import Budget, as_gcp
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.money.prices import Model
+    from orchestrator.money.prices.table import Model
 
 
 def models(target: GcpTarget) -> tuple[Model, ...]:
@@ -69,7 +69,7 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
     if (machine := as_gcp(target)) is None:
         usd = usd_per_hour(target, budget)
         return HourlyPlan(usd, {}, usd, 0.0)
-    from orchestrator.money.machine_price import machine_price
+    from orchestrator.money.prices.machine import machine_price
 
     choices = [(one, machine_price(one, budget, machine)) for one in machine_choices(machine, budget)]
     by_place: dict[str, float] = {}
@@ -103,7 +103,7 @@ def usd_per_hour(target: Target, budget: Budget) -> float:
         ConfigError: a gcp target whose machine has no known price.
     """
     if (machine := as_gcp(target)) is not None:
-        from orchestrator.money.machine_price import machine_price
+        from orchestrator.money.prices.machine import machine_price
 
         return machine_price(machine_choices(machine, budget)[0], budget, machine).usd
     if target.usd_per_hour is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.machines.cloud import region_of
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.prices import Price, PriceTable
+from orchestrator.money.prices.table import Price, PriceTable
 
 
 @dataclass(frozen=True)

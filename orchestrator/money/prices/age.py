@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import Budget, as_gcp
-from orchestrator.money.machine_price import machine_price
-from orchestrator.money.rates import machine_choices
+from orchestrator.money.prices.machine import machine_price
+from orchestrator.money.prices.rates import machine_choices
 
 #: List prices older than this many days are named in every plan; older than so many nothing is started with, unless the
 #: user says so.

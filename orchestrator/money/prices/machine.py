@@ -8,8 +8,8 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Hardware, region_of
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
-from orchestrator.money.prices import DISKS, G2, HOURS_PER_MONTH, Model, Price, PriceTable
-from orchestrator.money.storage_prices import monthly
+from orchestrator.money.prices.storage import monthly
+from orchestrator.money.prices.table import DISKS, G2, HOURS_PER_MONTH, Model, Price, PriceTable
 
 _L4 = "nvidia-l4"
 

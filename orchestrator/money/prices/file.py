@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.money.prices import PriceTable
+    from orchestrator.money.prices.table import PriceTable
 
 NAME = "prices.json"
 _MAX_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ def read(own: Callable[[], PriceTable]) -> PriceTable | None:
         return None
     import json
 
-    from orchestrator.money.prices import from_json
+    from orchestrator.money.prices.table import from_json
 
     older = own()
     try:
@@ -50,7 +50,7 @@ def write(table: PriceTable) -> Path:
     import json
 
     from orchestrator.base.files import disk_errors, make_folders, write_atomic
-    from orchestrator.money.prices import to_json
+    from orchestrator.money.prices.table import to_json
 
     where = folder()
     with disk_errors("keep the price list", where):

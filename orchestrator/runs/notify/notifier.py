@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.runs.notices import EventName, Notice, Notify, slack_text, without_secret
+from orchestrator.runs.notify.notices import EventName, Notice, Notify, slack_text, without_secret
 from orchestrator.runs.services import Services
 
 _COMMAND_TIMEOUT_S = 30.0
@@ -73,7 +73,7 @@ class Notifier:
         address = self._environ.get(url[4:], "") if url.startswith("env:") else url
         if not address.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
             return f"{shown}: the variable holds no https:// address"
-        from orchestrator.runs.webhook import post
+        from orchestrator.runs.notify.webhook import post
 
         problem = post(address, body)
         return f"{shown}: {problem}" if problem else None

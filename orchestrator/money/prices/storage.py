@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, Leftover, Machine, region_of
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.billable import Holding, Kind
-from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
+from orchestrator.money.prices.table import ADDRESS_IN_USE_USD_PER_HOUR, HOURS_PER_MONTH, PriceTable
 
 
 def monthly_usd(leftover: Leftover, table: PriceTable, target: GcpTarget | None = None) -> float | None:

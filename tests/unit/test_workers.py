@@ -1,0 +1,144 @@
+"""``pytest --workers``: what runs where, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOKS = "from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop\n"
+TESTS = """
+import os, pathlib, time, pytest
+HERE = pathlib.Path(__file__).parent
+
+def note(name, text):
+    with (HERE / name).open("a") as stream:
+        stream.write(f"{text}\\n")
+"""
+SHARED = """
+@pytest.fixture(scope="module")
+def shared():
+    note("made", os.getpid())
+    yield
+    note("gone", os.getpid())
+
+@pytest.mark.parametrize("number", range(3))
+def test_shared(shared, number):
+    note("shared", os.getpid())
+"""
+OTHERS = """
+@pytest.mark.parametrize("number", range(8))
+def test_alone(number, tmp_path):
+    note("ran", f"{number} {os.getpid()} {tmp_path}")
+    until = time.monotonic() + 60
+    while len({line.split()[1] for line in (HERE / "ran").read_text().splitlines()}) < 2:
+        assert time.monotonic() < until, "there is no other worker"
+        time.sleep(0.01)
+
+@pytest.mark.group("one")
+def test_of_a_group():
+    note("group", os.getpid())
+
+@pytest.mark.group("one")
+def test_that_ends_its_worker():
+    note("group", os.getpid())
+    os._exit(3)
+
+@pytest.mark.group("one")
+def test_after_it():
+    note("group", os.getpid())
+
+def test_that_fails():
+    print("said before")
+    assert [1, 2] == [1, 3]
+
+def test_that_is_skipped():
+    pytest.skip("for want of it")
+"""
+SLOW = """
+@pytest.fixture
+def held():
+    note("held", os.getpid())
+    yield
+    note("let go", os.getpid())
+
+@pytest.mark.parametrize("number", range(2))
+def test_slow(held, number):
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text(HOOKS)
+    return tmp_path
+
+
+def argv(folder: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder), "--workers", "2",
+            "-m", "", "-p", "no:cacheprovider", "-rfs", *more, str(folder)]  # fmt: skip
+
+
+def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(argv(folder, *more), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert not done.stderr, done.stderr
+    return done
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_each_test_runs_once_and_what_it_said_is_told(folder: Path) -> None:
+    (folder / "test_shared.py").write_text(TESTS + SHARED)
+    (folder / "test_others.py").write_text(TESTS + OTHERS)
+    done = run(folder)
+    assert done.returncode == 1
+    assert "2 failed, 13 passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout
+    assert re.search(r"test_that_ends_its_worker _+\nthe worker of this test ended with 3\n", done.stdout), done.stdout
+    assert "assert [1, 2] == [1, 3]" in done.stdout
+    assert "said before" in done.stdout
+    assert "for want of it" in done.stdout
+    ran = [line.split() for line in lines(folder / "ran")]
+    assert sorted(int(number) for number, _, _ in ran) == list(range(8))
+    assert len({path for _, _, path in ran}) == 8
+    assert len({pid for _, pid, _ in ran}) == 2
+    assert len(set(lines(folder / "shared"))) == 1
+    assert lines(folder / "made") == lines(folder / "gone") == lines(folder / "shared")[:1]
+    first, second, third = lines(folder / "group")
+    assert first == second != third
+
+
+def test_pytest_xdist_does_it_where_a_fork_is_not_safe(folder: Path) -> None:
+    (folder / "conftest.py").write_text(f"from tests.support import workers\nworkers.FORKS = False\n{HOOKS}")
+    (folder / "test_shared.py").write_text(TESTS + SHARED)
+    assert "created: 2/2 workers" in run(folder, "-v").stdout
+    assert len(lines(folder / "made")) == 1
+
+
+def test_it_stops_at_the_first_failure(folder: Path) -> None:
+    (folder / "test_fails.py").write_text(
+        TESTS + "@pytest.mark.parametrize('number', range(50))\n"
+        "def test_fails(number):\n    note('ran', number)\n    assert not number\n"
+    )
+    done = run(folder, "-x")
+    assert (done.returncode, "1 failed" in done.stdout.splitlines()[-1]) == (1, True), done.stdout
+    assert len(lines(folder / "ran")) < 50
+
+
+def test_ctrl_c_lets_go_of_what_tests_hold(folder: Path) -> None:
+    (folder / "test_slow.py").write_text(TESTS + SLOW)
+    process = subprocess.Popen(argv(folder), cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(lambda: (folder / "held").exists() and len(lines(folder / "held")) == 2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, out
+    assert sorted(lines(folder / "let go")) == sorted(lines(folder / "held"))

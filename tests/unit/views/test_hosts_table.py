@@ -1,0 +1,62 @@
+"""``fcctl hosts ls`` on terminals of all widths."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.hosts.hosts import Row
+from orchestrator.machines.cloud import Machine
+from orchestrator.money.audit import Finding
+from orchestrator.views.tables.hosts import print_rows
+
+NOW = 1795266693.0
+ERROR = (
+    "the cloud could not be asked: 503 The service is currently unavailable, after 5 attempts in 64 s"
+    " (aggregatedList of instances of my-project)"
+)
+
+
+def rows() -> list[Row]:
+    values: dict[str, Any] = {"project": "my-project", "id": "1", "machine_type": "g2-standard-4"}
+    on = Machine(**values, name="l4-dev", zone="us-central1-a", status="RUNNING", started=NOW - 4000)
+    finding = Finding(on, "kept", "kept for the next run, as the target says", NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
+    return [
+        Row("local", "local", "here", usd_per_hour=0.0, note="this computer"),
+        Row("bigger-machine-of-24-abc", "gcp", "RUNNING", finding, "203.0.113.254", 0.7068, finding.why),
+        Row("other", "gcp", "unknown", usd_per_hour=0.7068, note=ERROR),
+        Row(
+            "box", "ssh", "-", address="a-long-name.of-a.gpu-host.example.com", note="not asked: fcctl doctor --on box"
+        ),
+    ]
+
+
+def printed(width: int) -> str:
+    out = io.StringIO()
+    print_rows(rows(), Console(file=out, width=width, highlight=False, color_system=None), NOW)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 400])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
+    text = printed(width)
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for fact in (ERROR, "203.0.113.254", "us-central1-a", "1 x L4", "0.71", "a-long-name.of-a.gpu-host.example.com",
+                 "in 2 h 30 min", "kept for the next run, as the target says"):  # fmt: skip
+        assert fact in words
+
+
+def test_at_80_columns_each_machine_is_one_line_of_the_table_and_its_error_is_below() -> None:
+    table, below = printed(80).splitlines()[:5], printed(80).splitlines()[5:]
+    assert table[0].split() == ["TARGET", "STATE", "GPU", "$/H", "SINCE", "ENDS"]
+    assert [line.split()[0] for line in table[1:]] == ["local", "bigger-machine-of-24-abc", "other", "box"]
+    assert below[0] == "local: local, this computer"
+    assert any(line.startswith("other: gcp, the cloud could not be asked") for line in below)
+
+
+def test_where_there_is_room_all_is_in_the_table() -> None:
+    assert len(printed(400).splitlines()) == 5
