@@ -124,11 +124,9 @@ class State:
     def open(self) -> dict[str, Reservation]:
         """Reservations that are not released, oldest first."""
         found = {one.reservation_id: one for _, one in self.of("reserve", Reservation)}
-        # A reservation may be made anew under the same id after a release, so what counts is the later of the two.
-        released = {str(line.data.get("reservation_id")): line.data.get("after") for line in self.lines("release")}
-        return {
-            name: one for name, one in found.items() if name not in released or one.at > float(released[name] or 0.0)
-        }
+        # A reservation may be made anew under the same id after a release, and a clock may be set back in between.
+        released = {(line.data.get("reservation_id"), line.data.get("made")) for line in self.lines("release")}
+        return {name: one for name, one in found.items() if (name, one.at) not in released}
 
     def runs(self) -> dict[str, tuple[Line, RunUsage]]:
         return {usage.run_id: (line, usage) for line, usage in self.of("run", RunUsage)}
@@ -152,7 +150,7 @@ class Change:
         self.add("reserve", reservation)
 
     def release(self, reservation: Reservation) -> None:
-        self.add("release", {"reservation_id": reservation.reservation_id, "after": reservation.at})
+        self.add("release", {"reservation_id": reservation.reservation_id, "made": reservation.at})
 
 
 class SpendingBook:

@@ -139,7 +139,7 @@ class CountedStore(FileStore):
 
     def _counted(self, active: ActiveRun) -> ActiveRun:
         self.held.append(active)
-        append, complete, intake = active.journal.append, active.complete, active.intake
+        append, complete, intake, discard = active.journal.append, active.complete, active.intake, active.discard
 
         def counted_append(kind: str, **data: Any) -> None:
             self._effect(f"journal {kind}", lambda: append(kind, **data))
@@ -160,6 +160,7 @@ class CountedStore(FileStore):
             return found
 
         active.journal.append = counted_append  # type: ignore[method-assign]
+        active.discard = lambda: self._effect("discard", discard)  # type: ignore[method-assign]
         active.complete = counted_complete  # type: ignore[method-assign]
         active.intake = intake_on_this_disk  # type: ignore[method-assign]
         return active

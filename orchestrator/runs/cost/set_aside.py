@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+from orchestrator.base.errors import FcctlError
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -28,6 +30,9 @@ def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replac
         reserve(services, wanted, replaces=replaces)
     except BaseException:
         active.discard()
+        with suppress(FcctlError), services.spending.changing() as change:
+            if wanted.reservation_id in change.state.open():  # Ctrl-C came when it was written already
+                change.release(wanted)
         raise
 
 

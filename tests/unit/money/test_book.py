@@ -89,9 +89,17 @@ def test_a_reservation_is_open_until_it_is_released(book: SpendingBook) -> None:
     with book.changing() as change:
         change.release(reservation("a"))
     assert opened(book) == opened(again(book)) == ["b"]
-    with book.changing() as change:  # a run that waits is resumed, and reserves under its id once more
-        change.reserve(reservation("a", at=NOVEMBER + 1))
-    assert set(opened(again(book))) == {"a", "b"}
+
+
+@pytest.mark.parametrize("later_s", [1.0, -86400.0], ids=["later", "after the clock was set back"])
+def test_a_reservation_may_be_made_again_under_its_name(book: SpendingBook, later_s: float) -> None:
+    """As for a machine that the next run keeps on, too."""
+    reserve(book, "a")
+    for at in (NOVEMBER, NOVEMBER + later_s):
+        with book.changing() as change:
+            change.release(reservation("a", at=at))
+            change.reserve(reservation("a", 2.0, at=NOVEMBER + later_s))
+        assert [one.usd for one in again(book).state().open().values()] == ([2.0] if at == NOVEMBER else [])
 
 
 def test_the_last_word_on_a_run_and_a_firing_counts(book: SpendingBook) -> None:

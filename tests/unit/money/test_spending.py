@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
+from orchestrator.money import book as books
 from orchestrator.runs.cost import spending
 from tests.support.budgets import listed
 from tests.support.money_world import World
@@ -95,6 +97,20 @@ def test_a_start_that_the_caps_refuse_is_reserved_and_begun_nowhere(world: World
         world.begun(0.6)
     assert len(world.store.active()) == 1
     assert [one.usd for one in world.services.spending.state().open().values()] == [1.0]
+
+
+def test_of_a_start_that_is_interrupted_nothing_stays_reserved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes when the reservation is in the book, and before that is known."""
+    kept = world.begun(1.0)
+
+    def interrupted(*_: object) -> NoReturn:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(books, "sync_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.begun(2.0)
+    assert list(world.reserved()) == world.store.active() == [kept.run_id]
 
 
 def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> None:
