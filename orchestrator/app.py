@@ -209,7 +209,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         """The ledger's eye on machines; loaded only by what looks at some."""
         from orchestrator.money.record_power import Witness
 
-        return Witness(book(), clock, workspace.config.budget)
+        return Witness(made.spending, clock, workspace.config.budget)
 
     def price(target: GcpTarget, hardware: Hardware) -> MachinePrice:
         from orchestrator.money.machine_price import machine_price

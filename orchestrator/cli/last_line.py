@@ -58,10 +58,10 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
         from orchestrator.runs.cost.cap_notices import send_cap_notices
 
         said += send_cap_notices(services)
-        damaged = len(services.spending.state().damaged)
+        damaged = services.spending.damaged
     except FcctlError as error:
         return [*said, f"{error.message}: {error.cause}"]
     if damaged:
-        lines = "1 line" if damaged == 1 else f"{damaged} lines"
-        said.append(f"{lines} of the book of spending cannot be read, and are not counted: fcctl cost rebuild")
+        lines, are = ("1 line", "is") if damaged == 1 else (f"{damaged} lines", "are")
+        said.append(f"{lines} of the book of spending cannot be read, and {are} not counted: fcctl cost rebuild")
     return said

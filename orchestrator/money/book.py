@@ -174,6 +174,12 @@ class SpendingBook:
                 self._import_legacy()
             return self._read()
 
+    @property
+    def damaged(self) -> int:
+        """How many lines cannot be read."""
+        with self._mutex:
+            return len(self._read().damaged)
+
     def _read(self) -> State:
         """Reads what was appended since the last time; all, if the file is another one by now."""
         try:
@@ -296,7 +302,7 @@ class SpendingBook:
         old = Path(self.scope.results) / LEGACY
         if not self.scope.results or not old.is_file() or self._imported():
             return
-        power, resources = _legacy(old)  # seconds, of a large file: nobody waits for that
+        power, resources = read_legacy(old)  # seconds, of a large file: nobody waits for that
         with self.changing() as change:
             if self._imported():
                 return
@@ -378,7 +384,8 @@ def _last(state: State, kind: str, key: str) -> list[Line]:
     return list({str(line.data.get(key)): line for line in state.lines(kind)}.values())
 
 
-def _legacy(path: Path) -> tuple[list[Sighting], list[Holding]]:
+def read_legacy(path: Path) -> tuple[list[Sighting], list[Holding]]:
+    """What an earlier version wrote down of machines, and of disks, snapshots and addresses."""
     power: list[Sighting] = []
     resources: list[Holding] = []
     for line in path.read_bytes().splitlines():

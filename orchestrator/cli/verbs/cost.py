@@ -178,6 +178,28 @@ def budget(cli: Cli) -> None:
         print_budget(found, cli.console)
 
 
+@cost.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be added; change nothing.")
+@click.pass_obj
+def rebuild(cli: Cli, dry_run: bool) -> None:
+    """Add to the book of spending what this workspace knows and the book does not have.
+
+    That is what runs in results/ cost, when the machines of its sessions were on, what an earlier version wrote down in
+    results/machines.jsonl, and what runs and sessions that are not over may cost. Lines of the book that cannot be read
+    are moved to a file beside it. Named is what nothing here tells. It may be repeated, and asks no cloud: `fcctl hosts
+    audit` does.
+    """
+    from orchestrator.runs.cost.rebuild import rebuild as workflow
+    from orchestrator.views.money.rebuild import print_rebuilt, rebuilt_json
+
+    with cli.services() as services:
+        found = workflow(services, dry_run=dry_run)
+    if cli.json:
+        cli.emit(rebuilt_json(found, dry_run=dry_run))
+    else:
+        print_rebuilt(found, cli.console, dry_run=dry_run)
+
+
 def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
     from orchestrator.money.prices import ADDRESS_IN_USE_USD_PER_HOUR
 

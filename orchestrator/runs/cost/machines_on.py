@@ -48,13 +48,11 @@ class MachineOn:
 def machines_on(services: Services) -> list[MachineOn]:
     """Those that were on when the cloud last told of them, and are not past their limit; the oldest start first."""
     state, scope, now = services.spending.state(), services.spending.scope, services.clock.now()
-    told = {id(word): line for line, word in state.of("power", Sighting)
-            if scope.has(line.project, line.results, (word.project, word.name))}  # fmt: skip
-    last: dict[str, Sighting] = {}
-    for word in books.latest(word for _, word in state.of("power", Sighting) if not word.emulated):
-        if id(word) in told:
-            last[word.instance_id] = word
-    return [_machine(services, word, told[id(word)]) for word in last.values() if _is_on(word, now)]
+    told = [(line, word) for line, word in state.of("power", Sighting)
+            if not word.emulated and scope.has(line.project, line.results, (word.project, word.name))]  # fmt: skip
+    by = {id(word): line for line, word in told}
+    last = {word.instance_id: word for word in books.latest(word for _, word in told)}
+    return [_machine(services, word, by[id(word)]) for word in last.values() if _is_on(word, now)]
 
 
 def _is_on(word: Sighting, now: float) -> bool:

@@ -179,14 +179,14 @@ def _settle(change: Change, record: RunRecord, saved: SavedPlan | None, entries:
     firing = next((one.firing for one in own if one.firing), None)
     change.add("run", usage_of(record, firing))
     first = next((one for one in own if one.owner == "run"), own[0] if own else None)
-    kept = _kept(first, record, saved, entries) if first is not None and saved is not None else None
+    kept = kept_on(first, record, saved, entries) if first is not None and saved is not None else None
     if kept is not None and kept.reservation_id not in change.state.open():
         change.reserve(kept)
     for one in own:
         change.release(one)
 
 
-def _kept(
+def kept_on(
     first: Reservation, record: RunRecord, saved: SavedPlan, entries: Sequence[JournalEntry]
 ) -> Reservation | None:
     """For a machine that the run kept on, or could not stop: what it may cost until the cloud's limit."""

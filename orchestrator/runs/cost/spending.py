@@ -200,10 +200,10 @@ def reservations(services: Services) -> list[Reservation]:
     scope = services.spending.scope
     open_ = [one for one in state.open().values() if scope.has(one.project, one.results, one.machine)]
     power = books.latest(one for _, one in state.of("power", Sighting))
-    return [one for one in still_reserved(services, open_) if not _is_off(one, power, services.clock.now())]
+    return [one for one in still_reserved(services, open_) if not is_off(one, power, services.clock.now())]
 
 
-def _is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
+def is_off(one: Reservation, power: Sequence[Sighting], now: float) -> bool:
     """Whether the machine that was kept on is off by now: the cloud said so, or it is past the limit that the cloud
     told, up to which the ledger has it then."""
     if one.owner not in ("up", "kept"):

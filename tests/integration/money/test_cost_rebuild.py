@@ -1,0 +1,173 @@
+"""``cost rebuild``: the book of spending made anew from what is on this computer, and what nothing here tells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from orchestrator.money.ledger import Sighting
+from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, emulated
+
+pytest.importorskip("google.cloud.compute_v1")
+
+RATE, HOUR = 0.706832, 3600.0
+NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
+CAPS = "\n[budget]\nper_run_usd = 9\nper_session_usd = 9\nproject_usd = 300.0\n"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return made(tmp_path / "w", private_home, cloud)
+
+
+def made(folder: Path, home: Path, cloud: Emulator, **target: Any) -> CloudWorkspace:
+    found = CloudWorkspace(folder, home, cloud, **target)
+    found.job("nap", NAP)
+    with (folder / "fcctl.toml").open("a") as file:
+        file.write(CAPS)
+    return found
+
+
+def book(workspace: CloudWorkspace) -> Path:
+    (path,) = workspace.home.glob("**/book.jsonl")
+    return path
+
+
+def rebuilt(workspace: CloudWorkspace, *words: str) -> Any:
+    return workspace.type("--json", "cost", "rebuild", *words, check=0).json
+
+
+def money(workspace: CloudWorkspace) -> tuple[float, float]:
+    """Dollars that machines cost so far, and that are reserved."""
+    found = workspace.type("--json", "cost", "budget", check=0).json
+    project = found["caps"][4]
+    return project["spent_usd"] - project["standing_usd"], found["reserved_usd"]
+
+
+def nothing(found: Any) -> bool:
+    return not (found["runs"] or found["machine_records"] or found["resource_records"] or found["reservations"])
+
+
+def test_of_a_book_that_was_deleted(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    (run_id,) = workspace.runs()
+    workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0)
+    cloud.advance(900)
+    workspace.type("session", "stop", check=0)
+    spent, _ = money(workspace)
+    assert spent > RATE / 4
+    active = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    reserved = money(workspace)[1]
+    assert nothing(rebuilt(workspace)), "it has all of it"
+
+    book(workspace).unlink()
+    planned = rebuilt(workspace, "--dry-run")
+    assert (planned["dry_run"], nothing(planned)) == (True, False)
+    assert not list(workspace.home.glob("**/book.jsonl"))
+    found = rebuilt(workspace)
+    assert {**planned, "dry_run": False} == found
+    assert [one["run_id"] for one in found["runs"]] == [run_id]
+    assert found["usd"] == pytest.approx(workspace.runs()[run_id]["cost"]["usd"])
+    assert found["machine_records"] == 2, "the run's, and the session's, whose idle time no run has"
+    assert [(one["owner"], one["reservation_id"]) for one in found["reservations"]] == [("run", active)]
+    assert not any(found["unknown"].values())
+    assert nothing(rebuilt(workspace)), "once"
+    assert money(workspace) == (pytest.approx(spent, abs=0.01), pytest.approx(reserved, abs=0.02))
+    workspace.type("cancel", active, "--grace", "0", check=0)
+    assert money(workspace)[1] == 0
+
+
+def test_a_session_and_a_kept_machine_are_reserved_again(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
+    workspace = made(tmp_path / "w", private_home, cloud, release="keep")
+    session = workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0).out.strip()
+    book(workspace).unlink()
+    assert [one["reservation_id"] for one in rebuilt(workspace)["reservations"]] == [session]
+    assert money(workspace)[1] > 0.9
+    workspace.type("session", "stop", check=0)
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    reserved = money(workspace)[1]
+    book(workspace).unlink()
+    (one,) = rebuilt(workspace)["reservations"]
+    assert (one["owner"], one["usd"]) == ("kept", pytest.approx(reserved, abs=0.03))
+    workspace.type("hosts", "down", "l4", check=0)
+    assert money(workspace)[1] == 0
+    book(workspace).unlink()
+    cloud.advance(2 * HOUR)
+    assert rebuilt(workspace)["reservations"] == [], "its limit has stopped it"
+
+
+def test_damaged_lines_are_set_aside_and_every_command_says_so_once(workspace: CloudWorkspace) -> None:
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    spent, _ = money(workspace)
+    path = book(workspace)
+    content = path.read_bytes()
+    lines = content.split(b"\n")
+    damaged = next(n for n, line in enumerate(lines) if b'"run_id"' in line)
+    lines[damaged] = lines[damaged].replace(b'"run_id"', b'"run-id"')
+    path.write_bytes(b"\n".join(lines))
+    note = "note: 1 line of the book of spending cannot be read, and is not counted: fcctl cost rebuild"
+    for words in (["ps"], ["cost", "budget"], ["hosts", "ls"]):
+        assert workspace.type(*words, check=0).err.splitlines().count(note) == 1, words
+    assert workspace.type("--json", "cost", "budget", check=0).json["damaged_lines"] == 1
+
+    assert "would be set aside" in workspace.type("cost", "rebuild", "--dry-run", check=0).out
+    found = rebuilt(workspace)
+    assert (found["damaged_lines"], len(found["runs"])) == (1, 1)
+    assert Path(found["set_aside"]).read_bytes() == b"\n".join(lines)
+    assert workspace.type("ps", check=0).err == ""
+    assert money(workspace)[0] == pytest.approx(spent, abs=1e-3)
+
+
+def test_what_an_earlier_version_wrote_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    word = Sighting(
+        project=PROJECT, zone="us-west1-c", name=INSTANCE, instance_id="77", target="l4", usd_per_hour=RATE,
+        started=cloud.clock.now() - 3 * HOUR, stopped=cloud.clock.now() - HOUR, seen=cloud.clock.now() - HOUR,
+    )  # fmt: skip
+    old = workspace.root / "results/machines.jsonl"
+    old.parent.mkdir(exist_ok=True)
+    old.write_text(f"{word.model_dump_json()}\n{{torn\n")
+    assert rebuilt(workspace, "--dry-run")["machine_records"] == 1
+    assert rebuilt(workspace)["machine_records"] == 1
+    assert nothing(rebuilt(workspace))
+    assert money(workspace)[0] == pytest.approx(2 * RATE, abs=1e-6)
+
+
+def test_it_names_what_it_cannot_know(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    (damaged,) = workspace.runs()
+    workspace.type("run", "noop", "--on", "l4", check=0)
+    (free,) = set(workspace.runs()) - {damaged}
+    lost = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    shutil.rmtree(workspace.root / "results/active" / lost)
+    path = workspace.root / f"results/runs/{free}/run.json"
+    record = json.loads(path.read_text())
+    record["cost"] = {**record["cost"], "usd": 0.0, "usd_per_hour": 0.0}
+    path.write_text(json.dumps(record))
+    (workspace.root / f"results/runs/{damaged}/run.json").write_text("{")
+    unknown = rebuilt(workspace)["unknown"]
+    assert [one["name"] for one in unknown["reservations_without_record"]] == [lost]
+    assert unknown["damaged_runs"] == [], "the book has what it cost"
+    assert [one["name"] for one in unknown["runs_without_price"]] == [free]
+
+    kept = b"".join(line + b"\n" for line in book(workspace).read_bytes().split(b"\n") if b" power {" in line[8:16])
+    book(workspace).write_bytes(kept)
+    unknown = rebuilt(workspace)["unknown"]
+    assert [one["name"] for one in unknown["damaged_runs"]] == [damaged]
+    (machine,) = unknown["machines_never_seen_off"]
+    assert machine["name"].startswith(f"{INSTANCE} (")
+    said = workspace.type("cost", "rebuild", check=0).out
+    assert f"not known: runs whose run.json is damaged\n  {damaged}: what it cost:" in said
+    assert max(len(line) for line in said.splitlines()) < 140
