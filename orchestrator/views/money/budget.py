@@ -40,8 +40,8 @@ def _reservation_json(one: OpenReservation) -> dict[str, Any]:
     return {
         "reservation_id": made.reservation_id, "owner": made.owner, "owner_id": made.owner_id, "target": made.target,
         "instance": made.instance or None, "usd": made.usd, "reserved_usd": one.usd, "so_far_usd": one.so_far_usd,
-        "usd_per_hour": one.usd_per_hour, "since": iso(made.at), "until": iso(one.until), "ends": one.text,
-        "command": one.command, "results": made.results,
+        "usd_per_hour": one.usd_per_hour, "since": iso(made.at), "until": iso(one.until), "what": one.ends,
+        "ends": one.text, "command": one.command, "results": made.results,
     }  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def routes(site: Site) -> Sequence[Route]:
         caps = await site.children.fcctl("cost", "budget")
         ledger = await site.children.fcctl("cost", "ledger", "--by", by)
         return site.page(
-            "spending", request, caps=caps["caps"], timezone=caps["timezone"], totals=ledger["totals"], by=by,
-            groups=GROUPS, most=ROWS,
+            "spending", request, caps=caps["caps"], reservations=caps["reservations"], forecast=caps["forecast"],
+            timezone=caps["timezone"], totals=ledger["totals"], by=by, groups=GROUPS, most=ROWS,
         )  # fmt: skip
 
     return [Route("/spending", page)]
@@ -32,4 +32,6 @@ def routes(site: Site) -> Sequence[Route]:
 
 def is_there(site: Site) -> bool:
     """Whether anything has ever cost anything."""
-    return any(row.usd for row in site.store.rows(limit=500)) or any(run.usd_per_hour for run in site.live.runs)
+    live = site.live
+    active = live.money.today_usd or live.money.machines or any(run.usd_per_hour for run in live.runs)
+    return bool(active) or any(row.usd for row in site.store.rows(limit=500))
