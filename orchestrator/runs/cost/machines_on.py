@@ -13,6 +13,7 @@ from orchestrator.money import ledger as books
 from orchestrator.money.book import Line
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.money.ledger import Sighting
+from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.spending import SURELY_OFF_S
 from orchestrator.runs.lifecycle import fold
 from orchestrator.runs.services import Services
@@ -71,15 +72,18 @@ def _stop(services: Services, word: Sighting, line: Line) -> str:
     session = open_on(services.sessions, word.instance_id, word.started)
     if session is not None:
         return session.how_to_stop
-    run_id = next((r for r in services.store.active() if _has(services, r, word)), None)
-    if run_id is not None:
-        return f"fcctl cancel {run_id}"
     own = line.results == services.spending.scope.results
-    place = "" if own else f" -C {shlex.quote(str(Path(line.results).parent))}"
-    return f"fcctl{place} hosts down {word.target}"
+    store, place = services.store, ""
+    if not own:
+        from orchestrator.results.store.store import FileStore
+
+        store = FileStore(Path(line.results), services.clock)
+        place = f" -C {shlex.quote(str(Path(line.results).parent))}"
+    run_id = next((r for r in store.active() if _has(store, r, word)), None)
+    return f"fcctl{place} " + (f"hosts down {word.target}" if run_id is None else f"cancel {run_id}")
 
 
-def _has(services: Services, run_id: str, word: Sighting) -> bool:
-    entries = services.store.journal_of(run_id)
+def _has(store: Store, run_id: str, word: Sighting) -> bool:
+    entries = store.journal_of(run_id)
     had = next((e.data for e in reversed(entries) if e.kind == "acquired"), {})
     return had.get("instance_id") == word.instance_id and fold(entries).machine in ("held", "leaving")

@@ -37,7 +37,7 @@ class OpenReservation:
     #: What ends it, and the command that leads there.
     ends: str
     command: str
-    #: When the cloud stops its machine, if that is known.
+    #: When its machine is stopped by the cloud, or by its own timer, if that is known.
     until: float | None = None
 
     @property
@@ -122,12 +122,22 @@ def _left_on(services: Services, one: Reservation, power: Sequence[Sighting]) ->
     if seen is None:
         return _End(None, 0.0, "its machine was not seen to be on", AUDIT)
     now, rate = services.clock.now(), seen.usd_per_hour
-    until = f"until {utc_minute(seen.fence, now)}" if seen.fence is not None else "without a limit"
+    limits = [limit for limit in (seen.fence, _own_timer(services, one)) if limit is not None]
+    until = f"until {utc_minute(min(limits), now)}" if limits else "without a limit"
     ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
     if one.owner_id in services.store.owed():
         ends = f"it could not be stopped; on {until}"
     so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
-    return _End(so_far, rate or 0.0, ends, _fcctl(services, one, f"hosts down {one.target}"), seen.fence)
+    down = _fcctl(services, one, f"hosts down {one.target}")
+    return _End(so_far, rate or 0.0, ends, down, min(limits, default=None))
+
+
+def _own_timer(services: Services, one: Reservation) -> float | None:
+    """When a machine that a run kept on stops itself, if no other run comes."""
+    if one.owner != "kept":
+        return None
+    entries = store_of(services, one).journal_of(one.owner_id)
+    return next((e.data.get("until") for e in reversed(entries) if e.kind == "released"), None)
 
 
 def _fcctl(services: Services, one: Reservation, words: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import iso, utc_minute
 from orchestrator.base.sanitize import clean
+from orchestrator.money.caps import dollars
 from orchestrator.runs.cost.open_reservations import OpenReservation
 from orchestrator.runs.cost.outlook import Forecast, Outlook
 from orchestrator.views.live.run import duration
@@ -107,8 +108,10 @@ def _forecast(found: Outlook) -> RenderableType:
     made.add_column("")
     made.add_row("spent this month", f"{forecast.spent:.2f}", "")
     made.add_row("reserved", f"{forecast.reserved:.2f}", "")
-    made.add_row("machines", f"{forecast.machines:.2f}", f"${forecast.machines_per_day:.2f} a day so far, {days} more")
-    standing = f"${forecast.standing_per_day:.2f} a day now"
+    made.add_row(
+        "machines", f"{forecast.machines:.2f}", f"{dollars(forecast.machines_per_day)} a day so far, {days} more"
+    )
+    standing = f"{dollars(forecast.standing_per_day)} a day now"
     made.add_row("disks, snapshots, addresses", f"{forecast.standing:.2f}", standing)
     cap = found.budget.per_month_usd
     of_cap = "" if cap is None else f"of {cap:.2f}" if forecast.total <= cap else f"more than the {cap:.2f} of the cap"

@@ -47,13 +47,10 @@ def print_rebuilt(found: Rebuilt, console: Console, *, dry_run: bool) -> None:
 
 
 def _lines(found: Rebuilt, *, dry_run: bool) -> Iterator[RenderableType]:
-    yield text("the book of spending would get" if dry_run else "the book of spending got", "bold")
-    yield text(f"  runs                           {len(found.runs)}, ${found.usd:.2f}")
-    yield text(f"  records of machines            {len(found.power)}")
-    yield text(f"  of disks, snapshots, addresses {len(found.resources)}")
-    yield text(f"  reservations                   {len(found.reservations)}")
-    for one in found.reservations:
-        yield text(f"    ${one.usd:.2f} for {clean(one.owner_id, 80)}")
+    if not (found.runs or found.power or found.resources or found.reservations):
+        yield text("the book of spending has all that this workspace knows")
+    else:
+        yield from _added(found, dry_run=dry_run)
     if found.damaged:
         yield text(f"lines that cannot be read: {found.damaged}")
         where = "they would be set aside" if found.aside is None else f"they are in {found.aside}"
@@ -64,6 +61,16 @@ def _lines(found: Rebuilt, *, dry_run: bool) -> Iterator[RenderableType]:
             yield text(f"not known: {head}", "yellow")
         for thing in unknown:
             yield text(f"  {clean(thing.name, 90)}: {clean(thing.why, 200)}")
+
+
+def _added(found: Rebuilt, *, dry_run: bool) -> Iterator[RenderableType]:
+    yield text("the book of spending would get" if dry_run else "the book of spending got", "bold")
+    yield text(f"  runs                           {len(found.runs)}, ${found.usd:.2f}")
+    yield text(f"  records of machines            {len(found.power)}")
+    yield text(f"  of disks, snapshots, addresses {len(found.resources)}")
+    yield text(f"  reservations                   {len(found.reservations)}")
+    for one in found.reservations:
+        yield text(f"    ${one.usd:.2f} for {clean(one.owner_id, 80)}")
 
 
 def _unbroken(words: str) -> RenderableType:

@@ -105,6 +105,8 @@ def test_machines_that_are_kept_on(tmp_path: Path, private_home: Path, cloud: Em
     one = only(budget(workspace))
     assert one["owner"] == "kept"
     assert one["ends"] == f"kept until {at(one['until'])} (fcctl hosts down l4)"
+    until = datetime.fromisoformat(one["until"]).timestamp()
+    assert until == pytest.approx(cloud.clock.now() + 600, abs=30), "its own timer, before the cloud's limit"
     (machine,) = workspace.type("--json", "ps", check=0).json["machines"]
     assert (machine["target"], machine["name"], machine["stop"]) == ("l4", INSTANCE, "fcctl hosts down l4")
     workspace.type("hosts", "down", "l4", check=0)
@@ -135,6 +137,8 @@ def test_another_workspace_and_a_record_that_is_gone(
     run_id = other.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
     one = only(budget(workspace))
     assert one["ends"] == f"run {run_id} (fcctl -C {other.root} attach {run_id})"
+    (machine,) = workspace.type("--json", "ps", check=0).json["machines"]
+    assert machine["stop"] == f"fcctl -C {other.root} cancel {run_id}"
     shutil.rmtree(other.root / "results/active" / run_id)
     one = only(budget(workspace))
     assert one["ends"] == "its record is gone: fcctl hosts audit"
