@@ -63,6 +63,8 @@ class Evidence:
     started_by: Literal["fcctl", "person", "unknown"] = "unknown"
     #: Who that was, as the cloud names them.
     user: str = ""
+    #: Whether the cloud itself tells it, by the request's id: else it is what the journals and the labels make likely.
+    certain: bool = False
     #: Whether the machine said which runs are at work there.
     answered: bool = False
 
@@ -196,9 +198,9 @@ def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence
     if last is None:
         return NO_EVIDENCE
     if is_fcctls(last.request_id):
-        return Evidence("fcctl", last.user)
+        return Evidence("fcctl", last.user, certain=True)
     if any(is_fcctls(op.request_id) for op in operations if op.target_id in ("", machine.id)):
-        return Evidence("person", last.user)
+        return Evidence("person", last.user, certain=True)
     if any(claim.is_of(machine) for claim in claims):
         return Evidence("fcctl", last.user)
     label = machine.labels.get(RUN_LABEL)
