@@ -104,8 +104,8 @@ class SimulatedCloud:
     def request(self, request_id: str, make: Callable[[], Operation]) -> Operation:
         """The same request id is one change."""
         if request_id not in self.requests:
-            operation = make()
-            self.requests[request_id] = operation
+            operation = self.requests[request_id] = make()
+            self.operations[operation.name] = replace(self.operations[operation.name], request_id=request_id)
         return self.operations[self.requests[request_id].name]
 
     def operation(
@@ -122,7 +122,7 @@ class SimulatedCloud:
 
         def finish() -> None:
             then()
-            self.operations[op.name] = replace(op, state="DONE", finished=self.world.now)
+            self.operations[op.name] = replace(self.operations[op.name], state="DONE", finished=self.world.now)
 
         self.history.append(op)
         self.world.at(now + seconds, finish)
