@@ -125,7 +125,7 @@ class SimulatedCloud:
 
         def finish() -> None:
             then()
-            self.operations[op.name] = replace(op, state="DONE", finished=self.world.now)
+            self.operations[op.name] = replace(self.operations[op.name], state="DONE", finished=self.world.now)
 
         self.history.append(op)
         self.world.at(now + seconds, finish)
