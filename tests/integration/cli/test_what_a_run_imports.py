@@ -59,7 +59,7 @@ BEFORE_LOGIN = """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
     base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.yaml_lines
-    cli.prices cli.run_end
+    cli.last_line cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files
     machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
@@ -72,8 +72,8 @@ LATER = """
     results.store.store results.store_api
     runs.actions runs.collect runs.cost.egress runs.cost.set_aside runs.drive runs.ending runs.follow runs.job.built_in
     runs.job.cuda_arch runs.job.files runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet
-    runs.job.saved_plan runs.lifecycle runs.local_steps runs.notifier runs.record runs.reopen runs.run runs.services
-    runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
+    runs.job.saved_plan runs.lifecycle runs.local_steps runs.machine.left_on runs.notifier runs.record runs.reopen
+    runs.run runs.services runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

@@ -145,7 +145,7 @@ def test_a_machine_that_is_kept_is_in_order_until_it_stops_itself(tmp_path: Path
 
 def test_a_machine_that_could_not_be_stopped_is_found_and_explained(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
-    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    done = workspace.type("run", "noop", "--on", "l4", "--yes", check=6)
     assert "could not be stopped" in done.err
     if billed(cloud):  # until its own timer ends it
         said = workspace.type("hosts", "audit", check=10)

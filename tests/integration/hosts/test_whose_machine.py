@@ -258,7 +258,7 @@ def test_a_stop_that_is_still_owed_is_not_made_up_for_under_a_person(
 ) -> None:
     del keeps_ids
     cloud.faults.add(action="instances.stop", nth="1+", do={"http": {"status": 403, "message": "not today"}})
-    assert "could not be stopped" in workspace.type("run", "noop", "--on", "l4", "--yes", check=0).err
+    assert "could not be stopped" in workspace.type("run", "noop", "--on", "l4", "--yes", check=6).err
     cloud.faults.clear()
     cloud.advance(4 * 3600)  # its own timer, or the cloud's limit
     assert billed(cloud) == []
