@@ -50,10 +50,11 @@ class Claim:
     turned_on: tuple[float, float] | None = None
 
     def is_of(self, machine: Machine) -> bool:
-        """Whether the machine is on since then."""
-        if self.turned_on is None or machine.started is None:
+        """Whether the machine is on since then; one that never started (queued for flex start): was made then."""
+        since = machine.started if machine.started is not None else machine.created
+        if self.turned_on is None or since is None:
             return False
-        return self.turned_on[0] <= machine.started <= self.turned_on[1]
+        return self.turned_on[0] <= since <= self.turned_on[1]
 
 
 @dataclass(frozen=True)
