@@ -108,7 +108,7 @@ class CountedBook(SpendingBook):
         if kinds == {"reserve"}:  # else it takes the place of another one
             self._reserved(Reservation.model_validate(change.lines[0].data))
         if kinds & {"reserve", "release"}:
-            self._world.effect(self._actor, f"book: {' '.join(sorted(kinds))}", lambda: None, via="disk")
+            self._world.effect(self._actor, f"book: {'+'.join(sorted(kinds))}", lambda: None, via="disk")
 
 
 class CountedStore(FileStore):

@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant("never let go", never_let_go, "vm is "),
     Mutant("no note left", no_note_left, "vm is ", seed=230),
     Mutant("submitted again", submitted_again, "step "),
-    Mutant("nobody picks up", nobody_picks_up, "20270115", seed=5),
+    Mutant("nobody picks up", nobody_picks_up, "2027", seed=5),
     Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
     Mutant("a longer session", longer_session, "$", seed=60),
     Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
