@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.recover import settle
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.runs.reopen import known
@@ -118,6 +119,11 @@ def name_of(due: float) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- what must hold
+def is_booked(entries: Sequence[JournalEntry]) -> bool:
+    """Whether the run of this journal is over, and what it did cost is in the book."""
+    return any(entry.kind == "complete" for entry in entries)
+
+
 def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing) -> None:
     """The month's cap has room for what this firing may cost, beside what the others of the month did cost, or may
     still cost."""
@@ -126,7 +132,8 @@ def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing
     ended = {one.due for one in record if one.outcome == "finished"}
     # One that was interrupted costs what its run did cost, once that is complete.
     store = episode.stores()[0]
-    ended |= {one.due for one in record if store.is_complete(episode.run_of.get(name_of(one.due), ""))}
+    runs = {one.due: episode.run_of.get(name_of(one.due)) for one in record}
+    ended |= {due for due, run_id in runs.items() if run_id and is_booked(store.journal_of(run_id))}
     gone = {one.due for one in record if one.outcome == "interrupted"}
     ended |= {due for due in gone if name_of(due) not in episode.reserved_by}  # nothing can have started
     excused = set() if fired.plan.strictly else fired.failed | _left_on(episode, record)

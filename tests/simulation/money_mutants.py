@@ -26,6 +26,7 @@ from orchestrator.schedules.due import Firing
 from orchestrator.sessions import session
 from tests.simulation.firings import CountedRecords
 from tests.simulation.mutants import Mutant
+from tests.simulation.schedule import Schedule
 
 
 # --------------------------------------------------------------------------------------------------------------- caps
@@ -109,7 +110,7 @@ def unasked(reserve: Callable[..., Any]) -> Callable[..., Any]:
 
 def nothing_kept(patch: pytest.MonkeyPatch) -> None:
     """Nothing is reserved for a machine that a run leaves on."""
-    patch.setattr(owners, "_kept", lambda *_: None)
+    patch.setattr(owners, "kept_on", lambda *_: None)
 
 
 def kept_for_too_short(patch: pytest.MonkeyPatch) -> None:
@@ -240,13 +241,23 @@ MONEY_MUTANTS = [
     Mutant("what is reserved is forgotten", reservations_forgotten, "the "),
     Mutant("what is reserved is counted at half", reservations_halved, "the "),
     Mutant("the worst case halved", worst_case_halved, "$"),
-    Mutant("the caps are asked before the lock is taken", asked_before_the_lock, "the "),
+    Mutant(
+        "the caps are asked before the lock is taken",
+        asked_before_the_lock,
+        "the ",
+        schedule=Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True),
+    ),
     Mutant("up does not ask", up_not_asked, "the "),
     Mutant("session does not ask", session_not_asked, "the "),
-    Mutant("wake does not ask", wake_not_asked, "the "),
+    Mutant(
+        "wake does not ask",
+        wake_not_asked,
+        "the ",
+        schedule=Schedule(0, (), ("detach", "wake"), month_cap=0.45, free_disks=True),
+    ),
     Mutant("resume does not ask", resume_not_asked, "the "),
-    Mutant("nothing is reserved for what is left on", nothing_kept, "the "),
-    Mutant("a machine that is left on is taken to be off", kept_for_too_short, "the "),
+    Mutant("nothing is reserved for what is left on", nothing_kept, "the ", seed=2060),
+    Mutant("a machine that is left on is taken to be off", kept_for_too_short, "the ", seed=10880),
     Mutant("released, and not booked", released_unbooked, "the "),
     Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the "),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
@@ -258,7 +269,7 @@ MONEY_MUTANTS = [
     Mutant("a snapshot in use is pruned", young_pruned, "snapshot ", seed=145),
     Mutant("pruned, and still in the ledger", pruned_and_still_booked, "the ledger has [", seed=45),
     Mutant("the limit of its target", limit_not_set, "$"),
-    Mutant("deleted, and not collected", deleted_uncollected, "2027"),
+    Mutant("deleted, and not collected", deleted_uncollected, "2027", seed=110),
     Mutant("unreadable, and called collected", unreadable_is_collected, "2027", seed=100),
     Mutant("no room, and called collected", full_laptop_is_collected, "2027", seed=40),
 ]

@@ -24,7 +24,7 @@ from orchestrator.runs.machine import release as hold_release
 from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
-from tests.simulation.schedule import draw
+from tests.simulation.schedule import Schedule, draw
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,14 @@ class Mutant:
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
+    #: The one that shows it, where random ones seldom do.
+    schedule: Schedule | None = None
 
 
 def found_by(mutant: Mutant) -> str | None:
     """How the first violation in 600 schedules begins."""
+    if mutant.schedule is not None:
+        return first_line(mutant.schedule)
     seeds = range(mutant.seed, mutant.seed + 600)
     return next((failure for seed in seeds if (failure := first_line(draw(seed))) is not None), None)
 
