@@ -24,7 +24,7 @@ from orchestrator.runs.machine import release as hold_release
 from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
-from tests.simulation.schedule import draw
+from tests.simulation.schedule import Schedule, draw
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,14 @@ class Mutant:
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
+    #: The one that finds it, where random ones seldom do.
+    schedule: Schedule | None = None
 
 
 def found_by(mutant: Mutant) -> str | None:
-    """How the first violation in 600 schedules begins."""
+    """How the first violation in 600 schedules begins, or that of the mutant's own schedule."""
+    if mutant.schedule is not None:
+        return first_line(mutant.schedule)
     seeds = range(mutant.seed, mutant.seed + 600)
     return next((failure for seed in seeds if (failure := first_line(draw(seed))) is not None), None)
 
@@ -157,7 +161,7 @@ MUTANTS = [
     Mutant("never let go", never_let_go, "vm is "),
     Mutant("no note left", no_note_left, "vm is ", seed=230),
     Mutant("submitted again", submitted_again, "step "),
-    Mutant("nobody picks up", nobody_picks_up, "20270115", seed=5),
+    Mutant("nobody picks up", nobody_picks_up, "2027", seed=5),
     Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
     Mutant("a longer session", longer_session, "$", seed=60),
     Mutant("a session forgotten", session_forgotten, "vm is ", seed=55),
