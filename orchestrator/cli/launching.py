@@ -16,11 +16,13 @@ from orchestrator.cli.context import Cli
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
 
     from orchestrator.cli.results.comparing import Comparing
     from orchestrator.machines.connect.reconnect import Link
     from orchestrator.machines.provision.wake_options import AcceptedPrices, Waking
     from orchestrator.machines.targets import Target
+    from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import Prepared, Wanted
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.run import Finished
@@ -213,8 +215,9 @@ def see_home(
     goes: Callable[[], Finished | None],
     saved: SavedPlan | None = None,
     comparing: Comparing | None = None,
+    tell: Callable[[RunRecord, Path], None] | None = None,
 ) -> None:
-    """Print how the run ended, or that it goes on without this terminal."""
+    """Print how the run ended (``tell``: in another way), or that it goes on without this terminal."""
     from orchestrator.cli.run_end import report
     from orchestrator.runs.run import Detached, NeverSubmitted
 
@@ -234,7 +237,7 @@ def see_home(
     elif comparing is not None and finished.record.status in ("passed", "incomplete"):
         comparing.report(cli, services, finished.record)
     else:
-        report(cli, finished.record, services.store.folder(finished.record.run_id))
+        (tell or partial(report, cli))(finished.record, services.store.folder(finished.record.run_id))
 
 
 def say_detached(cli: Cli, run_id: str) -> str:

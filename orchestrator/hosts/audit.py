@@ -97,7 +97,7 @@ def audit(
                 )  # fmt: skip
             except DiskError as full:  # what is on for nobody is stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", said(full)))
-            _settle_lost(services, cloud, place.project)
+            release_lost(services, cloud, place.project)
         findings += found
     return Audit(
         tuple(findings),
@@ -109,7 +109,8 @@ def audit(
     )
 
 
-def _settle_lost(services: Services, cloud: Cloud, project: str) -> None:
+def release_lost(services: Services, cloud: Cloud, project: str) -> None:
+    """Release what is reserved for machines that are off, and whose run or session has no record any more."""
     for one in settle_lost(services, cloud, project):
         what = f"${one.usd:.2f} that were reserved for {one.owner_id}, whose record is gone, are released"
         services.observer.note(f"{one.instance} is off: {what} (what it did cost: fcctl cost ledger)")

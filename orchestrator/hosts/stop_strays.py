@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.errors import FcctlError, NotFoundError, UsageError
-from orchestrator.hosts.audit import Audit, said
+from orchestrator.hosts.audit import Audit, release_lost, said
 from orchestrator.hosts.claims import active_on, as_target, finding
 from orchestrator.hosts.places import means, places_of, target_of_plan
 from orchestrator.hosts.recover import settle
@@ -85,6 +85,7 @@ def stop(
             for run_id, debt in services.store.owed().items():
                 if means(target_of_plan(debt), machine):
                     services.store.paid(run_id)
+            release_lost(services, cloud, machine.project)
     return ended
 
 

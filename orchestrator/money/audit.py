@@ -50,10 +50,11 @@ class Claim:
     turned_on: tuple[float, float] | None = None
 
     def is_of(self, machine: Machine) -> bool:
-        """Whether the machine is on since then."""
-        if self.turned_on is None or machine.started is None:
+        """Whether the machine is on since then; one that never started (queued for flex start): was made then."""
+        since = machine.started if machine.started is not None else machine.created
+        if self.turned_on is None or since is None:
             return False
-        return self.turned_on[0] <= machine.started <= self.turned_on[1]
+        return self.turned_on[0] <= since <= self.turned_on[1]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Evidence:
     started_by: Literal["fcctl", "person", "unknown"] = "unknown"
     #: Who that was, as the cloud names them.
     user: str = ""
+    #: Whether the cloud itself tells it, by the request's id: else it is what the journals and the labels make likely.
+    certain: bool = False
     #: Whether the machine said which runs are at work there.
     answered: bool = False
 
@@ -196,9 +199,9 @@ def start_of(machine: Machine, operations: Sequence[Operation], claims: Sequence
     if last is None:
         return NO_EVIDENCE
     if is_fcctls(last.request_id):
-        return Evidence("fcctl", last.user)
+        return Evidence("fcctl", last.user, certain=True)
     if any(is_fcctls(op.request_id) for op in operations if op.target_id in ("", machine.id)):
-        return Evidence("person", last.user)
+        return Evidence("person", last.user, certain=True)
     if any(claim.is_of(machine) for claim in claims):
         return Evidence("fcctl", last.user)
     label = machine.labels.get(RUN_LABEL)

@@ -30,7 +30,7 @@ from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
-from orchestrator.runs.machine.left_on import LeftOn
+from orchestrator.runs.machine.left_on import kept_by_session
 from orchestrator.runs.services import Services
 from orchestrator.sessions.damaged import settle_unreadable
 
@@ -70,16 +70,8 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
     found = known(services.sessions, saved.session_id)
     if found is None:
         raise RuntimeError("a session that was just opened can be read")
-    services.left_on.add(_left_on(saved, target, found.machine))
+    services.left_on.add(kept_by_session(saved, target, found.machine))
     return found
-
-
-def _left_on(saved: SavedSession, target: GcpTarget, machine: sessions.Machine | None) -> LeftOn:
-    rate = sessions.rate(saved, machine)
-    return LeftOn(
-        saved.target.name, target.instance, rate, "fcctl session stop", project=target.project,
-        emulated=saved.target.kind == "sandbox",
-    )  # fmt: skip
 
 
 def _set_aside(services: Services, saved: SavedSession, held: HeldSession) -> None:
@@ -209,7 +201,7 @@ def _let_go(
     if holds and target is not None:
         log = held.journal.append_if_possible  # a full disk keeps no machine on
         log("release")
-        with services.left_on.unless_stopped(_left_on(saved, target, machine)):
+        with services.left_on.unless_stopped(kept_by_session(saved, target, machine)):
             done = release(services, target, holds, _policy(services, target), log)
         log("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), None)

@@ -95,14 +95,14 @@ CONTROLLER = (
     Mutant(
         "usage: compacted in place",
         SpendingBook._compact,
-        "write_atomic(self._folder, NAME, content, 0o600)",
+        "write_atomic(self._folder, NAME, content, mode=0o600)",
         "(self._folder / NAME).write_bytes(content)",
         (records.Usage,),
     ),
     removed(
         "usage: damage is not put aside",
         SpendingBook.set_damage_aside,
-        "write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), 0o600)",
+        "write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), mode=0o600)",
         records.DamagedBook,
     ),
     Mutant(

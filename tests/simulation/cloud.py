@@ -79,6 +79,7 @@ class SimulatedCloud:
         #: How many copies of disks were ever made.
         self.copies = 0
         self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+        self._asked = ""  # the id of the request that is just answered
         self.starts: list[str] = []  # who asked for each start: fcctl, console
         self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
         self.deleted: list[Instance] = []  # what they cost stays
@@ -104,8 +105,10 @@ class SimulatedCloud:
     def request(self, request_id: str, make: Callable[[], Operation]) -> Operation:
         """The same request id is one change."""
         if request_id not in self.requests:
-            operation = self.requests[request_id] = make()
-            self.operations[operation.name] = replace(self.operations[operation.name], request_id=request_id)
+            self._asked = request_id
+            operation = make()
+            self._asked = ""
+            self.requests[request_id] = operation
         return self.operations[self.requests[request_id].name]
 
     def operation(
@@ -116,7 +119,7 @@ class SimulatedCloud:
         collection = "instances" if target_id else "snapshots"
         op = Operation(
             f"op-{next(self._numbers)}", zone, kind, target, "RUNNING", started=now, target_id=target_id,
-            collection=collection,
+            collection=collection, request_id=self._asked,
         )  # fmt: skip
         self.operations[op.name] = op
 

@@ -74,12 +74,13 @@ def services_of(episode: Episode, workspace: Workspace) -> Services:
 
 # ---------------------------------------------------------------------------------------------------------- all is off
 def check_off_after(episode: Episode, what: str, ending: str) -> None:
-    """A run that was seen to its end, or refused, leaves no machine on behind it."""
+    """A run that was seen to its end, or refused, leaves no machine on; nor does one whose results find no room."""
     if (
         what == "up"
         or episode.schedule.release == "keep"
         or not ending.startswith(("ended", "refused"))
-        or _live(episode)
+        or _in_session(episode)
+        or (_live(episode) and not _found_no_room(episode, what, ending))
     ):
         return
     episode.world.advance(SETTLED_S + episode.world.stop_seconds)
@@ -89,9 +90,25 @@ def check_off_after(episode: Episode, what: str, ending: str) -> None:
 
 
 def _live(episode: Episode) -> bool:
-    results = [workspace.root / "results" for workspace in episode.workspaces]
-    sessions_open = [p for r in results for p in (r / "sessions").glob("2*") if not (p / "end.json").exists()]
-    return bool(sessions_open) or any(True for r in results for _ in (r / "active").glob("2*"))
+    return any(True for workspace in episode.workspaces for _ in (workspace.root / "results/active").glob("2*"))
+
+
+def _in_session(episode: Episode) -> bool:
+    sessions = [p for workspace in episode.workspaces for p in (workspace.root / "results/sessions").glob("2*")]
+    return any(not (p / "end.json").exists() for p in sessions)
+
+
+#: With none of these a machine is on for the run of the command that ended, or for nobody.
+_FOR_OTHERS = {
+    "cloud_down", "lost_reply", "other", "beside", "abroad", "console", "crash", "kill", "kill_after", "interrupt",
+}  # fmt: skip
+
+
+def _found_no_room(episode: Episode, what: str, ending: str) -> bool:
+    """Whether a run had ended when the laptop's disk was full, and was alone on its machine."""
+    alone = not _FOR_OTHERS & {fault.kind for fault in episode.schedule.faults}
+    at_work = any(guest.goes_on(run) for guest in episode.guests.values() for run in guest.runs.values())
+    return what in ("run", "attach") and "computer's disk is full" in ending and alone and not at_work
 
 
 def _excused(episode: Episode, instance: Instance) -> bool:

@@ -108,7 +108,7 @@ class CountedBook(SpendingBook):
         if kinds == {"reserve"}:  # else it takes the place of another one
             self._reserved(Reservation.model_validate(change.lines[0].data))
         if kinds & {"reserve", "release"}:
-            self._world.effect(self._actor, f"book: {' '.join(sorted(kinds))}", lambda: None, via="disk")
+            self._world.effect(self._actor, f"book: {'+'.join(sorted(kinds))}", lambda: None, via="disk")
 
 
 class CountedStore(FileStore):
@@ -139,10 +139,16 @@ class CountedStore(FileStore):
 
     def _counted(self, active: ActiveRun) -> ActiveRun:
         self.held.append(active)
-        append, complete, intake, discard = active.journal.append, active.complete, active.intake, active.discard
+        journal: Any = active.journal
+        append, write_lines = journal.append, journal._write
+        complete, intake, discard = active.complete, active.intake, active.discard
 
         def counted_append(kind: str, **data: Any) -> None:
             self._effect(f"journal {kind}", lambda: append(kind, **data))
+
+        def write_lines_if_room(lines: bytes) -> None:
+            refuse_if_full(self._world, self.root)
+            write_lines(lines)
 
         def counted_complete(record: Any) -> Path:
             folder: Path = self._effect(f"complete {record.status}", lambda: complete(record))
@@ -159,7 +165,7 @@ class CountedStore(FileStore):
             found.write = write_if_room
             return found
 
-        active.journal.append = counted_append  # type: ignore[method-assign]
+        journal.append, journal._write = counted_append, write_lines_if_room
         active.discard = lambda: self._effect("discard", discard)  # type: ignore[method-assign]
         active.complete = counted_complete  # type: ignore[method-assign]
         active.intake = intake_on_this_disk  # type: ignore[method-assign]
@@ -186,7 +192,11 @@ class CountedSessions(SessionFiles):
         append, end = held.journal.append, held.end
 
         def counted_append(kind: str, **data: Any) -> None:
-            self._world.effect(self._actor, f"session {kind}", lambda: append(kind, **data), via="disk")
+            def written() -> None:
+                refuse_if_full(self._world, self._folder)
+                append(kind, **data)
+
+            self._world.effect(self._actor, f"session {kind}", written, via="disk")
 
         def counted_end(record: Any) -> None:
             self._world.effect(self._actor, f"session ended: {record.how}", lambda: end(record), via="disk")

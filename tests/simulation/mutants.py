@@ -153,6 +153,11 @@ def no_second_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision, "_withdraw", lambda *_: None)
 
 
+def nothing_without_its_line(patch: pytest.MonkeyPatch) -> None:
+    """On a full disk no machine is stopped: the journal has no room for the line that says so."""
+    patch.setattr(moves, "may_wait", lambda *_: False)
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$", seed=8),
@@ -169,4 +174,5 @@ MUTANTS = [
     Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
     Mutant("no lock", no_lock, "a second vm is being created"),
     Mutant("no second look", no_second_look, "vm is RUNNING after"),
+    Mutant("nothing without its line", nothing_without_its_line, "vm is RUNNING after", seed=102),
 ]

@@ -7,8 +7,8 @@ from contextlib import suppress
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.store_api import Store
 
-#: A GiB from a cloud to most places of the internet, dollars: the first TiB of a month in the premium tier. To China it
-#: is 0.23, to Australia 0.19. https://cloud.google.com/vpc/network-pricing, read on 2026-11-21.
+#: A GiB from a cloud to the internet, dollars: the upper end of the premium tier for the first TiB of a month, as third
+#: parties quote it. Not read at Google, and farther places cost more: https://cloud.google.com/vpc/network-pricing.
 USD_PER_GIB = 0.12
 #: Earlier runs of the job that count, the newest first.
 RUNS_BEFORE = 5

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.leases.session_api import SessionBook
 from orchestrator.machines.targets import GcpTarget, Target
@@ -208,8 +209,11 @@ def kept_on(
 
 
 def release_kept(services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None) -> None:
-    """The machine that a run left on, or that somebody turned on by hand, is off now."""
-    with services.spending.changing() as change:
+    """The machine that a run left on, or that somebody turned on by hand, is off now.
+
+    Where that cannot be written, what the cloud said of the machine releases it.
+    """
+    with suppress(DiskError), services.spending.changing() as change:
         for one in change.state.open().values():
             if one.owner in ("up", "kept") and (one.owner_id == owner_id or one.machine == machine):
                 if one.firing:

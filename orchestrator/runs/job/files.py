@@ -83,6 +83,17 @@ class JobFiles:
         """
         return jobs.resolve(name, self.load)
 
+    def built_in(self, name: str) -> Job:
+        """The job of that name that works in any workspace, even where the workspace has one of its own.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        path = self._built_in(name)
+        if path is None:
+            raise NotFoundError(f"no built-in job named '{name}'")
+        return jobs.resolve(name, lambda _: self.read(path, name))
+
     def check(self, path: Path) -> list[Problem]:
         """All that is wrong with a job file, including with the jobs it uses."""
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.base.journal import JournalEntry
     from orchestrator.leases.session_api import SessionBook
+    from orchestrator.leases.session_rules import Machine, SavedSession
     from orchestrator.machines.targets import GcpTarget
     from orchestrator.results.store_api import Store
     from orchestrator.runs.job.saved_plan import SavedPlan
@@ -43,6 +44,15 @@ class LeftOn:
             "target": self.target, "name": self.instance, "project": self.project, "usd_per_hour": self.usd_per_hour,
             "stop": self.stop, "not_stopped": self.not_stopped,
         }  # fmt: skip
+
+
+def kept_by_session(saved: SavedSession, target: GcpTarget, machine: Machine | None) -> LeftOn:
+    """Args: machine: as the session's journal knows it."""
+    from orchestrator.leases.session_rules import rate
+
+    emulated = saved.target.kind == "sandbox"
+    price, stop = rate(saved, machine), "fcctl session stop"
+    return LeftOn(saved.target.name, target.instance, price, stop, project=target.project, emulated=emulated)
 
 
 class MachinesLeftOn:

@@ -101,8 +101,7 @@ def _try(services: Services, run_id: str, debt: dict[str, Any]) -> bool:
     """False if it cannot be stopped."""
     try:
         if _is_paid(services, run_id, debt):
-            with suppress(DiskError):  # what the cloud said of the machine releases it, too
-                release_kept(services, owner_id=run_id)
+            release_kept(services, owner_id=run_id)
             services.store.paid(run_id)
             services.left_on.is_off(run_id)
     except FcctlError as error:

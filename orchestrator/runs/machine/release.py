@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import DiskError, FcctlError, HostError
+from orchestrator.base.errors import FcctlError, HostError
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.spec import woken_by_hand
@@ -261,10 +261,11 @@ class LettingGo:
         self._leave_a_note(tried=self._services.clock.now(), why=error.message)
 
     def _leave_a_note(self, **facts: object) -> None:
-        """For whoever comes next: this machine was turned on for us, and is not known to be off."""
+        """For whoever comes next: this machine was turned on for us, and is not known to be off.
+
+        Raises:
+            DiskError: it is not written down; the run's journal has it that the machine is not let go.
+        """
         holds = [asdict(hold) for hold in self._held.holds()]
         debt = {"target": self._held.saved.target.model_dump(mode="json"), "holds": holds, **facts}
-        try:
-            self._services.store.owe(self._held.run_id, debt)
-        except DiskError as error:  # its journal, or the cloud's list of machines, tells whoever comes next
-            self._services.observer.note(f"{error.message}: {error.cause}")
+        self._services.store.owe(self._held.run_id, debt)

@@ -30,6 +30,7 @@ def off_before_a_person(
     if claim.turned_on is None or claim.is_of(seen) or not seen.billed:
         return False, None
     history = services.clouds.open(target).operations(seen.zone, seen.name)
-    if start_of(seen, history, [claim]).started_by != "person":
+    start = start_of(seen, history, [claim])
+    if start.started_by != "person" or not start.certain:  # another fcctl's start must not leave it on for ever
         return False, None
     return True, off_at(history, seen.id, claim.turned_on[0])

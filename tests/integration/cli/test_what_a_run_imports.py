@@ -45,11 +45,11 @@ BEFORE_LOGIN = """
     base.clock base.errors base.files base.log_file base.models base.run_id base.safe_paths base.sanitize
     base.text.problems base.text.timezones base.text.toml_lines
     cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
-    cli.output cli.prices cli.verbs.run
+    cli.output cli.verbs.run
     machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
     machines.connect.ssh.config machines.connect.ssh.connection machines.connect.ssh.known_hosts
     machines.connect.ssh.paramiko_lean machines.connect.ssh.ssh machines.connect.transport
-    machines.provision.endpoint machines.provision.wake_options machines.targets
+    machines.provision.endpoint machines.targets
     money.caps money.prices.file
     runs.notify.notices
     schedules.due
@@ -59,7 +59,7 @@ BEFORE_LOGIN = """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
     base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.yaml_lines
-    cli.prices cli.run_end
+    cli.last_line cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files
     machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
@@ -70,10 +70,11 @@ LATER = """
     results.measurement results.records results.store.active results.store.incoming results.store.index
     results.store.intake results.store.measured results.store.names results.store.rows results.store.schema
     results.store.store results.store_api
-    runs.actions runs.collect runs.cost.egress runs.cost.set_aside runs.drive runs.ending runs.follow runs.job.built_in
+    runs.actions runs.collect runs.cost.set_aside runs.drive runs.ending runs.follow runs.job.built_in
     runs.job.cuda_arch runs.job.files runs.job.job runs.job.plan runs.job.prepare runs.job.saved_fleet
-    runs.job.saved_plan runs.lifecycle runs.local_steps runs.notify.notifier runs.record runs.reopen runs.run
-    runs.services runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy runs.watchers
+    runs.job.saved_plan runs.lifecycle runs.local_steps runs.machine.left_on runs.notify.notifier runs.record
+    runs.reopen runs.run runs.services runs.source.api runs.source.git runs.source.hashes runs.sync runs.tidy
+    runs.watchers
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

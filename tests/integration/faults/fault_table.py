@@ -263,7 +263,7 @@ UNDER_A_RUN = (
         during="shut_down", then=(("cancel --all --give-up", 0),)),
     Row("fence", "its time limit comes", 5, ("time limit",), status="over_budget", command=WORK, during="fence",
         then=(("cancel --all --give-up", 0),)),
-    Row("api-down-after-wake", "the cloud answers nothing more once the run is on it", 0, ("could not be stopped",),
+    Row("api-down-after-wake", "the cloud answers nothing more once the run is on it", 6, ("could not be stopped",),
         command=WORK, during="api_down", status="passed"),
     Row("laptop-ahead", "this computer's clock is an hour ahead", 0, (), ahead_s=3600.0, status="passed"),
     Row("laptop-behind", "this computer's clock is an hour behind", 0, (), ahead_s=-3600.0, status="passed"),

@@ -59,7 +59,7 @@ def results(workspace: CloudWorkspace) -> Iterator[SmallDisk]:
 
 
 def told(hook: Hook) -> list[tuple[str, str]]:
-    return [(notice["event"], notice["run"]["status"]) for _, notice in hook.got]
+    return [(notice["event"], notice["run"]["status"]) for _, notice in hook.got if "run" in notice]
 
 
 def detached(workspace: CloudWorkspace, tmp_path: Path) -> str:

@@ -113,7 +113,8 @@ def test_the_highest_part_of_each_cap_and_a_new_cap_anew(tmp_path: Path, private
     config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd / 0.9}"))
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 80)], "not 50 % too"
-    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd}").replace("= 1000", f"= {usd / 0.6}"))
+    text = text.replace("= 1000", f"= {usd / 0.6}")
+    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
     workspace.fcctl("cost", "budget")
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 100), ("project", 50)]
@@ -126,7 +127,7 @@ def test_a_kill_in_the_midst_makes_no_second_one(tmp_path: Path, private_home: P
     config, heard = workspace.root / "fcctl.toml", tmp_path / "heard"
     command = json.dumps(["sh", "-c", f"echo $FCCTL_EVENT >> {heard}; kill -9 $PPID"])
     text = config.read_text().replace("[notify]", f"[notify]\ncommand = {command}")
-    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd}"))
+    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
     codes = [workspace.fcctl("cost", "budget", check=None).returncode for _ in range(3)]
     assert (codes, heard.read_text().split()) == ([-9, 0, 0], ["budget"])
 
@@ -136,7 +137,7 @@ def test_two_at_once_make_one(tmp_path: Path, private_home: Path, hook: Hook) ->
     workspace.fcctl("run", "nap", "--on", "here")
     usd = workspace.only_run()["cost"]["usd"]
     config = workspace.root / "fcctl.toml"
-    config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {usd}"))
+    config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
     both = [workspace.start("cost", "budget") for _ in range(3)]
     assert [process.communicate(timeout=120) and process.returncode for process in both] == [0] * 3
     assert told(hook) == [("day", 100)]
@@ -162,7 +163,7 @@ def test_nobody_to_tell_is_no_notice_that_was_sent(tmp_path: Path, private_home:
     workspace.fcctl("run", "nap", "--on", "here")
     usd = workspace.only_run()["cost"]["usd"]
     config = workspace.root / "fcctl.toml"
-    text = config.read_text().replace("per_day_usd = 40", f"per_day_usd = {usd}")
+    text = config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}")
     config.write_text(text.replace('on = ["budget"]', 'on = ["failed"]'))
     workspace.fcctl("cost", "budget")
     assert told(hook) == []
@@ -180,7 +181,7 @@ def test_it_is_in_the_book_also_after_it_was_written_anew(tmp_path: Path, privat
     workspace.fcctl("run", "nap", "--on", "here")
     usd = workspace.only_run()["cost"]["usd"]
     config = workspace.root / "fcctl.toml"
-    config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {usd}"))
+    config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 100)]
     (path,) = Path(os.environ["HOME"]).glob("**/book.jsonl")

@@ -128,6 +128,14 @@ def test_for_whom_with_what_the_cloud_says_of_its_start(
     assert found.verdict == verdict
 
 
+@pytest.mark.parametrize(("asked", "verdict"), [(NOW - 60, "stray"), (NOW - 9000, "foreign")])
+def test_a_machine_that_waits_in_the_queue_is_of_the_run_that_made_it(asked: float, verdict: str) -> None:
+    """It has no last start: else its request would stay, and its machine would come for nobody."""
+    queued = machine("PENDING", labels={"fcctl": "yes", "fcctl-run": "r1"}, started=None, created=NOW - 60)
+    claims = [Claim("r1", "left", turned_on=(asked - 5, asked + 5))]
+    assert judge(queued, claims, 0.72, NOW, "mine", Evidence("fcctl")).verdict == verdict
+
+
 def test_the_older_of_two_machines_of_one_name() -> None:
     old, new = (machine("TERMINATED", zone=zone, started=at) for zone, at in (("us-west1-c", 5.0), ("us-west1-a", 9.0)))
     other = machine("TERMINATED", name="other")

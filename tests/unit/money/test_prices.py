@@ -7,7 +7,8 @@ import pytest
 from orchestrator.base.errors import ConfigError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget
 from orchestrator.money import caps as reckoning
-from orchestrator.money.prices.table import G2, rates
+from orchestrator.money.prices import rates
+from orchestrator.money.prices.table import G2
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.budgets import listed
 

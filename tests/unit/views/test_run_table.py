@@ -88,6 +88,19 @@ def test_the_cases_that_failed_say_why(folder: Path) -> None:
     assert "s64/2: max error is above 4.0e-04" in text
 
 
+def test_each_case_s_error_stands_above_its_own_limit(folder: Path) -> None:
+    document = sample_run.correctness()
+    for case in document["cases"]:
+        case["tolerance"]["max_err"] = 1.1 * case["max_err"]  # of its own inputs: another seed's is no limit of it
+    sample_run.write_documents(folder, {"test": document})
+    lines = printed(sample_run.record(), folder, width=80).splitlines()
+    (number,) = (i for i, line in enumerate(lines) if line.split()[:2] == ["s64", "1,8,64,64"])
+    errors, limits = lines[number].split()[3::2], lines[number + 1].split()[1:]
+    assert (errors, limits) == (["1.2e-04", "2.4e-04", "3.6e-04"], ["1.3e-04", "2.6e-04", "4.0e-04"])
+    assert all(float(error) <= float(limit) for error, limit in zip(errors, limits, strict=True))
+    assert [lines[number].index(error) for error in errors] == [lines[number + 1].index(limit) for limit in limits]
+
+
 def test_a_skipped_case_neither_passed_nor_failed(folder: Path) -> None:
     cases = [
         {"name": "adds", "status": "passed", "passed": True},

@@ -1,0 +1,68 @@
+"""``fcctl preflight`` of a machine that is off: it is woken for it, if the price is agreed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.emulator.emulator import Emulator
+from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand
+
+pytest.importorskip("google.cloud.compute_v1")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    with emulated() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    return CloudWorkspace(tmp_path / "w", private_home, cloud)
+
+
+def starts(cloud: Emulator) -> int:
+    with cloud.world.lock:
+        return sum(op.resource["operationType"] == "start" for op in cloud.world.operations.values())
+
+
+def test_without_a_yes_the_price_is_said_and_nothing_is_woken(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    said = workspace.type("preflight", "--on", "l4", check=2).err
+    assert "the machine of l4 is off, and is woken for this" in said
+    assert "preflight on l4 may cost $0." in said
+    assert "at most: the cloud stops the machine after" in said
+    assert "add --yes" in said
+    assert starts(cloud) == 0
+    assert workspace.active() == []
+
+
+def test_with_a_yes_it_is_woken_looked_at_and_let_go(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    workspace.job("preflight", "steps:\n  - {id: another, run: echo of this workspace}\n")
+    done = workspace.type("preflight", "--on", "l4", "--yes", check=1)
+    assert "[WARN] preflight: usable, with" in done.out
+    assert "waking it cost $0.0" in done.err
+    assert (starts(cloud), billed(cloud)) == (1, [])
+    assert workspace.only_run()["job"] == "preflight"
+    document = workspace.type("preflight", "--on", "l4", "--yes", "--json", check=1).json
+    assert document["kind"] == "environment"
+    assert (starts(cloud), billed(cloud)) == (2, [])
+
+
+def test_one_that_is_on_is_not_run_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type("hosts", "up", "l4", "--yes", check=0)
+    assert "[WARN] preflight" in workspace.type("preflight", "--on", "l4", check=1).out
+    assert workspace.runs() == {}
+
+
+def test_a_cap_that_does_not_cover_it_refuses_it(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    with (workspace.root / "fcctl.toml").open("a") as file:
+        file.write("[budget]\nper_day_usd = 0.01\n")
+    said = workspace.type("preflight", "--on", "l4", "--yes", check=5).err
+    assert "are left of the day's $0.01" in said
+    assert starts(cloud) == 0
