@@ -12,7 +12,7 @@ import pytest
 from orchestrator.base.errors import FcctlError, HostError, HostFault
 from orchestrator.hosts import hosts, prune
 from orchestrator.money import firings, record_billable
-from orchestrator.money.book import Change, SpendingBook, State
+from orchestrator.money.book import SpendingBook, State
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.runs import actions, collect, resume_run, wake
 from orchestrator.runs.collect import Collection
@@ -26,7 +26,8 @@ from orchestrator.schedules.due import Firing
 from orchestrator.sessions import session
 from tests.simulation.firings import CountedRecords
 from tests.simulation.mutants import Mutant
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import FiringPlan, Schedule
+from tests.simulation.world import Fault
 
 
 # --------------------------------------------------------------------------------------------------------------- caps
@@ -118,12 +119,6 @@ def kept_for_too_short(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spending, "SURELY_OFF_S", -1800.0)
 
 
-def released_unbooked(patch: pytest.MonkeyPatch) -> None:
-    """At a run's end its reservation is released, and what it did cost is not booked."""
-    add = Change.add
-    patch.setattr(Change, "add", lambda change, kind, data: None if kind == "run" else add(change, kind, data))
-
-
 def machines_of_others_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What another workspace of the user does with a machine is none of this one's money."""
     patch.setattr(Scope, "has", lambda scope, project, results, _: project == scope.project)
@@ -154,11 +149,6 @@ def killed_firing_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         State, "firings", lambda state: {name: one for name, one in known(state).items() if name not in forgotten}
     )
-
-
-def firing_s_runs_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A firing that ended counts what it told, and not what its run may still cost."""
-    patch.setattr(firings, "_reserved", lambda _: {})
 
 
 def left_on_by_a_firing(patch: pytest.MonkeyPatch) -> None:
@@ -235,41 +225,40 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actions, "collect", collected)
 
 
+TIGHT = Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True)
+UP = replace(TIGHT, commands=("run", "up"), day_cap=0.45)
+WAKE = replace(TIGHT, commands=("detach", "wake"), day_cap=0.45)
+RESUME = replace(TIGHT, faults=(Fault(100, "preempt"),), commands=("run", "go on"), day_cap=0.45)
+#: Machines that are kept on after their run, and others that start while they are.
+KEPT = Schedule(1, (), ("rush", "run", "rush"), release="keep", project_cap=0.95, free_disks=True)
+LEFT_ON = Schedule(
+    5710, (Fault(47, "cloud_down", 680),), ("tick", "serve"), release="delete",
+    firings=FiringPlan(30, 0.57, 0.67, strictly=True),
+)  # fmt: skip
+
 MONEY_MUTANTS = [
-    Mutant("the month is not asked", month_not_asked, "the month's cap is $"),
-    Mutant("the guard without the day", guard_without_day, "the day's cap is spent"),
-    Mutant("what is reserved is forgotten", reservations_forgotten, "the "),
-    Mutant("what is reserved is counted at half", reservations_halved, "the "),
+    Mutant("the month is not asked", month_not_asked, "the month's cap is $", seed=5),
+    Mutant("the guard without the day", guard_without_day, "the day's cap is spent", seed=14),
+    Mutant("what is reserved is forgotten", reservations_forgotten, "the ", seed=104),
+    Mutant("what is reserved is counted at half", reservations_halved, "the ", seed=313),
     Mutant("the worst case halved", worst_case_halved, "$"),
-    Mutant(
-        "the caps are asked before the lock is taken",
-        asked_before_the_lock,
-        "the ",
-        schedule=Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True),
-    ),
-    Mutant("up does not ask", up_not_asked, "the "),
-    Mutant("session does not ask", session_not_asked, "the "),
-    Mutant(
-        "wake does not ask",
-        wake_not_asked,
-        "the ",
-        schedule=Schedule(0, (), ("detach", "wake"), month_cap=0.45, free_disks=True),
-    ),
-    Mutant("resume does not ask", resume_not_asked, "the "),
-    Mutant("nothing is reserved for what is left on", nothing_kept, "the ", seed=2060),
-    Mutant("a machine that is left on is taken to be off", kept_for_too_short, "the ", seed=10880),
-    Mutant("released, and not booked", released_unbooked, "the "),
-    Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the "),
+    Mutant("the caps are asked before the lock is taken", asked_before_the_lock, "the day's cap is $", schedule=TIGHT),
+    Mutant("up does not ask", up_not_asked, "the day's cap is $", schedule=UP),
+    Mutant("session does not ask", session_not_asked, "the ", seed=43),
+    Mutant("wake does not ask", wake_not_asked, "the day's cap is $", schedule=WAKE),
+    Mutant("resume does not ask", resume_not_asked, "the day's cap is $", schedule=RESUME),
+    Mutant("nothing is reserved for what is left on", nothing_kept, "the project's cap is $", schedule=KEPT),
+    Mutant("what is left on is taken to be off", kept_for_too_short, "the project's cap is $", schedule=KEPT),
+    Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the ", seed=202),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
-    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $"),
-    Mutant("a firing's run is forgotten", firing_s_runs_forgotten, "a firing of $"),
-    Mutant("what a firing left on is forgotten", left_on_by_a_firing, "a firing of $"),
+    Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=19),
+    Mutant("what a firing left on is forgotten", left_on_by_a_firing, "a firing of $", schedule=LEFT_ON),
     Mutant("a time that is not recorded", launched_before_recorded, "the firing of "),
     Mutant("the only copy is pruned", only_copy_pruned, "snapshot ", seed=310),
     Mutant("a snapshot in use is pruned", young_pruned, "snapshot ", seed=145),
     Mutant("pruned, and still in the ledger", pruned_and_still_booked, "the ledger has [", seed=45),
     Mutant("the limit of its target", limit_not_set, "$"),
-    Mutant("deleted, and not collected", deleted_uncollected, "2027", seed=110),
+    Mutant("deleted, and not collected", deleted_uncollected, "2027", seed=114),
     Mutant("unreadable, and called collected", unreadable_is_collected, "2027", seed=100),
     Mutant("no room, and called collected", full_laptop_is_collected, "2027", seed=40),
 ]

@@ -35,12 +35,12 @@ class Mutant:
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
-    #: The one that shows it, where random ones seldom do.
+    #: The one that finds it, where random ones seldom do.
     schedule: Schedule | None = None
 
 
 def found_by(mutant: Mutant) -> str | None:
-    """How the first violation in 600 schedules begins."""
+    """How the first violation in 600 schedules begins, or that of the mutant's own schedule."""
     if mutant.schedule is not None:
         return first_line(mutant.schedule)
     seeds = range(mutant.seed, mutant.seed + 600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.judge import outcome
-from tests.simulation.money_mutants import MONEY_MUTANTS
+from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
 from tests.simulation.mutants import Mutant, found_by
 from tests.simulation.schedule import FiringPlan, Schedule
 from tests.simulation.world import Fault
@@ -22,19 +22,18 @@ def test_a_planted_bug_of_money_is_found(mutant: Mutant, monkeypatch: pytest.Mon
 #: Each broke a cap before every start asked one book, and its check and its reservation were one step.
 ONCE_BROKE_A_CAP = [
     # Controllers that started at one moment all saw the same money left.
-    Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True),
+    TIGHT,
     Schedule(0, (), ("rush", "ps"), month_cap=0.5, free_disks=True),
     Schedule(0, (), ("rush", "ps"), project_cap=0.5, free_disks=True),
     # What these commands start was held to no cap.
-    Schedule(0, (), ("run", "up"), day_cap=0.45, free_disks=True),
+    UP,
+    WAKE,
+    RESUME,
     Schedule(0, (), ("detach", "wake"), month_cap=0.45, free_disks=True),
     Schedule(0, (Fault(100, "preempt"),), ("run", "go on"), project_cap=0.45, free_disks=True),
     # A firing whose machine could not be stopped counted until then only, and not until the machine was off.
-    Schedule(
-        5710, (Fault(47, "cloud_down", 680),), ("tick", "serve"), release="delete",
-        firings=FiringPlan(30, 0.57, 0.67, strictly=True),
-    ),
-]  # fmt: skip
+    LEFT_ON,
+]
 
 
 @pytest.mark.parametrize("schedule", ONCE_BROKE_A_CAP, ids=str)

@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_while_a_machine_is_had_ends_nothing(jump: float, tm
     schedule = Schedule(1, (Fault(20, "skew", jump), Fault(3, "stockout", 300.0)), ("run", "ps"), exists=False)
     played = Episode(schedule, tmp_path)
     played.play()
-    assert [line.split()[1:] for line in played.world.trace if " run " in line] == [["fcctl-0:", "run", "ended"]]
+    assert [line.split()[1:] for line in played.world.trace if ": run " in line] == [["fcctl-0:", "run", "ended"]]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)

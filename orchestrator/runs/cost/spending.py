@@ -164,11 +164,10 @@ def _standing(services: Services, state: State, scope: Scope) -> list[Line]:
 
 
 def _still_on(services: Services, power: list[Sighting]) -> list[Sighting]:
-    """The same, with each machine that was on when last seen taken as on until now, or until its limit. A machine that
-    a reservation is for is left as it is: that counts in full."""
+    """The same, with each machine that was on when last seen taken as on until now, or until its limit. What was
+    reserved for it is that much less: see :func:`orchestrator.money.reservations.remaining`."""
     now = services.clock.now()
-    used = {one.machine for one in reservations(services)}
-    on = [s for s in books.latest(power) if s.stopped is None and (s.project, s.name) not in used]
+    on = [s for s in books.latest(power) if s.stopped is None]
     limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
     return [*power, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
 

@@ -173,6 +173,31 @@ def test_a_run_takes_the_place_of_what_was_reserved_to_wake_its_machine(world: W
     assert {name: one.usd for name, one in world.in_the_book().items()} == {later.run_id: 0.8}
 
 
+def test_a_run_that_waits_hides_nothing_of_what_its_machine_did_later(world: World) -> None:
+    """It was kept on by another run, and nobody has seen it since."""
+    run = on_l4(world)
+    world.now += 1000
+    run.log("stopped", at=STARTED + 600)
+    world.book.note(seen(stopped=STARTED + 600))
+    again = STARTED + 2000
+    world.book.note(seen(started=again, seen=again + 10, fence=again + 1800 - FENCE_LATENESS_S))
+    world.now = again + 36000
+    assert world.left(project_usd=9) == [("project", pytest.approx(9 - (600 + 1800) * 0.72 / 3600))]
+
+
+@pytest.mark.parametrize("owner", ["run", "up"])
+def test_what_a_machine_has_cost_until_now_is_not_counted_beside_what_is_reserved_for_it(
+    world: World, owner: str
+) -> None:
+    world.now = STARTED - 10
+    with world.book.changing() as change:
+        change.reserve(reservation(world.services, owner, make_id(), L4, 1.0))  # type: ignore[arg-type]
+    world.book.note(seen(fence=DEADLINE))
+    for after_s in (10, 3000):
+        world.now = STARTED + after_s
+        assert world.left(project_usd=9) == [("project", pytest.approx(8.0))]
+
+
 # ----------------------------------------------------------------------------------------------- machines left on
 LEFT_ON = [("released", {"how": "kept"}), ("unreleased", {})]
 
