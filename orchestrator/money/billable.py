@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel
@@ -118,6 +119,28 @@ def _is_another(last: Holding, word: Holding) -> bool:
         return made_later and not word.by_machine
     # A better word on its end is one on the same thing.
     return made_later or (word.gone is None and word.seen > last.gone)
+
+
+def without_repetitions(words: Iterable[Holding]) -> list[Holding]:
+    """The words without those between two that say the same: it was so all the time."""
+    by_key: dict[Key, list[Holding]] = {}
+    for word in words:
+        by_key.setdefault(word.key, []).append(word)
+    found: list[Holding] = []
+    for own in by_key.values():
+        if any(earlier.seen > later.seen for earlier, later in pairwise(own)):
+            found += own  # a clock put them out of order: what they say depends on all of them
+        else:
+            found += [w for life in lives(own) for at, w in enumerate(life.words) if not _is_between(life.words, at)]
+    return found
+
+
+def _is_between(words: Sequence[Holding], at: int) -> bool:
+    if at < 2 or at == len(words) - 1:  # until the second one it is not known when it was made
+        return False
+    before, word, after = words[at - 1 : at + 2]
+    then = {"seen": word.seen}
+    return before.model_copy(update=then) == word == after.model_copy(update=then)
 
 
 def news(known: Life | None, said: Holding) -> Holding | None:

@@ -15,10 +15,9 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_all, write_atomic
 from orchestrator.base.models import KEPT
-from orchestrator.money.billable import Holding, lives
+from orchestrator.money.billable import Holding, without_repetitions
 from orchestrator.money.ledger import Sighting, latest
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.records import CostRecord, MachineRecord
@@ -306,7 +305,7 @@ class SpendingBook:
                 return
             for sighting in latest(power):
                 change.add("power", sighting)
-            for holding in _changes(resources):
+            for holding in without_repetitions(resources):
                 change.add("resource", holding)
             change.add("imported", {"results": self.scope.results})
 
@@ -354,28 +353,13 @@ def _live(state: State) -> Iterator[Line]:
     yield from _last(state, "firing", "firing")
     yield from (line for line in _last(state, "reserve", "reservation_id") if line.data.get("reservation_id") in open_)
     resources = state.of("resource", Holding)
-    known = {id(one) for one in _changes(one for _, one in resources)}
+    known = {id(one) for one in without_repetitions(one for _, one in resources)}
     yield from (line for line, one in resources if id(one) in known)
     yield from _last(state, "imported", "results")
     yield from _last(state, "notice", "key")
     others = {"power", "run", "firing", "reserve", "release", "resource", "imported", "notice"}
     for kind in state.raw.keys() - others:  # of a later version
         yield from state.lines(kind)
-
-
-def _changes(words: Iterable[Holding]) -> list[Holding]:
-    """The words on resources without those between two that say the same: it was so all the time."""
-    return [word for life in lives(words) for at, word in enumerate(life.words) if not _is_between(life.words, at)]
-
-
-def _is_between(words: Sequence[Holding], at: int) -> bool:
-    if at < 2 or at == len(words) - 1:  # until the second one it is not known when it was made
-        return False
-    before, word, after = words[at - 1 : at + 2]
-    then = {"seen": word.seen}
-    # Where a clock was set back, the words are put in order when they are read: all are kept.
-    in_order = all(one.seen <= other.seen for one, other in pairwise(words))
-    return in_order and (before.model_copy(update=then) == word == after.model_copy(update=then))
 
 
 def _last(state: State, kind: str, key: str) -> list[Line]:

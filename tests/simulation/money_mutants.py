@@ -65,10 +65,8 @@ def worst_case_halved(patch: pytest.MonkeyPatch) -> None:
 
 
 def asked_before_the_lock(patch: pytest.MonkeyPatch) -> None:
-    """The check is done by the time the book is locked for the reservation; it takes a moment. The budget guard, which
-    would end what was let start, sees no other run."""
+    """The check is done by the time the book is locked for the reservation; it takes a moment."""
     reserve = spending.reserve
-    patch.setattr(budget_guard.Guard, "_elsewhere", lambda *_: 0.0)
 
     def in_two_steps(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
         if services.budget.holds_over_runs:
@@ -228,6 +226,9 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 TIGHT = Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True)
+#: Nobody ends their runs in time.
+KILLED = replace(TIGHT, faults=tuple(Fault(at, "kill") for at in range(290, 296)))
+ROOM_FOR_HALF = replace(TIGHT, faults=tuple(Fault(at, "kill") for at in range(130, 140)), day_cap=0.7)
 UP = replace(TIGHT, commands=("run", "up"), day_cap=0.45)
 WAKE = replace(TIGHT, commands=("detach", "wake"), day_cap=0.45)
 RESUME = replace(TIGHT, faults=(Fault(100, "preempt"),), commands=("run", "go on"), day_cap=0.45)
@@ -241,10 +242,10 @@ LEFT_ON = Schedule(
 MONEY_MUTANTS = [
     Mutant("the month is not asked", month_not_asked, "the month's cap is $", seed=5),
     Mutant("the guard without the day", guard_without_day, "the day's cap is spent", seed=14),
-    Mutant("what is reserved is forgotten", reservations_forgotten, "the ", seed=104),
-    Mutant("what is reserved is counted at half", reservations_halved, "the ", seed=1705),
+    Mutant("what is reserved is forgotten", reservations_forgotten, "the day's cap is $", schedule=KILLED),
+    Mutant("what is reserved is counted at half", reservations_halved, "the day's cap is $", schedule=ROOM_FOR_HALF),
     Mutant("the worst case halved", worst_case_halved, "$"),
-    Mutant("the caps are asked before the lock is taken", asked_before_the_lock, "the day's cap is $", schedule=TIGHT),
+    Mutant("the caps are asked before the lock is taken", asked_before_the_lock, "the day's cap is $", schedule=KILLED),
     Mutant("up does not ask", up_not_asked, "the day's cap is $", schedule=UP),
     Mutant("session does not ask", session_not_asked, "the ", seed=43),
     Mutant("wake does not ask", wake_not_asked, "the day's cap is $", schedule=WAKE),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.money import book as books
-from orchestrator.money.billable import Holding, lives, standing_lines
+from orchestrator.money.billable import Holding, lives, standing_lines, without_repetitions
 from orchestrator.money.book import FiringCost, RunUsage, SpendingBook
 from orchestrator.money.ledger import Sighting, spans
 from orchestrator.money.prices import file as price_file
@@ -316,7 +316,7 @@ WORDS = st.builds(
 
 def test_of_a_disk_that_stands_for_a_year_a_few_words_are_kept() -> None:
     hours = [DISK.model_copy(update={"seen": n * 3600.0, "gb": 100 if n < 4000 else 200}) for n in range(8760)]
-    assert [(word.seen / 3600, word.gb) for word in books._changes(hours)] == [
+    assert [(word.seen / 3600, word.gb) for word in without_repetitions(hours)] == [
         (0, 100), (1, 100), (3999, 100), (4000, 200), (8759, 200),
     ]  # fmt: skip
 
@@ -324,7 +324,7 @@ def test_of_a_disk_that_stands_for_a_year_a_few_words_are_kept() -> None:
 @given(st.lists(WORDS, max_size=8), st.sampled_from([9000.0, 30_000.0, 2_000_000.0]))
 def test_resources_cost_the_same_without_repetitions(words: list[Holding], now: float) -> None:
     repeated = [word for word in words for _ in range(3)]
-    kept = books._changes(repeated)
+    kept = without_repetitions(repeated)
     assert standing_lines(kept, now, UTC) == standing_lines(repeated, now, UTC)
     last = {life.last.key: life.last for life in lives(repeated)}
     assert {life.last.key: life.last for life in lives(kept)} == last
