@@ -12,6 +12,7 @@ import pytest
 from orchestrator.base.errors import HostUnusable
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
+from tests.support import host_program
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
@@ -19,7 +20,7 @@ from tests.support.workspace import Workspace
 @pytest.fixture(autouse=True)
 def own_program(sshd: LoopbackSshd) -> None:
     """What is damaged here is no other test's."""
-    (link,) = (sshd.home / ".fcctl/runner").glob("*.d")
+    link = installed(sshd)
     if link.is_symlink():
         shared = link.resolve()
         link.unlink()
@@ -48,8 +49,7 @@ def mended(sshd: LoopbackSshd) -> list[str]:
 
 def installed(sshd: LoopbackSshd) -> Path:
     """The folder that the host program runs from."""
-    (folder,) = (sshd.home / ".fcctl/runner").glob("*.d")
-    return folder
+    return sshd.home / ".fcctl/runner" / f"{host_program.built().sha256}.d"  # other tests may leave other ones there
 
 
 def module(folder: Path, name: str, *, compiled: bool) -> Path:
