@@ -124,14 +124,13 @@ def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing
     fired = episode.fired
     record = records.read(NAME)
     ended = {one.due for one in record if one.outcome == "finished"}
-    # One that was interrupted costs what its run did cost, once that is complete.
-    store = episode.stores()[0]
-    ended |= {one.due for one in record if store.is_complete(episode.run_of.get(name_of(one.due), ""))}
+    # One that was interrupted costs what its run did cost, once that is booked.
+    booked = episode.services(Actor("judge")).spending.state().runs()
+    ended |= {one.due for one in record if episode.run_of.get(name_of(one.due), "") in booked}
     gone = {one.due for one in record if one.outcome == "interrupted"}
     ended |= {due for due in gone if name_of(due) not in episode.reserved_by}  # nothing can have started
-    excused = set() if fired.plan.strictly else fired.failed | _left_on(episode, record)
     total = 0.0
-    for due in {one.due for one in record if one.outcome == "started"} - excused - {firing.due}:
+    for due in {one.due for one in record if one.outcome == "started"} - {firing.due}:
         if not same_window("month", due, firing.due):
             continue
         spent = spent_by(episode, name_of(due))
