@@ -186,7 +186,7 @@ def test_a_machine_that_was_woken_by_hand(workspace: CloudWorkspace) -> None:
     again = workspace.full(0, "--yes", "hosts", "up", "l4")
     assert workspace.statuses() == OFF, "what it costs could not be written down"
     assert again.returncode == 1, again.stderr
-    assert "disk is full: could not write the ledger" in again.stderr
+    assert "disk is full: could not write the book of spending" in again.stderr
 
 
 def test_a_machine_that_is_on_for_nobody(workspace: CloudWorkspace) -> None:

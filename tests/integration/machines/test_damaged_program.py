@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def own_program(sshd: LoopbackSshd) -> None:
+    """What is damaged here is no other test's."""
+    (link,) = (sshd.home / ".fcctl/runner").glob("*.d")
+    if link.is_symlink():
+        shared = link.resolve()
+        link.unlink()
+        shutil.copytree(shared, link, copy_function=shutil.copy2)
 
 
 def flip(path: Path) -> None:
