@@ -67,6 +67,13 @@ CONTROLLER = (
     removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
     removed("firings: no sync", FiringRecords.append, "os.fsync(fd)", records.Firings),
     removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
+    Mutant(
+        "firings: counted in place",
+        FiringRecords._counted,
+        "write_atomic(path.parent, path.name, b",
+        "path.write_bytes(b",
+        (records.Firings,),
+    ),
     removed("usage: no sync", SpendingBook._append, "os.fsync(fd)", records.Usage),
     removed("usage: no folder sync", SpendingBook._append, "sync_folder(self._folder)", records.Usage),
     Mutant(

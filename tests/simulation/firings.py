@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.recover import settle
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.runs.reopen import known
@@ -119,26 +118,19 @@ def name_of(due: float) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- what must hold
-def is_booked(entries: Sequence[JournalEntry]) -> bool:
-    """Whether the run of this journal is over, and what it did cost is in the book."""
-    return any(entry.kind == "complete" for entry in entries)
-
-
 def check_firing_starts(episode: Episode, records: FiringRecords, firing: Firing) -> None:
     """The month's cap has room for what this firing may cost, beside what the others of the month did cost, or may
     still cost."""
     fired = episode.fired
     record = records.read(NAME)
     ended = {one.due for one in record if one.outcome == "finished"}
-    # One that was interrupted costs what its run did cost, once that is complete.
-    store = episode.stores()[0]
-    runs = {one.due: episode.run_of.get(name_of(one.due)) for one in record}
-    ended |= {due for due, run_id in runs.items() if run_id and is_booked(store.journal_of(run_id))}
+    # One that was interrupted costs what its run did cost, once that is booked.
+    booked = episode.services(Actor("judge")).spending.state().runs()
+    ended |= {one.due for one in record if episode.run_of.get(name_of(one.due), "") in booked}
     gone = {one.due for one in record if one.outcome == "interrupted"}
     ended |= {due for due in gone if name_of(due) not in episode.reserved_by}  # nothing can have started
-    excused = set() if fired.plan.strictly else fired.failed | _left_on(episode, record)
     total = 0.0
-    for due in {one.due for one in record if one.outcome == "started"} - excused - {firing.due}:
+    for due in {one.due for one in record if one.outcome == "started"} - {firing.due}:
         if not same_window("month", due, firing.due):
             continue
         spent = spent_by(episode, name_of(due))

@@ -38,7 +38,7 @@ class FiringPlan:
     every_minutes: int = 60
     budget_usd: float = 0.5
     per_month_usd: float = 0.6
-    #: What a firing cost that ended in an error counts too, and a run that is killed does not take its firing with it.
+    #: A run that is killed does not take its firing with it.
     strictly: bool = False
 
 
@@ -214,7 +214,9 @@ def _with_firings(schedule: Schedule) -> Schedule:
         tuple(commands),  # type: ignore[arg-type]
         rng.choice(("stop", "delete")),
         schedule.exists,
-        firings=FiringPlan(rng.choice((30, 60)), budget, round(budget + rng.uniform(0.0, 0.5), 2)),
+        firings=FiringPlan(
+            rng.choice((30, 60)), budget, round(budget + rng.uniform(0.0, 0.5), 2), strictly=rng.random() < 0.5
+        ),
         begins=rng.choice((0.0, 16 * 86400 + 13 * 3600.0)),
     )
 

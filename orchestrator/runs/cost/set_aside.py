@@ -12,7 +12,7 @@ from orchestrator.runs.services import Services
 
 
 def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replaces: Iterable[str] = ()) -> None:
-    """Reserve what the run may cost; in a session that is part of the session's reservation.
+    """Reserve what the run may cost; in a session that is part of the session's reservation, as long as that is open.
 
     Args:
         replaces: ids of reservations that this one takes the place of.
@@ -20,12 +20,13 @@ def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replac
     Raises:
         BudgetError: it could break a cap by now. The run is discarded: nothing of it was started.
     """
-    if saved.worst_case_usd <= 0 or saved.session is not None:
+    if saved.worst_case_usd <= 0 or (saved.session is not None and not _starts_by_itself(services, saved)):
         return
     from orchestrator.runs.cost.owners import reservation
     from orchestrator.runs.cost.spending import reserve
 
-    wanted = reservation(services, "run", saved.plan.run_id, saved.target, saved.worst_case_usd)
+    usd = saved.model_copy(update={"session": None}).worst_case_usd
+    wanted = reservation(services, "run", saved.plan.run_id, saved.target, usd)
     try:
         reserve(services, wanted, replaces=replaces)
     except BaseException:
@@ -34,6 +35,12 @@ def set_aside(services: Services, active: ActiveRun, saved: SavedPlan, *, replac
             if wanted.reservation_id in change.state.open():  # Ctrl-C came when it was written already
                 change.release(wanted)
         raise
+
+
+def _starts_by_itself(services: Services, saved: SavedPlan) -> bool:
+    """Whether the run was planned for a session of another workspace that is over by now: it turns the machine on."""
+    open_ = services.spending.state().open().values()
+    return saved.session_abroad and not any(one.owner_id == saved.session for one in open_)
 
 
 def set_aside_wake(services: Services, saved: SavedPlan, usd: float) -> str:

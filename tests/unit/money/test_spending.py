@@ -12,7 +12,7 @@ from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
 from orchestrator.runs.cost import spending
 from tests.support.budgets import listed
-from tests.support.money_world import World
+from tests.support.money_world import L4, World
 from tests.support.spending import reservation
 from tests.support.stores import make_id
 
@@ -63,12 +63,22 @@ def test_a_run_whose_machine_nobody_bills_for_reserves_nothing(world: World) -> 
 
 
 def test_a_run_in_a_session_is_paid_by_it(world: World) -> None:
-    session = {"cloud_project": "my-project", "instance": "vm", "owner_id": "elsewhere"}
+    session = {"cloud_project": "my-project", "instance": "vm", "owner_id": "there"}
     with world.services.spending.changing() as change:
         change.reserve(reservation("session", 1.25, "session", project="theirs", results="/theirs", **session))
     world.begun(1.0, session="here")
     world.begun(1.0, session="there", session_abroad=True)
     assert world.left(per_day_usd=5) == [("day", 3.75)], "on this workspace's machine, whoever began the session"
+
+
+def test_a_run_that_was_planned_for_another_workspace_s_session_pays_for_itself_once_that_is_over(world: World) -> None:
+    """It turns the machine on then."""
+    run = world.begun(0.72, L4, session="there", session_abroad=True)
+    worst = run.saved.model_copy(update={"session": None}).worst_case_usd
+    assert world.reserved() == {run.run_id: worst}
+    world.services.budget = listed(per_day_usd=worst + 0.01)
+    with pytest.raises(BudgetError):
+        world.begun(0.72, L4, session="there", session_abroad=True)
 
 
 def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: World) -> None:
