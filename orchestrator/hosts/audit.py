@@ -92,7 +92,7 @@ def audit(
                 accounts += told
                 unanswered += [Unanswered(place.project, what, why) for what, why in untold]
                 remember(
-                    services.sightings, services.clock, cloud, place.targets, machines, things, budget.prices,
+                    services.spending, services.clock, cloud, place.targets, machines, things, budget.prices,
                     workspace=workspace, whole=not missing,
                 )  # fmt: skip
             except DiskError as full:  # what is on for nobody is stopped all the same

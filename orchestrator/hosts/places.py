@@ -74,11 +74,11 @@ def _recorded(services: Services) -> Iterator[GcpTarget]:
 
 def may_be_there(services: Services) -> list[Sighting]:
     """The ledger's last word on each start of a machine that is not known to be gone for long."""
-    has_disks = {life.last.machine_id for life in Holdings(services.sightings, services.clock).standing()}
+    has_disks = {life.last.machine_id for life in Holdings(services.spending, services.clock).standing()}
     now = services.clock.now()
     return [
         word
-        for word in latest(services.sightings.all())
+        for word in latest(services.spending.all())
         if now - word.seen < REMEMBERED_S or word.stopped is None or word.instance_id in has_disks
     ]
 

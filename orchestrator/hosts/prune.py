@@ -77,7 +77,7 @@ def prune(services: Services, targets: Mapping[str, Target], pruning: Pruning) -
         except FcctlError as error:
             problems.append(f"{error.message}{f': {error.cause}' if error.cause else ''}")
         else:
-            Holdings(services.sightings, services.clock).end(orphan.thing, services.clock.now())
+            Holdings(services.spending, services.clock).end(orphan.thing, services.clock.now())
     return problems
 
 

@@ -58,11 +58,11 @@ def reconcile(
             history = []
         found += list(reconciling.learn(zone, name, history))
         histories.append(history)
-    disks = Holdings(services.sightings, services.clock)
+    disks = Holdings(services.spending, services.clock)
     for history in histories:
         disks.hear(history)
     after = lines(services)
-    told = services.sightings.all()
+    told = services.spending.all()
     accounts = []
     for word, there, earlier in found:
         on = books.spans(_of(told, word.instance_id))
@@ -77,7 +77,7 @@ class _Reconciling:
         self._listed = listed
         self._budget = budget
         self._now = services.clock.now()
-        self._words = [word for word in services.sightings.all() if word.project == listed.project]
+        self._words = [word for word in services.spending.all() if word.project == listed.project]
 
     def places(self) -> list[tuple[str, str]]:
         """(zone, name) of all that is to be asked after: what a target names, and what the ledger knows."""
@@ -130,7 +130,7 @@ class _Reconciling:
         if machine is None or target is None or machine.started is None:
             return None
         said = sighting_of(target, machine, self._budget, self._now)
-        self._services.sightings.note(said)
+        self._services.spending.note(said)
         return said
 
     def _note(
@@ -141,7 +141,7 @@ class _Reconciling:
         if there is False:
             news += judgement.bounds([*known, *news], self._now)
         for word in news:
-            self._services.sightings.note(word)
+            self._services.spending.note(word)
 
 
 def _of(words: Iterable[Sighting], instance_id: str) -> list[Sighting]:

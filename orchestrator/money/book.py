@@ -278,7 +278,7 @@ class SpendingBook:
             self._read()
         return str(aside)
 
-    # ------------------------------------------------------- what the cloud said; see orchestrator.money.usage_api
+    # ---------------------------------------------------------------------------------------- what the cloud said
     def note(self, sighting: Sighting) -> None:
         with self.changing() as change:
             change.add("power", sighting)

@@ -14,13 +14,13 @@ from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money import billable as holdings
 from orchestrator.money.billable import Holding, Key, Life
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.prices.storage import belongs, of_leftover, target_of
 from orchestrator.money.prices.table import PriceTable
-from orchestrator.money.usage_api import Sightings
 
 
 def remember(
-    sightings: Sightings, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
+    book: SpendingBook, clock: Clock, cloud: Cloud, targets: Sequence[GcpTarget], machines: Sequence[Machine],
     found: Sequence[Leftover], prices: PriceTable, *, workspace: str, whole: bool,
 ) -> None:  # fmt: skip
     """What the cloud's own lists say of a project's disks, snapshots and addresses; on disk.
@@ -34,7 +34,7 @@ def remember(
     """
     names = frozenset(target.instance for target in targets)
     now, emulated = clock.now(), all(is_emulated(target) for target in targets)
-    known = Holdings(sightings, clock)
+    known = Holdings(book, clock)
     known.see(
         of_leftover(one, target_of(one, targets), machines, prices, now, emulated=emulated)
         for one in found
@@ -52,8 +52,8 @@ def is_emulated(target: GcpTarget) -> bool:
 class Holdings:
     """The things that are known, and what is new of them."""
 
-    def __init__(self, sightings: Sightings, clock: Clock) -> None:
-        self._sightings = sightings
+    def __init__(self, book: SpendingBook, clock: Clock) -> None:
+        self._book = book
         self._clock = clock
         self._known: dict[Key, Life] | None = None
 
@@ -106,7 +106,7 @@ class Holdings:
         return disk_deleted_at(history, last.name, last.seen)
 
     def _note(self, word: Holding) -> None:
-        self._sightings.note_holding(word)
+        self._book.note_holding(word)
         before = self._lives().get(word.key)
         words = [*before.words, word] if before is not None else [word]
         self._lives()[word.key] = holdings.lives(words)[-1]
@@ -114,5 +114,5 @@ class Holdings:
     def _lives(self) -> dict[Key, Life]:
         """The newest life of each thing."""
         if self._known is None:
-            self._known = {life.last.key: life for life in holdings.lives(self._sightings.holdings())}
+            self._known = {life.last.key: life for life in holdings.lives(self._book.holdings())}
         return self._known

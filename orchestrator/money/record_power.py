@@ -6,12 +6,12 @@ from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import rate_of
+from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.prices.storage import of_leftover, of_machine
 from orchestrator.money.reconcile import closings
 from orchestrator.money.record_billable import Holdings, is_emulated
-from orchestrator.money.usage_api import Sightings
 
 _Word = tuple[str, float, float | None, float | None]
 
@@ -19,11 +19,11 @@ _Word = tuple[str, float, float | None, float | None]
 class Witness:
     """Writes each word down once."""
 
-    def __init__(self, sightings: Sightings, clock: Clock, budget: Budget) -> None:
-        self._sightings = sightings
+    def __init__(self, book: SpendingBook, clock: Clock, budget: Budget) -> None:
+        self._book = book
         self._clock = clock
         self._budget = budget
-        self._holdings = Holdings(sightings, clock)
+        self._holdings = Holdings(book, clock)
         self._told: set[_Word] | None = None
 
     def see(self, target: GcpTarget, machine: Machine) -> None:
@@ -44,19 +44,19 @@ class Witness:
     def hear(self, target: GcpTarget, zone: str, operations: list[Operation]) -> None:
         """What was done to the machine: it says when one that is gone went off."""
         place = (target.project, zone, target.instance)
-        known = [s for s in self._sightings.all() if (s.project, s.zone, s.name) == place]
+        known = [s for s in self._book.all() if (s.project, s.zone, s.name) == place]
         for said in closings(known, operations, self._clock.now()):
             self._note(said)
         self._holdings.hear(operations)
 
     def _note(self, said: Sighting) -> None:
-        self._sightings.note(said)
+        self._book.note(said)
         self._words().add(_word(said))  # one that the disk did not take is written the next time
 
     def _words(self) -> set[_Word]:
         """What was said already. That a machine is on is said once more by each process: it is on still."""
         if self._told is None:
-            self._told = {_word(said) for said in self._sightings.all() if said.stopped is not None}
+            self._told = {_word(said) for said in self._book.all() if said.stopped is not None}
         return self._told
 
 

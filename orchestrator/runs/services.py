@@ -23,7 +23,6 @@ from orchestrator.runs.source.api import SourceReader
 
 if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
-    from orchestrator.money.usage_api import Sightings
 
 
 class Reporter(Protocol):
@@ -71,8 +70,3 @@ class Services(MachineParts):
     def has_opened_book(self) -> bool:
         """Whether this command has used the book of spending."""
         return "spending" in vars(self)
-
-    @property
-    def sightings(self) -> Sightings:
-        """What the cloud said of machines, which is in the same book."""
-        return self.spending

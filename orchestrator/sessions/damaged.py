@@ -29,5 +29,5 @@ def _is_known_off(services: Services, machine: sessions.Machine) -> bool:
     return any(
         one.instance_id == machine.instance_id and one.stopped is not None and not one.bound
         and (machine.started is None or abs(one.started - machine.started) <= 1.0)
-        for one in services.sightings.all()
+        for one in services.spending.all()
     )  # fmt: skip

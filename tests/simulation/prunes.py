@@ -31,7 +31,7 @@ def prune_all(episode: Episode, workspace: Workspace, services: Services) -> Non
     told = sum(orphan.usd_per_month or 0.0 for orphan in found.leftovers)
     if abs(told - unused) > 1e-6:
         raise Violation(f"the audit has ${told:.2f} a month of what nothing uses, the cloud ${unused:.2f}")
-    recorded = {life.last.key for life in Holdings(services.sightings, services.clock).standing()}
+    recorded = {life.last.key for life in Holdings(services.spending, services.clock).standing()}
     if recorded != {(one.project, one.kind, one.place, one.name) for one in there}:
         raise Violation(f"the ledger has {sorted(recorded)}, the cloud {sorted(one.name for one in there)}")
 

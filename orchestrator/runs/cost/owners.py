@@ -19,7 +19,7 @@ from orchestrator.money.reservations import Owner, Reservation
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store_api import Store
 from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
-from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.services import Services
 
 
@@ -53,8 +53,10 @@ def still_reserved(services: Services, open_: Iterable[Reservation]) -> list[Res
 def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
     store = store_of(services, one)
     if store.is_complete(one.owner_id):
-        if store is not services.store:  # its cost is not in the book yet, and its record is in another workspace
-            yield _costing(one, store)
+        costing = _costing(one, store)
+        # A run of this workspace counts by its record, unless that is damaged; another's is reserved until it is booked.
+        if store is not services.store or costing is one:
+            yield costing
         return
     off = _off(store, one)
     if off is None:
@@ -64,6 +66,7 @@ def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
 
 
 def _costing(one: Reservation, store: Store) -> Reservation:
+    """With what the complete run did cost; the same, if its record cannot be read."""
     try:
         usd = store.get(one.owner_id).cost.usd
     except FcctlError:
@@ -166,9 +169,9 @@ def _settle_complete(services: Services, one: Reservation) -> None:
         return
     try:
         record = store.get(one.owner_id)
-        raw = (store.folder(one.owner_id) / "plan.json").read_bytes()
-        settle_run(services, record, SavedPlan.model_validate_json(raw), store.journal_of(one.owner_id))
-    except (FcctlError, OSError, ValidationError):
+        saved = SavedPlan.model_validate(plan_at_home(store, one.owner_id))
+        settle_run(services, record, saved, store.journal_of(one.owner_id))
+    except (FcctlError, ValidationError):
         return  # damaged: the reservation stays, and `fcctl cost budget` lists it
 
 

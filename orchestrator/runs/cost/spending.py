@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from orchestrator.base.errors import BudgetError
+from orchestrator.base.errors import BudgetError, ConflictError
 from orchestrator.leases.session_rules import Machine, SavedSession, SessionRecord, attributed, machine_of
 from orchestrator.money import ledger as books
 from orchestrator.money.book import RunUsage, State
@@ -73,12 +73,20 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
 
     Raises:
         BudgetError: it could break a cap of the day, the month or the project; nothing was reserved.
+        ConflictError: the schedule's firing that it belongs to is over, and was counted without it.
         FcctlError: the book cannot be written; nothing may start.
     """
     if services.budget.holds_over_runs:
         settle_reservations(services)
     with services.spending.changing() as change:
         instead = {wanted.reservation_id, *replaces}
+        firing = change.state.firings().get(wanted.firing) if wanted.firing else None
+        if firing is not None and firing.ended:
+            raise ConflictError(
+                "the schedule's firing that this run belongs to is over: nothing is started",
+                cause="the process that followed it was killed, and the schedule's month was counted without this run",
+                hint=f"start the job by hand, or wait for the next firing: fcctl schedule ls ({firing.schedule})",
+            )
         if services.budget.holds_over_runs and not wanted.emulated:
             account_of(services, without=instead).refuse(wanted.usd)
         open_ = change.state.open()

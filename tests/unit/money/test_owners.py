@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import BudgetError
+from orchestrator.base.errors import BudgetError, ConflictError
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
+from orchestrator.money import firings
 from orchestrator.money.book import NAME
 from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
 from orchestrator.money.ledger import Sighting
@@ -83,6 +85,16 @@ def test_the_firing_of_a_run_is_booked_with_it(world: World) -> None:
     assert [usage.firing for _, usage in world.book.state().runs().values()] == ["ws/nightly@1.0 /results"]
 
 
+def test_a_run_whose_firing_is_over_starts_nothing(world: World) -> None:
+    """Its firing was killed and counted as one that started nothing; the run went on without it."""
+    firings.start(world.book, "nightly", NOVEMBER, 1.0, cap=3.0, zone=UTC)
+    firings.end(world.book, "nightly", NOVEMBER, None)
+    world.open(firing=firings.firing_id(world.book.scope, "nightly", NOVEMBER))
+    with pytest.raises(ConflictError, match="is over"):
+        world.begun(1.0)
+    assert (world.reserved(), world.store.active()) == ({}, [])
+
+
 # ------------------------------------------------------------------------------------------------------ after a crash
 def test_of_a_run_whose_controller_was_killed_all_stays_reserved(world: World) -> None:
     run = world.begun(1.0)
@@ -125,6 +137,7 @@ def test_a_complete_run_whose_record_is_damaged_is_booked_by_nobody(world: World
     settle_reservations(world.services)
     assert list(world.in_the_book()) == [run.run_id], "fcctl cost budget lists it"
     assert booked(world) == {}
+    assert world.reserved() == {run.run_id: 1.0}, "and the caps count it"
 
 
 # ---------------------------------------------------------------------------------------------- runs that wait, wakes
