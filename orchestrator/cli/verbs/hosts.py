@@ -139,12 +139,12 @@ def ssh(cli: Cli, target: str, command: tuple[str, ...]) -> None:
 def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int:
     """Find what is billed, in all zones, and say for whom, since when, at what cost and what ends it.
 
-    Asked are the projects of all targets, of runs that are not complete, and of the ledger: machines with fcctl's
-    label, those that a target names, and those that fcctl used before; disks, snapshots and static addresses that
-    nothing uses. The ledger is reconciled with the cloud's own list of starts and stops: what differs is shown, and
-    what it lacked is added. A machine of another workspace, or one that a person started, is kept on unless its name
-    is typed after `--stop --others`; on a terminal it is asked for. Exit code 0 if nothing is on for nobody, 10 if
-    something is (or could not be stopped), 6 if a part of a cloud could not be asked.
+    This lists the machines in the cloud projects of all targets, of active runs, and of machines in the ledger: those
+    with fcctl's label, those that a target names, and those that fcctl used before. It also lists disks, snapshots and
+    static addresses that nothing uses. It compares the ledger with the cloud's list of starts and stops, shows each
+    difference, and adds what the ledger lacked. A machine of another workspace, or one that a person started, is
+    stopped only if you type its name after `--stop --others`; on a terminal, fcctl asks for it. Exit code 0: every
+    machine that is on has an owner. 10: one has no owner, or could not be stopped. 6: a part of a cloud did not answer.
     """
     from orchestrator.base.errors import UsageError
     from orchestrator.hosts import audit as workflow

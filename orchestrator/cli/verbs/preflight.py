@@ -30,8 +30,8 @@ LOG_BYTES = 1024 * 1024
 def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
     """Check GPU, CUDA toolkit, Nsight Compute, PyTorch CUDA and environment of a target.
 
-    A machine of a cloud that is off is woken for it as by `fcctl run preflight`, and let go afterwards; what that may
-    cost is asked for (`--yes` agrees).
+    If the target is a cloud machine that is off, this starts the machine, checks it, and stops it again, as `fcctl run
+    preflight` does. It shows what that may cost and asks first; `--yes` answers yes.
 
     Exit code 0: all pass; 1: warnings; 2: critical errors.
     """

@@ -168,7 +168,7 @@ def tick(cli: Cli) -> None:
 def serve(cli: Cli) -> None:
     """Tick every minute in the foreground, for containers and computers without a scheduler. Ctrl-C ends it.
 
-    While fcctl.toml cannot be read nothing is started; that is said once, and it goes on when the file is right again.
+    If fcctl.toml becomes invalid, this prints the error once and starts no job until the file is valid again.
     """
     from orchestrator import app
 
