@@ -160,6 +160,17 @@ class Meter:
         return self.seconds / 3600 * rate
 
 
+def napping(
+    folder: Path, home: Path, emulator: Emulator, caps: str, name: str = "small", **target: Any
+) -> CloudWorkspace:
+    """A workspace of the project ``name`` with the job ``nap`` of five minutes. Args: caps: its ``[budget]``."""
+    found = CloudWorkspace(folder, home, emulator, **target)
+    found.job("nap", "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n")
+    text = (folder / "fcctl.toml").read_text().replace('"small"', f'"{name}"')
+    (folder / "fcctl.toml").write_text(text + caps)
+    return found
+
+
 @contextlib.contextmanager
 def emulated(**given: Any) -> Iterator[Emulator]:
     """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""

@@ -54,7 +54,7 @@ def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
     store = store_of(services, one)
     if store.is_complete(one.owner_id):
         costing = _costing(one, store)
-        # A run of this workspace counts by its record, unless that is damaged; another's is reserved until it is booked.
+        # A run of this workspace counts by its record if that can be read; another's is reserved until it is booked.
         if store is not services.store or costing is one:
             yield costing
         return

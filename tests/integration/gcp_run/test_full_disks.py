@@ -24,7 +24,7 @@ ON, OFF = {"us-west1-c": "RUNNING"}, {"us-west1-c": "TERMINATED"}
 #: A step that says that it runs, and leaves two megabytes when it may.
 JOB = """
 steps:
-  - id: work
+  - id: write
     timeout: 60
     run: |
       touch "$PLACE/runs"
@@ -87,7 +87,7 @@ def test_full_from_a_line_of_the_journal_on(line: int, workspace: CloudWorkspace
     assert told(hook) == ([] if line == 1 else [("failed", "error" if line < 9 else "passed")])
     record = fetched(workspace)
     assert record["status"] == ("error" if line < 9 else "passed")
-    assert (workspace.only_folder() / "steps/work/out/big").exists() == (line >= 9)
+    assert (workspace.only_folder() / "steps/write/out/big").exists() == (line >= 9)
     assert record["cost"]["usd"] <= 0.5, "within the plan"
 
 
@@ -114,7 +114,7 @@ def test_it_says_what_it_came_to_and_what_fetching_costs(
     results.resize("20m")
     record = fetched(workspace)
     assert (record["status"], record["exit_code"], record["message"]) == ("passed", 0, None)
-    assert (workspace.only_folder() / "steps/work/out/big").stat().st_size == 2_000_000
+    assert (workspace.only_folder() / "steps/write/out/big").stat().st_size == 2_000_000
     assert len(record["machine"]["sittings"]) == 3
 
 

@@ -14,7 +14,7 @@ from tests.support.cloud_workspace import CloudWorkspace
 Make = Callable[..., CloudWorkspace]
 JOB = """
 steps:
-  - id: work
+  - id: write
     timeout: 60
     run: |
       head -c 2000000 /dev/zero > "$FCCTL_OUT/big"
@@ -37,11 +37,11 @@ def test_the_rest_comes_home_and_the_machine_goes_off(
     assert workspace.active() == []
     record = workspace.only_run()
     assert (record["status"], record["omitted"]) == (
-        "passed", [{"path": "steps/work/out/big", "reason": "too_large"}],
+        "passed", [{"path": "steps/write/out/big", "reason": "too_large"}],
     )  # fmt: skip
-    assert sorted(path.name for path in (workspace.only_folder() / "steps/work/out").iterdir()) == ["small"]
-    assert "too large  steps/work/out/big" in " ".join(done.stdout.split("Left on the host")[1].splitlines())
+    assert sorted(path.name for path in (workspace.only_folder() / "steps/write/out").iterdir()) == ["small"]
+    assert "too large  steps/write/out/big" in " ".join(done.stdout.split("Left on the host")[1].splitlines())
     said = (
-        f"{workspace.instance} is stopped and not deleted: steps/work/out/big, too large to be fetched, is on its disk"
+        f"{workspace.instance} is stopped and not deleted: steps/write/out/big, too large to be fetched, is on its disk"
     )
     assert (said in done.stderr) is (release == "delete")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,6 @@ from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, bille
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "w", private_home, cloud)
 
 
 def clients(cloud: Emulator) -> Any:

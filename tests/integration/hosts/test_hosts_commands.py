@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, emulated
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "w", private_home, cloud)
 
 
 def row(workspace: CloudWorkspace, target: str = "l4", *args: str) -> dict[str, Any]:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand
+from tests.support.virtual_cloud import CloudWorkspace, billed, machine_by_hand
 
 pytest.importorskip("google.cloud.compute_v1")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "w", private_home, cloud)
 
 
 def starts(cloud: Emulator) -> int:

@@ -18,7 +18,6 @@ from tests.support.virtual_cloud import (
     PROJECT,
     CloudWorkspace,
     billed,
-    emulated,
     hands,
     machine_by_hand,
     machines,
@@ -31,12 +30,6 @@ pytest.importorskip("google.cloud.compute_v1")
 
 ZONE = "us-west1-c"
 ON = [f"{ZONE}/{INSTANCE} RUNNING"]
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.support.virtual_cloud import (
     PROJECT,
     CloudWorkspace,
     delete_by_hand,
-    emulated,
     machine_by_hand,
     machines,
     start_by_hand,
@@ -26,12 +24,6 @@ pytest.importorskip("google.cloud.compute_v1")
 
 DAY = 86400.0
 ZONE = "us-west1-c"
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +11,17 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.money.ledger import Sighting
-from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, emulated
+from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
 RATE, HOUR = 0.706832, 3600.0
-NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 CAPS = "\n[budget]\nper_run_usd = 9\nper_session_usd = 9\nproject_usd = 300.0\n"
 
 
 @pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
 def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return made(tmp_path / "w", private_home, cloud)
-
-
-def made(folder: Path, home: Path, cloud: Emulator, **target: Any) -> CloudWorkspace:
-    found = CloudWorkspace(folder, home, cloud, **target)
-    found.job("nap", NAP)
-    with (folder / "fcctl.toml").open("a") as file:
-        file.write(CAPS)
-    return found
+    return napping(tmp_path / "w", private_home, cloud, CAPS)
 
 
 def book(workspace: CloudWorkspace) -> Path:
@@ -90,7 +74,7 @@ def test_of_a_book_that_was_deleted(workspace: CloudWorkspace, cloud: Emulator) 
 
 
 def test_a_session_and_a_kept_machine_are_reserved_again(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
-    workspace = made(tmp_path / "w", private_home, cloud, release="keep")
+    workspace = napping(tmp_path / "w", private_home, cloud, CAPS, release="keep")
     session = workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0).out.strip()
     book(workspace).unlink()
     assert [one["reservation_id"] for one in rebuilt(workspace)["reservations"]] == [session]

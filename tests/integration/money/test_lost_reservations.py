@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, emulated, machine_by_hand
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, machine_by_hand, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
 RATE, HOUR = 0.706832, 3600.0
-NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 CAPS = "\n[budget]\nper_run_usd = 9\nper_month_usd = 300.0\nproject_usd = 300.0\n"
 
 
 @pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
 def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return made(tmp_path / "w", private_home, cloud)
-
-
-def made(folder: Path, home: Path, cloud: Emulator, name: str = "small", **target: Any) -> CloudWorkspace:
-    found = CloudWorkspace(folder, home, cloud, **target)
-    found.job("nap", NAP)
-    text = (folder / "fcctl.toml").read_text().replace('"small"', f'"{name}"')
-    (folder / "fcctl.toml").write_text(text + CAPS)
-    return found
+    return napping(tmp_path / "w", private_home, cloud, CAPS)
 
 
 def money(workspace: CloudWorkspace) -> tuple[float, float]:
@@ -108,7 +91,7 @@ def test_of_one_that_was_not_started_since_nothing_counts(workspace: CloudWorksp
 def test_it_is_the_bill_of_whoever_made_it(
     workspace: CloudWorkspace, tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:
-    other = made(tmp_path / "other", private_home, cloud, name="other")
+    other = napping(tmp_path / "other", private_home, cloud, CAPS, name="other")
     assert other.killed("before", 1, "run", "noop", "--on", "l4", "--yes") == -9
     usd = money(other)[1]
     shutil.rmtree(other.root / "results")

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace as RealWorkspace
 from tests.support.hook import Hook, listening
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed, emulated, machine_by_hand
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed, machine_by_hand
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -21,12 +21,6 @@ pytest.importorskip("google.cloud.compute_v1")
 
 NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 DOWN = "fcctl hosts down l4"
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
 
 
 @pytest.fixture

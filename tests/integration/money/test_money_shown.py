@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 
 from orchestrator.base.text.timezones import zone
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, emulated, machine_by_hand
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, machine_by_hand, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
-NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 RATE, HOUR = 0.706832, 3600.0
 #: Where it is about noon: no day or month ends during a test.
 ZONE = f"Etc/GMT{(datetime.now(UTC).hour - 12 + 12) % 24 - 12:+d}"
@@ -25,22 +23,8 @@ CAPS = f'\n[budget]\nper_run_usd = 9\nper_day_usd = 20.0\nper_month_usd = 300.0\
 
 
 @pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
-
-
-@pytest.fixture
 def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return made(tmp_path / "w", private_home, cloud)
-
-
-def made(folder: Path, home: Path, cloud: Emulator, name: str = "small", **target: Any) -> CloudWorkspace:
-    found = CloudWorkspace(folder, home, cloud, **target)
-    found.job("nap", NAP)
-    text = (folder / "fcctl.toml").read_text().replace('"small"', f'"{name}"')
-    (folder / "fcctl.toml").write_text(text + CAPS)
-    return found
+    return napping(tmp_path / "w", private_home, cloud, CAPS)
 
 
 def budget(workspace: CloudWorkspace) -> Any:
@@ -100,7 +84,7 @@ def test_a_run_with_its_worst_case_and_what_it_has_cost(workspace: CloudWorkspac
 
 
 def test_machines_that_are_kept_on(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
-    workspace = made(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=10)
+    workspace = napping(tmp_path / "w", private_home, cloud, CAPS, release="keep", keep_minutes=10)
     workspace.type("run", "noop", "--on", "l4", check=0)
     one = only(budget(workspace))
     assert one["owner"] == "kept"
@@ -133,7 +117,7 @@ def test_by_hand_and_a_session(workspace: CloudWorkspace, cloud: Emulator) -> No
 def test_another_workspace_and_a_record_that_is_gone(
     workspace: CloudWorkspace, tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:
-    other = made(tmp_path / "other", private_home, cloud, name="other")
+    other = napping(tmp_path / "other", private_home, cloud, CAPS, name="other")
     run_id = other.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
     one = only(budget(workspace))
     assert one["ends"] == f"run {run_id} (fcctl -C {other.root} attach {run_id})"

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, emulated, start_by_hand, stop_by_hand
+from tests.support.virtual_cloud import CloudWorkspace, start_by_hand, stop_by_hand
 
 pytest.importorskip("google.cloud.compute_v1")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
 
 
 def figures(workspace: CloudWorkspace) -> tuple[float, float]:
