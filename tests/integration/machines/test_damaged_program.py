@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -19,12 +18,10 @@ from tests.support.workspace import Workspace
 
 @pytest.fixture(autouse=True)
 def own_program(sshd: LoopbackSshd) -> None:
-    """What is damaged here is no other test's."""
+    """What is damaged here is no other test's: the host program is sent, unpacked and compiled by this host's Python."""
     link = installed(sshd)
     if link.is_symlink():
-        shared = link.resolve()
         link.unlink()
-        shutil.copytree(shared, link, copy_function=shutil.copy2)
 
 
 def flip(path: Path) -> None:
