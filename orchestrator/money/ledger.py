@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -182,15 +182,25 @@ class _Use:
     lines: list[Line]
     #: When the cloud had started the machine; None: the run does not say.
     started: float | None = None
+    #: None: the run does not say.
+    instance_id: str | None = None
+
+
+class _Time(NamedTuple):
+    since: float  # epoch seconds
+    longest: float = math.inf  # seconds
+    #: When the cloud had started the machine.
+    started: float | None = None
+    instance_id: str | None = None
+    machine: str | None = None
 
 
 def _uses(record: CostedRun) -> list[_Use]:
     """What one run used, by activity, in the order of its breakdown; a time while its machine was off is left out."""
     sure: Sure = "upper_bound" if record.cost.upper_bound else "known"
-    machine = f"{record.machine.name} ({record.machine.instance_id})" if record.machine is not None else None
     costs = [(cost.activity, cost.seconds, cost.usd) for cost in record.cost.breakdown if cost.seconds > 0]
     uses = []
-    for begun, longest, started in _times(record):
+    for begun, longest, started, instance_id, machine in _times(record):
         lines: list[Line] = []
         start, room = begun, longest
         while costs and room > 1e-9:
@@ -203,21 +213,28 @@ def _uses(record: CostedRun) -> list[_Use]:
                      record.cost.emulated, sure=sure, why=BOUND if sure == "upper_bound" else "")
             )  # fmt: skip
             start, room = start + taken, room - taken
-        uses.append(_Use(lines, started))
+        uses.append(_Use(lines, started, instance_id))
     return [use for use in uses if use.lines]
 
 
-def _times(record: CostedRun) -> list[tuple[float, float, float | None]]:
-    """(since, for how long, the machine's start) of each time that the machine was on for the run, epoch seconds and
-    seconds; the last one has no end."""
+def _times(record: CostedRun) -> list[_Time]:
+    """Each time that the machine was on for the run; the last one has no end."""
     begun = _epoch(record.started) or _epoch(record.created) or 0.0
     machine = record.machine
     if machine is None:
-        return [(begun, math.inf, None)]
-    sittings = [(_epoch(s.began) or begun, s.seconds, _epoch(s.started)) for s in machine.sittings if s.seconds > 0]
-    if not sittings:
-        return [(_epoch(machine.began) or begun, math.inf, None)]
-    return [*sittings[:-1], (sittings[-1][0], math.inf, sittings[-1][2])]
+        return [_Time(begun)]
+    own = machine.instance_id, f"{machine.name} ({machine.instance_id})"
+    times = [
+        _Time(
+            _epoch(s.began) or begun, s.seconds, _epoch(s.started),
+            *((s.instance_id, f"{s.name} ({s.instance_id})") if s.instance_id else own),
+        )
+        for s in machine.sittings
+        if s.seconds > 0
+    ]  # fmt: skip
+    if not times:
+        return [_Time(_epoch(machine.began) or begun, math.inf, None, *own)]
+    return [*times[:-1], times[-1]._replace(longest=math.inf)]
 
 
 def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[Line]:
@@ -229,14 +246,16 @@ def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[
         on.setdefault(span.instance_id, []).append(span)
     for record in records:
         uses = _uses(record)
-        instance_id = record.machine.instance_id if record.machine is not None else None
         if record.machine is None and (likely := _likely(uses, on)) is not None:
-            instance_id = likely.instance_id
-            uses = [_Use([replace(line, machine=likely.machine) for line in use.lines], likely.started) for use in uses]
-        if instance_id in on:
-            used.setdefault(instance_id, []).extend(uses)
-        else:
-            lines += [line for use in uses for line in use.lines]
+            uses = [
+                _Use([replace(line, machine=likely.machine) for line in use.lines], likely.started, likely.instance_id)
+                for use in uses
+            ]
+        for use in uses:
+            if use.instance_id in on:
+                used.setdefault(use.instance_id, []).append(use)
+            else:
+                lines += use.lines
     for instance_id, of_machine in on.items():
         lines += shared(of_machine, used.get(instance_id, []))
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))

@@ -103,6 +103,9 @@ class SittingRecord(_Record):
     seconds: float
     #: When the cloud had started the machine, which others may have used before.
     started: str | None = None
+    #: The machine, where a later one took over from it; None: the record's own.
+    name: str | None = None
+    instance_id: str | None = None
 
 
 class MachineRecord(_Record):

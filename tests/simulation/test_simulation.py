@@ -68,6 +68,14 @@ ONCE_FOUND = [
         ("detach", "ps", "wake", "run", "prune"),
         rebuild=True,
     ),
+    # A run went on on another machine than it began on, and both machines' seconds were billed to the second one.
+    Schedule(
+        10407,
+        (Fault(88, "stockout", 16498.0), Fault(143, "preempt")),
+        ("run", "run", "wake"),
+        release="delete",
+        rebuild=True,
+    ),  # fmt: skip
     # What a killed run cost past midnight was all counted on the day before, and the new day's cap was whole.
     Schedule(
         3267,

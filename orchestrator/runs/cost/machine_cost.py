@@ -42,8 +42,8 @@ class Sitting:
     #: When the cloud was to stop it by itself; it was not on for longer, whenever this computer came to look.
     deadline: float | None = None
     released: str | None = None
-    #: Whether it answered.
-    acquired: bool = False
+    #: What the run had in the end, as the cloud showed it; empty: it never answered.
+    machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def since(self) -> float:
@@ -83,7 +83,7 @@ class Sitting:
     def billed(self) -> bool:
         """Whether it was ever on, as far as is known."""
         if self.released == "gone":
-            return self.acquired or self.stopped is not None
+            return bool(self.machine) or self.stopped is not None
         return bool(self.parts) and self.released not in ("off", "untouched")
 
 
@@ -122,7 +122,7 @@ def _learn(sitting: Sitting, entry: JournalEntry) -> None:
     if entry.kind == "cloud":
         sitting.began = entry.time
     elif entry.kind == "acquired":
-        sitting.acquired = True
+        sitting.machine = entry.data
         sitting.turned_on = bool(entry.data.get("turned_on"))
         sitting.started = entry.data.get("started")
         sitting.deadline = entry.data.get("deadline")
@@ -147,13 +147,15 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         parts["minimum"] = minimum
     rate = rate_of(entries, saved)
     billed = sum(parts.values())
+    usd = sum((s.seconds + s.minimum_s) * _rate(s.machine, saved, rate) for s in on) / 3600
+    mean = usd / billed if billed > 0 else 0.0
     lines = [
-        CostLine(activity=name, seconds=round(seconds, 3), usd=round(seconds * rate / 3600, 6))
+        CostLine(activity=name, seconds=round(seconds, 3), usd=round(seconds * mean, 6))
         for name, seconds in parts.items()
         if round(seconds, 3) > 0
     ]
     return CostRecord(
-        usd=round(billed * rate / 3600, 6),
+        usd=round(usd, 6),
         usd_per_hour=rate,
         billed_s=round(billed, 3),
         breakdown=lines,
@@ -166,11 +168,17 @@ def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:
     """Dollars an hour of the machine that the run was on in the end, as the cloud showed it; as planned without one."""
     for entry in reversed(entries):
         if entry.kind == "acquired":
-            if (own := entry.data.get("usd_per_hour")) is not None:
-                return float(own)
-            model = "spot" if entry.data.get("spot") else "on_demand"
-            return saved.usd_by_place.get(f"{entry.data.get('zone')}/{model}", saved.usd_per_hour)
+            return _rate(entry.data, saved, saved.usd_per_hour)
     return saved.usd_per_hour
+
+
+def _rate(machine: dict[str, Any], saved: SavedPlan, unknown: float) -> float:
+    if not machine:
+        return unknown
+    if (own := machine.get("usd_per_hour")) is not None:
+        return float(own)
+    model = "spot" if machine.get("spot") else "on_demand"
+    return saved.usd_by_place.get(f"{machine.get('zone')}/{model}", saved.usd_per_hour)
 
 
 def _with_steps(parts: dict[str, float], steps: Sequence[StepRecord]) -> dict[str, float]:
@@ -222,7 +230,10 @@ def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
         ended=iso(ended),
         released=last.released,
         sittings=[
-            SittingRecord(began=iso(s.since) or "", seconds=round(s.seconds + s.minimum_s, 3), started=iso(s.started))
+            SittingRecord(
+                began=iso(s.since) or "", seconds=round(s.seconds + s.minimum_s, 3), started=iso(s.started),
+                name=s.machine.get("name"), instance_id=s.machine.get("instance_id"),
+            )
             for s in on
         ],
-    )
+    )  # fmt: skip

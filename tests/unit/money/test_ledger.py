@@ -107,6 +107,21 @@ def test_a_run_on_a_start_that_the_cloud_never_told_of_keeps_its_account() -> No
     ]  # fmt: skip
 
 
+def test_a_run_on_two_machines_is_billed_to_each() -> None:
+    record = run(START, {"bench": 500})
+    assert record.machine is not None
+    sittings = [
+        SittingRecord(began=iso(at) or "", seconds=s, started=iso(at), name="vm", instance_id=number)
+        for at, s, number in ((START, 300.0, "7"), (START + 5000, 200.0, "1"))
+    ]
+    record = record.model_copy(update={"machine": record.machine.model_copy(update={"sittings": sittings})})
+    on = [sighting(START, START + 300, instance_id="7"), sighting(START + 5000, START + 5200)]
+    lines = books.ledger([record], on)
+    assert [(line.activity, line.seconds, line.machine) for line in lines] == [
+        ("bench", 300, "vm (7)"), ("bench", 200, "vm (1)"),
+    ]  # fmt: skip
+
+
 def test_idle_seconds_are_where_no_run_was() -> None:
     runs = [run(START + 100, {"bench": 200}), run(START + 500, {"bench": 100})]
     idle = [

@@ -102,6 +102,22 @@ def test_two_starts_within_a_minute_are_billed_a_minute_each() -> None:
     assert [s.seconds for s in record.sittings] == [60, 60]
 
 
+def test_a_second_machine_in_another_place_is_billed_at_its_own_price() -> None:
+    """The first one was preempted; the run went on on one that was made of its copy, elsewhere and on spot."""
+    other = {**MACHINE, "zone": "us-west1-c", "instance_id": "12", "turned_on": True, "started": 2000.0, "spot": True}
+    entries = cold()[:7] + journal(
+        (400, "stopped", {"how": "preempted", "at": 1305.0}), (900, "acquire", {}), (901, "cloud", {"action": "create"}),
+        (950, "acquired", other), (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
+        (970, "released", {"how": "stopped", "started": 2000.0, "stopped": 2100.0}),
+    )  # fmt: skip
+    cost = machine_cost(entries, plan(), [])
+    assert cost.usd == pytest.approx((300 * 0.72 + 100 * 0.36) / 3600, abs=1e-6)
+    assert sum(line.usd for line in cost.breakdown) == pytest.approx(cost.usd, abs=1e-5)
+    record = machine_record(entries)
+    assert record is not None
+    assert [s.instance_id for s in record.sittings] == [MACHINE["instance_id"], "12"]
+
+
 def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None:
     warm = journal(
         (10, "acquire", {}), (11, "acquired", {**MACHINE, "turned_on": False, "started": 500.0}),
