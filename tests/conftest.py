@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from orchestrator.app import SystemClock
@@ -22,6 +23,10 @@ from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
 from tests.support.workspace import end_started
+
+# A busy computer is no finding.
+hypothesis.settings.register_profile("fcctl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("fcctl")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -128,7 +128,8 @@ def without_repetitions(words: Iterable[Holding]) -> list[Holding]:
         by_key.setdefault(word.key, []).append(word)
     found: list[Holding] = []
     for own in by_key.values():
-        if any(earlier.seen > later.seen for earlier, later in pairwise(own)):
+        ahead = any(max(word.created or 0.0, word.gone or 0.0) > word.seen for word in own)
+        if ahead or any(earlier.seen > later.seen for earlier, later in pairwise(own)):
             found += own  # a clock put them out of order: what they say depends on all of them
         else:
             found += [w for life in lives(own) for at, w in enumerate(life.words) if not _is_between(life.words, at)]

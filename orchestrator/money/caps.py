@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
 
 #: The cloud enforces ``maxRunDuration`` up to this much late, and bills a machine that was on at all for a minute.
+#: A GiB from a cloud to the internet, dollars: the upper end of the premium tier for the first TiB of a month, as third
+#: parties quote it. Not read at Google, and farther places cost more: https://cloud.google.com/vpc/network-pricing.
+EGRESS_USD_PER_GIB = 0.12
 #: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, https://cloud.google.com/compute/vm-instance-pricing
 FENCE_LATENESS_S = 30.0
 MINIMUM_BILLED_S = 60.0

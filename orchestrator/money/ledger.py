@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
 from orchestrator.machines.power_history import NEAR_START_S
-from orchestrator.money.calendar import days
 from orchestrator.money.caps import MINIMUM_BILLED_S
 from orchestrator.results.records import CostRecord, MachineRecord
 
@@ -29,6 +28,9 @@ IDLE = "idle"
 STANDING = "(project)"
 #: Why a machine's seconds may be too many.
 BOUND = "when its machine went off is not known: counted until it must have been off"
+#: What a line is for beside a machine's seconds.
+ADDRESS = "external address"
+EGRESS = "by the size of the results here, at the list's dearest price"
 #: Of less nobody has to hear, seconds: a start's or a stop's own, rounded.
 SLIGHT_S = 1.0
 #: How far a run's own account of when it had a machine turned on may be from the cloud's, seconds.
@@ -78,6 +80,8 @@ class Sighting(BaseModel):
     user: str = ""
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
+    #: Its external address, while it is on; 0: it has none, or a static one that is billed by itself.
+    address_usd_per_hour: float = 0.0
     #: Where the cloud was asked; None: at Google, or written by a version that did not say.
     api_endpoint: str | None = None
 
@@ -98,6 +102,7 @@ class Span:
     #: It was on no longer than this, and perhaps shorter.
     bound: bool = False
     user: str = ""
+    address_usd_per_hour: float = 0.0
 
     @property
     def machine(self) -> str:
@@ -124,7 +129,7 @@ class Line:
     job: str | None = None
     machine: str | None = None
     emulated: bool = False
-    #: What stood there, machine or not: a disk, a snapshot, an address. None: these are seconds of a machine.
+    #: A disk, a snapshot, an address, egress. None: these are seconds of a machine.
     what: str | None = None
     sure: Sure = "known"
     #: What it is that is not known.
@@ -133,6 +138,11 @@ class Line:
     on_since: float | None = None
     #: What the run claims beyond the bill.
     beyond_s: float = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """Whether it costs while no machine is on."""
+        return self.what is not None and self.machine is None
 
 
 def latest(sightings: Iterable[Sighting]) -> list[Sighting]:
@@ -157,7 +167,7 @@ def spans(sightings: Iterable[Sighting]) -> list[Span]:
             Span(
                 s.name, s.instance_id, s.target, s.usd_per_hour, s.started,
                 s.stopped if s.stopped is not None else max(s.seen, s.started), s.stopped is None, s.emulated,
-                s.bound, s.user,
+                s.bound, s.user, s.address_usd_per_hour,
             )
             for s in latest(sightings)
         ]
@@ -256,9 +266,18 @@ def ledger(records: Iterable[CostedRun], sightings: Iterable[Sighting]) -> list[
                 used.setdefault(use.instance_id, []).append(use)
             else:
                 lines += use.lines
+        if record.cost.egress_usd > 0:
+            lines.append(_egress(record))
     for instance_id, of_machine in on.items():
         lines += shared(of_machine, used.get(instance_id, []))
     return sorted(lines, key=lambda line: (line.start, line.run_id or ""))
+
+
+def _egress(record: CostedRun) -> Line:
+    at, machine = _epoch(record.started) or _epoch(record.created) or 0.0, record.machine
+    return Line(at, 0.0, record.cost.egress_usd, "egress", record.target, record.run_id, record.job,
+                None if machine is None else f"{machine.name} ({machine.instance_id})",
+                emulated=record.cost.emulated, what="egress", sure="estimated", why=EGRESS)  # fmt: skip
 
 
 def _likely(uses: Sequence[_Use], on: Mapping[str, Sequence[Span]]) -> Span | None:
@@ -290,7 +309,13 @@ def shared(on: Sequence[Span], uses: Iterable[_Use]) -> list[Line]:
         for line in _moved(use.lines, on[first]):
             for number, part in _pieces(line, on, first):
                 shares[number].append(part)
-    return lines + [line for span, own in zip(on, shares, strict=True) for line in _billed(span, own)]
+    for span, own in zip(on, shares, strict=True):
+        lines += _billed(span, own)
+        if span.address_usd_per_hour > 0 and span.until > span.started:
+            usd = (span.until - span.started) / 3600 * span.address_usd_per_hour
+            lines.append(Line(span.started, span.until - span.started, usd, "address", span.target,
+                              machine=span.machine, emulated=span.emulated, what=ADDRESS))  # fmt: skip
+    return lines
 
 
 def _start_of(use: _Use, on: Sequence[Span]) -> int | None:
@@ -353,44 +378,6 @@ def _idle(span: Span, own: Iterable[Line], seconds: float) -> Iterator[Line]:
     for start, length in gaps:
         yield Line(start, length * scale, span.usd(length * scale), IDLE, span.target, machine=span.machine,
                    emulated=span.emulated, sure=sure, why=why, on_since=span.started)  # fmt: skip
-
-
-def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
-    """The same lines, each in one day: what a machine cost past midnight is the next day's."""
-    for line in lines:
-        pieces = list(days(line.start, line.start + line.seconds, zone))
-        if len(pieces) < 2:
-            yield line
-            continue
-        for begun, ended in pieces:
-            part = (ended - begun) / line.seconds
-            yield replace(line, start=begun, seconds=line.seconds * part, usd=line.usd * part)
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Dollars so far, for the caps."""
-
-    day: float
-    month: float
-    project: float
-
-
-def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
-    """What was spent today, this month and ever; days and months as ``zone`` counts them."""
-    today = datetime.fromtimestamp(now, zone)
-    day = month = ever = 0.0
-    for line in cut_by_day(lines, zone):
-        if line.emulated:
-            continue
-        # A clock that was set back does not give a day's money again: what is ahead of it counts as of now.
-        when = datetime.fromtimestamp(min(line.start, now), zone)
-        ever += line.usd
-        if (when.year, when.month) == (today.year, today.month):
-            month += line.usd
-            if when.day == today.day:
-                day += line.usd
-    return Spent(day, month, ever)
 
 
 def _epoch(stamp: str | None) -> float | None:

@@ -169,8 +169,8 @@ def account(
         earlier: what the cloud tells of times before the ledger knew the machine.
     """
     name = f"{word.name} ({word.instance_id})"
-    had = [line for line in before if line.machine == name]
-    has = [line for line in after if line.machine == name]
+    had = [line for line in before if line.machine == name and line.what is None]
+    has = [line for line in after if line.machine == name and line.what is None]
     used = [line for line in has if line.run_id is not None]
     beyond = [(line.beyond_s, line.usd / line.seconds * line.beyond_s) for line in has if line.beyond_s]
     return Account(

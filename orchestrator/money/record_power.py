@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.base.clock import Clock
+from orchestrator.base.errors import ConfigError
 from orchestrator.machines.cloud import Leftover, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.audit import rate_of
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Sighting
+from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.storage import of_leftover, of_machine
 from orchestrator.money.reconcile import closings
 from orchestrator.money.record_billable import Holdings, is_emulated
@@ -67,6 +68,10 @@ def _word(said: Sighting) -> _Word:
 
 def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float) -> Sighting:
     """What a machine that was on at least once says of its last start."""
+    try:
+        price = machine_price(machine.hardware, budget, target)
+    except ConfigError:
+        price = None
     off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and not machine.billed
     return Sighting(
         project=machine.project,
@@ -74,7 +79,8 @@ def sighting_of(target: GcpTarget, machine: Machine, budget: Budget, now: float)
         name=machine.name,
         instance_id=machine.id,
         target=target.name,
-        usd_per_hour=rate_of(machine, target, budget),
+        usd_per_hour=None if price is None else price.usd,
+        address_usd_per_hour=0.0 if price is None else price.address_usd,
         started=machine.started or 0.0,
         stopped=machine.stopped if off else None,
         seen=now,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Literal
 
-from orchestrator.money.ledger import IDLE, Line, Sure, cut_by_day
+from orchestrator.money.calendar import days
+from orchestrator.money.ledger import IDLE, Line, Sure
 
 Grouping = Literal["day", "week", "month", "job", "target", "activity", "run", "machine"]
 
@@ -22,7 +23,7 @@ class Total:
     usd: float
     runs: int
     idle_usd: float
-    #: Of the dollars, those for disks, snapshots and addresses.
+    #: Of the dollars, those for disks, snapshots and static addresses.
     standing_usd: float = 0.0
     #: Of the dollars, those that are not simply what the cloud said.
     unsure_usd: float = 0.0
@@ -41,7 +42,7 @@ def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:
             sum(line.usd for line in own),
             len({line.run_id for line in own if line.run_id}),
             sum(line.usd for line in own if line.activity == IDLE),
-            sum(line.usd for line in own if line.what is not None),
+            sum(line.usd for line in own if line.stands),
             sum(line.usd for line in own if line.sure != "known"),
         )
         for name, own in groups.items()
@@ -70,6 +71,44 @@ def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
             return line.target
         case "activity":
             return line.activity
+
+
+def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
+    """The same lines, each in one day: what a machine cost past midnight is the next day's."""
+    for line in lines:
+        pieces = list(days(line.start, line.start + line.seconds, zone))
+        if len(pieces) < 2:
+            yield line
+            continue
+        for begun, ended in pieces:
+            part = (ended - begun) / line.seconds
+            yield replace(line, start=begun, seconds=line.seconds * part, usd=line.usd * part)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Dollars so far, for the caps."""
+
+    day: float
+    month: float
+    project: float
+
+
+def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spent:
+    """What was spent today, this month and ever; days and months as ``zone`` counts them."""
+    today = datetime.fromtimestamp(now, zone)
+    day = month = ever = 0.0
+    for line in cut_by_day(lines, zone):
+        if line.emulated:
+            continue
+        # A clock that was set back does not give a day's money again: what is ahead of it counts as of now.
+        when = datetime.fromtimestamp(min(line.start, now), zone)
+        ever += line.usd
+        if (when.year, when.month) == (today.year, today.month):
+            month += line.usd
+            if when.day == today.day:
+                day += line.usd
+    return Spent(day, month, ever)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ class CostRecord(_Record):
     upper_bound: bool = False
     #: What it would have cost: the machine was the sandbox's, and nobody pays for it.
     emulated: bool = False
+    #: For fetching the results out of the cloud, beside ``usd``: by what lies here, which went through the link packed.
+    egress_usd: float = 0.0
 
 
 class SittingRecord(_Record):

@@ -216,8 +216,8 @@ class Moves:
                 if fault.fault != "not_found" or self.ask() is not None:
                     raise
                 self._unknown_there()
-        omitted = self._collection.omitted if self._collection else []
-        self.log("collected", omitted=[wire.encode(o) for o in omitted])
+        found = self._collection or Collection(0, 0, [])
+        self.log("collected", omitted=[wire.encode(o) for o in found.omitted], bytes=found.bytes)
 
     def _complete(self) -> RunRecord:
         now = self.services.clock.now()

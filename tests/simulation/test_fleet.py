@@ -30,7 +30,7 @@ def outcome(seed: int) -> str | None:
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=24, derandomize=True)
 def test_whatever_happens_to_its_machines_a_search_and_its_fleet_come_to_an_end_in_order(seed: int) -> None:
     assert outcome(seed) is None
 

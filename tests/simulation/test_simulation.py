@@ -75,7 +75,7 @@ ONCE_FOUND = [
         ("run", "run", "wake"),
         release="delete",
         rebuild=True,
-    ),  # fmt: skip
+    ),
     # What a killed run cost past midnight was all counted on the day before, and the new day's cap was whole.
     Schedule(
         3267,

@@ -232,7 +232,7 @@ class _Known:
 
 def _thing(line: Line) -> Thing | None:
     """What a line of the ledger is of; None: a machine that is in no cloud."""
-    if line.what is not None:
+    if line.what is not None and line.machine is None:
         found = _STANDING.match(line.what)
         return (found[1], found[2], "") if found else None
     found = _MACHINE.fullmatch(line.machine or "")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from orchestrator.base.errors import FcctlError
+from orchestrator.money.caps import EGRESS_USD_PER_GIB
 from orchestrator.results.store_api import Store
 
-#: A GiB from a cloud to the internet, dollars: the upper end of the premium tier for the first TiB of a month, as third
-#: parties quote it. Not read at Google, and farther places cost more: https://cloud.google.com/vpc/network-pricing.
-USD_PER_GIB = 0.12
 #: Earlier runs of the job that count, the newest first.
 RUNS_BEFORE = 5
 
@@ -20,4 +18,4 @@ def known_egress_usd(store: Store, job: str) -> float:
     for row in store.rows(limit=RUNS_BEFORE, job=job):
         with suppress(FcctlError, OSError):  # just pruned
             largest = max(largest, store.size(row.run_id))
-    return largest / 1024**3 * USD_PER_GIB
+    return largest / 1024**3 * EGRESS_USD_PER_GIB

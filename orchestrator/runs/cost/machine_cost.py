@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import JournalEntry
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
+from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
 
@@ -161,7 +161,13 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
         breakdown=lines,
         upper_bound=any(sitting.upper_bound for sitting in on),
         emulated=saved.target.kind == "sandbox",
+        egress_usd=_egress_usd(entries) if saved.target.kind == "gcp" else 0.0,
     )
+
+
+def _egress_usd(entries: Sequence[JournalEntry]) -> float:
+    sizes = [entry.data.get("bytes", 0) for entry in entries if entry.kind == "collected"]
+    return round(max(sizes, default=0) / 1024**3 * EGRESS_USD_PER_GIB, 6)
 
 
 def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:

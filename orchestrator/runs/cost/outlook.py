@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from orchestrator.money import ledger as books
 from orchestrator.money.calendar import end_of_month, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Line, Sighting, Spent
+from orchestrator.money.ledger import Line, Sighting
 from orchestrator.money.reservations import remaining
-from orchestrator.money.totals import Remark, remarks
+from orchestrator.money.totals import Remark, Spent, remarks
+from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.open_reservations import OpenReservation, described
 from orchestrator.runs.cost.spending import lines, reservations
 from orchestrator.runs.services import Services
@@ -98,8 +99,8 @@ def outlook(services: Services) -> Outlook:
     found = lines(services, until_now=True)
     power = books.latest(one for _, one in state.of("power", Sighting))
     open_ = tuple(described(services, one, power) for one in remaining(reservations(services), found))
-    spent = books.spent(found, now, budget.zone)
-    standing = books.spent([line for line in found if line.what is not None], now, budget.zone)
+    spent = sums(found, now, budget.zone)
+    standing = sums([line for line in found if line.stands], now, budget.zone)
     return Outlook(
         now, budget, _caps(budget, spent, standing, sum(one.usd for one in open_)), open_,
         _forecast(budget, found, spent, standing, sum(one.usd for one in open_), now), tuple(remarks(found)),
@@ -132,7 +133,7 @@ def _standing_per_day(found: Sequence[Line], now: float) -> float:
     return sum(
         line.usd / line.seconds * DAY_S
         for line in found
-        if line.what is not None and not line.emulated and line.seconds > 0 and line.start + line.seconds >= now - 1.0
+        if line.stands and not line.emulated and line.seconds > 0 and line.start + line.seconds >= now - 1.0
     )
 
 

@@ -12,8 +12,10 @@ from orchestrator.leases.session_rules import Machine, SavedSession, SessionReco
 from orchestrator.money import ledger as books
 from orchestrator.money.book import RunUsage, State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
-from orchestrator.money.ledger import Line, Sighting, Spent
+from orchestrator.money.ledger import Line, Sighting
 from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
+from orchestrator.money.totals import Spent
+from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.owners import settle_reservations, still_reserved, unbooked_runs
 from orchestrator.runs.services import Services
 
@@ -116,7 +118,7 @@ def account_of(services: Services, budget: Budget | None = None, *, without: Ite
     now, found = services.clock.now(), lines(services, until_now=True)
     left = set(without)
     open_ = [one for one in reservations(services) if one.reservation_id not in left]
-    return CapBalance(books.spent(found, now, services.budget.zone), remaining(open_, found), budget or services.budget)
+    return CapBalance(sums(found, now, services.budget.zone), remaining(open_, found), budget or services.budget)
 
 
 def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
@@ -127,7 +129,7 @@ def left_of_caps(services: Services, budget: Budget) -> list[tuple[str, float]]:
 def spent_without(services: Services, run_id: str) -> Spent:
     """What was spent today, this month and ever by all but one run."""
     others = [line for line in lines(services, until_now=True) if line.run_id != run_id]
-    return books.spent(others, services.clock.now(), services.budget.zone)
+    return sums(others, services.clock.now(), services.budget.zone)
 
 
 # --------------------------------------------------------------------------------------------------------- the ledger
@@ -143,7 +145,8 @@ def lines(services: Services, *, until_now: bool = False) -> list[Line]:
              if scope.has(line.project, line.results, (one.project, one.name))]  # fmt: skip
     found = books.ledger(usages, _still_on(services, power) if until_now else power)
     found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
-    found += _standing(services, state, scope)
+    standing, static = _standing(services, state, scope)
+    found = [line for line in found if line.what != books.ADDRESS or line.target not in static] + standing
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
 
 
@@ -161,14 +164,17 @@ def _machine(usage: RunUsage) -> tuple[str, str] | None:
     return (usage.machine.project, usage.machine.name) if usage.machine is not None else None
 
 
-def _standing(services: Services, state: State, scope: Scope) -> list[Line]:
+def _standing(services: Services, state: State, scope: Scope) -> tuple[list[Line], set[str]]:
+    """Disks, snapshots and static addresses; and the targets whose machines have a static address."""
     if not state.raw.get("resource"):
-        return []
+        return [], set()
     from orchestrator.money.billable import Holding, standing_lines
 
     words = state.of("resource", Holding)
     ours = {one.key for line, one in words if scope.has(line.project, line.results, (one.project, one.name))}
-    return standing_lines([one for _, one in words if one.key in ours], services.clock.now(), services.budget.zone)
+    own = [one for _, one in words if one.key in ours]
+    static = {one.target for one in own if one.kind == "address" and one.in_use and one.target}
+    return standing_lines(own, services.clock.now(), services.budget.zone), static
 
 
 def _still_on(services: Services, power: list[Sighting]) -> list[Sighting]:

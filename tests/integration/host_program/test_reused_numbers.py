@@ -69,9 +69,9 @@ def at_work(host: Host, agent: Agent) -> tuple[str, int, int]:
 
 def end_all_of_it(host: Host, run_id: str, supervisor: int, session: int) -> None:
     """As a container does that ends: all its processes at once, and nobody writes anything down."""
-    os.kill(supervisor, signal.SIGSTOP)
     watching = set(host.processes(f"TMUX_TMPDIR={host.tmux_dir}")) - {a.process.pid for a in host.agents}
-    for pid in {*watching, supervisor, session, *host.processes(f"FCCTL_RUN_ID={run_id}")}:
+    # The supervisor first: it would hear that its terminal hangs up.
+    for pid in dict.fromkeys([supervisor, session, *watching, *host.processes(f"FCCTL_RUN_ID={run_id}")]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (supervisor, session)))

@@ -18,7 +18,7 @@ from tests.support.workspace import Workspace
 
 @pytest.fixture(autouse=True)
 def own_program(sshd: LoopbackSshd) -> None:
-    """What is damaged here is no other test's: the host program is sent, unpacked and compiled by this host's Python."""
+    """What is damaged here is no other test's: it is sent, unpacked and compiled by this host's Python."""
     link = installed(sshd)
     if link.is_symlink():
         link.unlink()

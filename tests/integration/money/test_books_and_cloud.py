@@ -42,7 +42,7 @@ def audited(workspace: CloudWorkspace, check: int = 0) -> dict[str, Any]:
 
 
 def standing(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [line for line in found["lines"] if line["what"]]
+    return [line for line in found["lines"] if line["what"] and not line["machine"]]
 
 
 def last_start(cloud: Emulator) -> float:

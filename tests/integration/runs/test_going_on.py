@@ -158,7 +158,9 @@ def test_a_cancelled_search_repeats_no_trial(workspace: Workspace, tmp_path: Pat
 
 def killed(workspace: Workspace, home: Path) -> None:
     """As a system without memory does it."""
-    (search,) = [p for p in processes("steps/tune/spec.json", home) if "bash" not in Path(f"/proc/{p}/cmdline").read_text()]
+    (search,) = [
+        p for p in processes("steps/tune/spec.json", home) if "bash" not in Path(f"/proc/{p}/cmdline").read_text()
+    ]
     os.kill(search, signal.SIGKILL)
 
 

@@ -353,7 +353,7 @@ def zone_free(zone: str, machines: dict[str, Machine]) -> bool:
     return zone not in machines
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     data=st.data(),
     stockout=st.sampled_from(["wait", "rebuild", "fail"]),

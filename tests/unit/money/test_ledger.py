@@ -15,6 +15,7 @@ from orchestrator.money import ledger as books
 from orchestrator.money import totals as sums
 from orchestrator.money.ledger import Sighting
 from orchestrator.money.reconcile import account
+from orchestrator.money.totals import Spent, spent
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SittingRecord, SourceRecord
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
@@ -122,6 +123,24 @@ def test_a_run_on_two_machines_is_billed_to_each() -> None:
     ]  # fmt: skip
 
 
+def test_an_address_costs_while_its_machine_is_on() -> None:
+    """Beside the machine's seconds, which are not more for it; and not the rest of the minute."""
+    on = [sighting(START, START + 7200, address_usd_per_hour=0.005), sighting(START + 9000, START + 9030)]
+    lines = books.ledger([run(START, {"bench": 3600})], on)
+    assert [(line.what, line.seconds, line.usd) for line in lines if line.what] == [
+        (books.ADDRESS, 7200, pytest.approx(0.01)),
+    ]  # fmt: skip
+    assert sum(line.seconds for line in lines if line.what is None) == 7260
+
+
+def test_fetching_results_is_billed_to_their_run() -> None:
+    record = run(START, {"bench": 3600})
+    record = record.model_copy(update={"cost": record.cost.model_copy(update={"egress_usd": 0.03})})
+    lines = books.ledger([record], [sighting(stopped=START + 3600)])
+    assert [(line.activity, line.run_id, line.usd) for line in lines if line.what] == [("egress", record.run_id, 0.03)]
+    assert spent(lines, START + 3600, UTC).project == pytest.approx(RATE + 0.03)
+
+
 def test_idle_seconds_are_where_no_run_was() -> None:
     runs = [run(START + 100, {"bench": 200}), run(START + 500, {"bench": 100})]
     idle = [
@@ -218,7 +237,7 @@ def test_days_and_weeks_are_those_of_the_zone() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     assert [t.group for t in sums.totals(lines, "day", berlin)] == ["2027-01-01"]
     assert [t.group for t in sums.totals(lines, "week", berlin)] == ["2026-W53"]
-    assert books.spent(lines, late + 3600, berlin).day == pytest.approx(RATE)
+    assert spent(lines, late + 3600, berlin).day == pytest.approx(RATE)
 
 
 def test_what_a_run_cost_past_midnight_is_the_next_days() -> None:
@@ -228,21 +247,21 @@ def test_what_a_run_cost_past_midnight_is_the_next_days() -> None:
     assert [(t.group, t.seconds, t.runs) for t in months] == [("2026-12", 1800.0, 1), ("2027-01", 1800.0, 1)]
     assert [t.usd for t in months] == [pytest.approx(RATE / 2)] * 2
     half = pytest.approx(RATE / 2)
-    assert books.spent(lines, late + 1800, UTC) == books.Spent(half, half, pytest.approx(RATE))
+    assert spent(lines, late + 1800, UTC) == Spent(half, half, pytest.approx(RATE))
 
 
 def test_a_clock_that_was_set_back_gives_no_money_again() -> None:
     lines = books.ledger([run(START, {"bench": 3600}, on_machine=False)], [])
     for back in (86400 * 1.5, 86400 * 40, 86400 * 4000):
-        assert books.spent(lines, START - back, UTC) == books.Spent(*(pytest.approx(RATE),) * 3)
-    assert books.spent(lines, START + 86400, UTC).day == 0
+        assert spent(lines, START - back, UTC) == Spent(*(pytest.approx(RATE),) * 3)
+    assert spent(lines, START + 86400, UTC).day == 0
 
 
 def test_what_the_sandbox_would_have_cost_is_no_money() -> None:
     lines = books.ledger([run(START, {"bench": 3600}, on_machine=False, emulated=True)], [])
     assert len(lines) == 1
     assert sums.totals(lines, "job", UTC) == []
-    assert books.spent(lines, START, UTC).project == 0
+    assert spent(lines, START, UTC).project == 0
 
 
 Starts = list[tuple[float, float, bool]]
@@ -283,7 +302,7 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
         bill += span.usd(seconds)
     for by in get_args(sums.Grouping):
         assert sum(total.usd for total in sums.totals(lines, by, UTC)) == pytest.approx(bill, abs=1e-6)
-    assert books.spent(lines, at + 1e7, UTC).project == pytest.approx(bill, abs=1e-6)
+    assert spent(lines, at + 1e7, UTC).project == pytest.approx(bill, abs=1e-6)
     found = account(words[0], True, books.spans(words), lines, lines)
     if words[-1].stopped is not None:
         assert (found.cloud_usd, found.ledger_usd) == (pytest.approx(bill, abs=1e-6), pytest.approx(bill, abs=1e-6))

@@ -250,7 +250,7 @@ hostile = st.lists(
 
 
 @given(names=st.lists(hostile | st.text(max_size=300), min_size=1, max_size=12))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_ever_made_outside_the_folder(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     top = tmp_path_factory.mktemp("world")
     outside = top / "outside"

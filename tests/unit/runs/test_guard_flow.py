@@ -17,7 +17,7 @@ from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import GcpTarget, SshTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.deadline import Cap
-from orchestrator.money.ledger import Spent
+from orchestrator.money.totals import Spent
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.budget_guard import Guard

@@ -106,8 +106,9 @@ def test_a_second_machine_in_another_place_is_billed_at_its_own_price() -> None:
     """The first one was preempted; the run went on on one that was made of its copy, elsewhere and on spot."""
     other = {**MACHINE, "zone": "us-west1-c", "instance_id": "12", "turned_on": True, "started": 2000.0, "spot": True}
     entries = cold()[:7] + journal(
-        (400, "stopped", {"how": "preempted", "at": 1305.0}), (900, "acquire", {}), (901, "cloud", {"action": "create"}),
-        (950, "acquired", other), (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
+        (400, "stopped", {"how": "preempted", "at": 1305.0}), (900, "acquire", {}),
+        (901, "cloud", {"action": "create"}), (950, "acquired", other), (955, "ended", {}),
+        (960, "collected", {}), (961, "release", {}),
         (970, "released", {"how": "stopped", "started": 2000.0, "stopped": 2100.0}),
     )  # fmt: skip
     cost = machine_cost(entries, plan(), [])
@@ -116,6 +117,12 @@ def test_a_second_machine_in_another_place_is_billed_at_its_own_price() -> None:
     record = machine_record(entries)
     assert record is not None
     assert [s.instance_id for s in record.sittings] == [MACHINE["instance_id"], "12"]
+
+
+def test_what_was_fetched_is_paid_for() -> None:
+    collected = journal((280, "collected", {"bytes": 2 * 1024**3}))
+    entries = [*cold()[:8], *collected, *cold()[9:]]
+    assert machine_cost(entries, plan(), []).egress_usd == pytest.approx(0.24)
 
 
 def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None:

@@ -70,7 +70,7 @@ def test_a_clock_set_back_fires_nothing_twice() -> None:
     assert [o for o, _ in outcomes(schedule(), past, START - timedelta(days=3))] == ["watching"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     cron=st.sampled_from(["0 * * * *", "*/20 * * * *", "30 2 * * *", "15 */3 * * *"]),
     zone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]),

@@ -250,7 +250,7 @@ def check(study: Study, world: World) -> None:
 @given(
     seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), scheduled=st.booleans(), serves=st.booleans()
 )
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
     seed: int, stops: bool, hurry: bool, scheduled: bool, serves: bool
 ) -> None:

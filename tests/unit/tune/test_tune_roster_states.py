@@ -183,5 +183,5 @@ class Hosts(RuleBasedStateMachine):
 
 TestHosts = Hosts.TestCase
 TestHosts.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, derandomize=True, suppress_health_check=list(HealthCheck)
 )

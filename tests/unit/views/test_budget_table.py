@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from orchestrator.money.caps import Budget
-from orchestrator.money.ledger import Spent
 from orchestrator.money.reservations import Reservation
+from orchestrator.money.totals import Spent
 from orchestrator.runs.cost.machines_on import MachineOn
 from orchestrator.runs.cost.money_now import MoneyNow
 from orchestrator.runs.cost.open_reservations import GONE, OpenReservation
