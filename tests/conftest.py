@@ -18,7 +18,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
 from tests.durations import Recorder
-from tests.support import forked, host_program
+from tests.support import forked, host_program, scratch
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
+    scratch.use()
     os.umask(0o022)  # nor who may read their files
     # Hundreds of processes import fcctl: each would compile it anew where the compiled modules may not be kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -96,7 +97,7 @@ def private_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @contextmanager
 def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """What :func:`private_home` is, for a fixture of another scope."""
-    folder = Path(tempfile.mkdtemp(prefix="fch", dir="/tmp"))  # short: tmux puts a Unix socket below it
+    folder = Path(tempfile.mkdtemp(prefix="fch", dir=scratch.folder()))
     home = folder / "home"
     home.mkdir()
     (folder / "t").mkdir()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import scratch
 from tests.support.sshd import end_processes_of
 from tests.support.workspace import FCCTL, REPOSITORY, Workspace
 
@@ -30,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture
 def demo() -> Iterator[tuple[Workspace, Said]]:
-    base = Path(tempfile.mkdtemp(prefix="fcd", dir="/tmp"))  # short: tmux puts a Unix socket below it
+    base = Path(tempfile.mkdtemp(prefix="fcd", dir=scratch.folder()))
     (base / "home").mkdir()
     (base / "t").mkdir()
     root = base / "flashcore"

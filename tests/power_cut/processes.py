@@ -19,7 +19,7 @@ from fcctl_remote.run.process import become_subreaper
 from tests.power_cut.play import Cut, Result, restore
 from tests.power_cut.process_scenarios import SCENARIOS, PreloadedWorkspace, Scenario
 from tests.power_cut.recorded import Record, replaying
-from tests.support import forked
+from tests.support import forked, scratch
 from tests.support.sshd import end_processes_of
 
 #: What looks after itself (SQLite), and what is checked or made again at each use.
@@ -40,7 +40,7 @@ class Recording:
 @contextmanager
 def recording(scenario: Scenario) -> Iterator[Recording]:
     # A short path, in memory: tmux puts a socket below it, and nothing here needs a disk that really syncs.
-    base = Path(tempfile.mkdtemp(prefix="pc", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"))
+    base = Path(tempfile.mkdtemp(prefix="pc", dir=scratch.folder()))
     try:
         place = PreloadedWorkspace(base)
         scenario.prepare(place)

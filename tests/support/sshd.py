@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.emulator.machines.guest import HOST_KEY_KINDS, new_key_pair
 from orchestrator.machines.targets import SshTarget
-from tests.support import host_program
+from tests.support import host_program, scratch
 from tests.support.link import LinkProxy
 from tests.support.living import started_with
 
@@ -67,7 +67,7 @@ class LoopbackSshd:
 
     def __init__(self, *, settings: tuple[str, ...] = (), host_key_kinds: tuple[str, ...] = ("ed25519",)) -> None:
         # Short, because tmux puts a Unix socket below it and those have a limit of about 100 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="fcs", dir="/tmp" if os.path.isdir("/tmp") else None))
+        self.folder = Path(tempfile.mkdtemp(prefix="fcs", dir=scratch.folder()))
         self.home = self.folder / "home"
         self.tmux_tmpdir = self.folder / "t"
         self.log = self.folder / "sshd.log"

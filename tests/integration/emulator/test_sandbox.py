@@ -27,6 +27,7 @@ from orchestrator.machines.sandbox import Sandbox
 from orchestrator.machines.sandbox_target import INSTANCE, PROJECT, ZONES
 from orchestrator.machines.targets import SandboxTarget
 from tests.integration.emulator.conftest import Gce
+from tests.support import scratch
 from tests.support.command import run_fcctl, source_environment
 from tests.support.waiting import wait_for
 
@@ -290,7 +291,7 @@ def test_a_plain_user_has_one_of_his_own() -> None:
     # The Python of these tests may lie where only root can look: that much is left to the plain user, and no more.
     became = ["setpriv", f"--reuid={plain.pw_uid}", f"--regid={plain.pw_gid}", "--clear-groups"]
     became += ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
-    with tempfile.TemporaryDirectory(prefix="fcu", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="fcu", dir=scratch.folder()) as folder:
         os.chown(folder, plain.pw_uid, plain.pw_gid)
         env = {"PATH": os.environ["PATH"], "HOME": folder, "PYTHONPATH": source_environment()["PYTHONPATH"]}
         argv = [*became, sys.executable, "-c", code]
