@@ -8,11 +8,14 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import sys
 from typing import Any, Dict, List, Optional
 
 #: Exit status of a program whose archive is damaged: it is to be sent again.
 DAMAGED = 92
+#: More than any file of it, and than the archive, has, bytes.
+MAX_BYTES = 16 * 1024 * 1024
 #: In the copy: the sha256 of each of its files. A Python of another version has compiled modules, and sums, of its own.
 SUMS = "sums-%s.json" % sys.implementation.cache_tag
 
@@ -20,20 +23,31 @@ SUMS = "sums-%s.json" % sys.implementation.cache_tag
 def _digest(path: str) -> str:
     """The sha256 of a file; empty if it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            return hashlib.sha256(os.read(fd, os.fstat(fd).st_size)).hexdigest()
-        finally:
-            os.close(fd)
+        return hashlib.sha256(_content(path)).hexdigest()
     except OSError:
         return ""
+
+
+def _content(path: str) -> bytes:
+    """All of a regular file of ours: a step may have put a FIFO, a link or an endless file in its place.
+
+    Raises:
+        OSError
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_BYTES:
+            raise OSError("%s is no file of ours" % path)
+        return os.read(fd, facts.st_size)
+    finally:
+        os.close(fd)
 
 
 def damaged(folder: str) -> Optional[List[str]]:
     """The files of the copy that are not as they were; None if this Python has not made, or completed, one yet."""
     try:
-        with open(os.path.join(folder, SUMS), "rb") as stream:
-            sums = json.loads(stream.read())["files"]
+        sums = json.loads(_content(os.path.join(folder, SUMS)))["files"]
         return sorted(name for name, digest in sums.items() if _digest(os.path.join(folder, name)) != digest)
     except FileNotFoundError:
         return None
@@ -122,8 +136,9 @@ def _in_use(archive: str) -> None:
     try:
         os.makedirs(locks, exist_ok=True)
         path = os.path.join(locks, "runner-%s.lock" % name)
-        fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_SH)
         os.utime(archive)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         pass  # a folder that is not ours to write: nothing is deleted there either
 

@@ -88,8 +88,8 @@ class Calls:
         run = self.layout.run(_text(params, "run_id"))
         entries = tree.parse_manifest(blob)
         with files.locked(self.layout.tree_lock(workspace)):
-            present = files.read_json(run.source_facts)
-            if isinstance(present, dict) and os.path.isdir(run.source) and _is_whole(run, present):
+            present = files.read_object(run.source_facts)
+            if present is not None and os.path.isdir(run.source) and _is_whole(run, present):
                 return _same_snapshot(present, digest), b""
             files.make_folders(run.folder)
             tree.remove_tree(run.source)
@@ -147,7 +147,7 @@ class Calls:
         if not lost.settle(run):
             grace = params.get("grace_s", 10.0)
             asked = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
-            if not os.path.exists(run.cancel):
+            if not files.is_plain(run.cancel):
                 files.write_atomic(run.cancel, files.to_json(asked))
             pid = runs.supervisor_pid(run)
             if pid is None:
@@ -174,7 +174,8 @@ class Calls:
         run = self.layout.run(_text(params, "run_id"))
         if not os.path.isdir(run.folder):
             return {}, b""
-        if os.path.exists(run.plan) and not lost.settle(run) and not lost.settle_unstarted(run):
+        known = _settled(run)
+        if known is not None and known.status not in wire.RUN_ENDINGS:
             hint = "end it first: fcctl cancel %s" % run.run_id
             raise Refusal("conflict", "run %s is not finished" % run.run_id, hint)
         doomed = os.path.join(self.layout.runs, ".forget-" + run.run_id)
@@ -207,7 +208,7 @@ class Calls:
 
     def _known(self, params: Params) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))
-        if not os.path.exists(run.plan):
+        if not runs.is_known(run):
             raise Refusal("not_found", "no run %s on this host" % run.run_id, "see what is there: fcctl ps")
         return run
 
@@ -238,7 +239,7 @@ def _count(params: Params, name: str) -> int:
 
 def _is_whole(run: RunLayout, snapshot: Dict[str, Any]) -> bool:
     """A snapshot is not flushed: one that the machine's restart found unused may have lost contents."""
-    return snapshot.get("boot_id") == hostfacts.boot_id() or os.path.exists(run.plan)
+    return snapshot.get("boot_id") == hostfacts.boot_id() or runs.is_known(run)
 
 
 def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:

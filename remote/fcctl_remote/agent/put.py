@@ -18,7 +18,7 @@ def put(root: str, wanted: Sequence[PutFile], blob: bytes) -> int:
         OSError: the disk is full, say; the files before it are there.
     """
     pieces = _pieces(wanted, blob)
-    os.makedirs(root, exist_ok=True)
+    files.own_folder(root)
     for file, content in pieces:
         replace(root, file.path, _maker(file, content))
     return len(pieces)

@@ -73,7 +73,7 @@ def _check_bundles(layout: Layout, plan: wire.RunPlan) -> None:
 
 def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     """Write plan.json if there is none. The link call decides who was first."""
-    if os.path.exists(run.plan):
+    if runs.is_known(run):
         _same_plan(run, plan)
         return False
     earlier.inherit(layout, run, plan)

@@ -26,11 +26,11 @@ def begin(layout: Layout, runner: List[str], given: Mapping[str, str]) -> None:
 
     env = {**environment.of_submission(), **given}
     key = key_of(env, layout.root)
-    known = files.read_json(layout.warmed)
-    known = known if isinstance(known, list) else []
+    kept = (files.read_object(layout.warmed) or {}).get("keys")
+    known = kept if isinstance(kept, list) else []
     if key in known or not HostLock.is_free(layout):
         return
-    files.write_atomic(layout.warmed, files.to_json([*known, key][-KEPT:]), durable=False)
+    files.write_atomic(layout.warmed, files.to_json({"keys": [*known, key][-KEPT:]}), durable=False)
     nothing = subprocess.DEVNULL
     command = tmux.command_line(runner, layout.root, "warm")
     _HELD.append(

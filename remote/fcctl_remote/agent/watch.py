@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
@@ -39,7 +39,7 @@ class Watch:
         Raises:
             Refusal: not_found, when no such run was submitted.
         """
-        if not os.path.exists(self.run.plan):
+        if not runs.is_known(self.run):
             raise Refusal("not_found", "no run %s on this host" % self.run.run_id, "see what is there: fcctl ps")
         started = settled = time.monotonic()
         deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
@@ -60,14 +60,28 @@ class Watch:
                 return self._reply(step)
 
     def _has_news(self, step: Optional[str], waited_s: float) -> bool:
-        if files.size_of(self.run.events) > self._events_offset:
+        if files.size_of(self.run.events) > self._events_offset and self._events()[1] > self._events_offset:
             return True
         if self.request.tail and waited_s < TAIL_EVERY_S:
             return False
-        return step is not None and files.size_of(self._log(step)) > self._start_of(step)
+        return step is not None and self._log_size(step) > self._start_of(step)
 
-    def _log(self, step: str) -> str:
-        return self.run.step(step).log
+    def _events(self) -> Tuple[List[wire.Event], int]:
+        return events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+
+    def _log_size(self, step: str) -> int:
+        """Bytes that can be read of it."""
+        try:
+            fd = self._open_log(step)
+        except OSError:
+            return 0
+        try:
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def _open_log(self, step: str) -> int:
+        return files.open_beneath(self.run.folder, self.run.relative(self.run.step(step).log))
 
     def _log_step(self) -> Optional[str]:
         step = self.request.log_step
@@ -84,12 +98,12 @@ class Watch:
 
     def _reply(self, step: Optional[str]) -> Tuple[wire.WatchReply, bytes]:
         # The events first, so that the summary knows of all that they tell; but with an ending go all events.
-        found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+        found, offset = self._events()
         summary = runs.summary(self.run)
         if summary is None:
             raise Refusal("not_found", "run %s is gone from this host" % self.run.run_id)
         if summary.status in wire.RUN_ENDINGS:
-            found, offset = events.read(self.run.events, self._events_offset, MAX_EVENT_BYTES)
+            found, offset = self._events()
         reply = wire.WatchReply(found, offset, summary, telemetry=runs.last_sample(self.run))
         blob = b""
         if step is not None:
@@ -101,11 +115,9 @@ class Watch:
 
     def _read_log(self, step: str) -> Tuple[int, int, bytes]:
         try:
-            path = self._log(step)
+            fd = self._open_log(step)
         except BadName as error:
             raise Refusal("bad_request", str(error)) from None
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return self._start_of(step), 0, b""
         try:

@@ -5,8 +5,8 @@ what lies there with the hashes the archive has of its files: a half of one, or 
 """
 
 import contextlib
+import errno
 import fcntl
-import hashlib
 import os
 import re
 import time
@@ -74,7 +74,7 @@ class Bundles:
         archive = self._archive(sha256)
         folder = archive[: -len(".zip")] + ".d"
         files.make_folders(self._folder)
-        held = os.open(archive + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held = files.open_own(archive + ".lock", os.O_RDWR, 0o600)
         try:
             with files.locked(self._lock):
                 if not os.path.isfile(archive):
@@ -109,7 +109,7 @@ class Bundles:
         for name in os.listdir(self._folder):
             path = os.path.join(self._folder, name)
             with contextlib.suppress(OSError):
-                if name.endswith(".zip.partial") and time.time() - os.stat(path).st_mtime > LATELY_S:
+                if name.endswith(".zip.partial") and time.time() - os.lstat(path).st_mtime > LATELY_S:
                     os.unlink(path)
 
     def _by_use(self) -> List[Tuple[float, str]]:
@@ -118,18 +118,17 @@ class Bundles:
         for name in os.listdir(self._folder):
             path = os.path.join(self._folder, name)
             if name.endswith(".zip") and _SHA256.fullmatch(name[: -len(".zip")]):
-                found.append((os.stat(path).st_mtime, path))
+                found.append((os.lstat(path).st_mtime, path))
         return sorted(found, reverse=True)
 
 
 def contents(folder: str) -> Dict[str, Any]:
     """What an unpacked bundle says of itself."""
-    found = files.read_json(os.path.join(folder, CONTENTS))
-    return found if isinstance(found, dict) else {}
+    return files.read_object(os.path.join(folder, CONTENTS)) or {}
 
 
 def _append(path: str, data: bytes) -> int:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    fd = files.open_own(path, os.O_WRONLY | os.O_APPEND, 0o600)
     try:
         files.write_all(fd, data)
         os.fsync(fd)
@@ -139,11 +138,10 @@ def _append(path: str, data: bytes) -> int:
 
 
 def _hash(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for block in iter(lambda: stream.read(1024 * 1024), b""):
-            digest.update(block)
-    return digest.hexdigest()
+    """Raises: OSError: also of a file that is larger than a bundle."""
+    if files.size_of(path) > MAX_BYTES:
+        raise OSError(errno.EFBIG, "larger than a bundle", path)
+    return tree.hash_file(path)
 
 
 def _intact(folder: str) -> bool:

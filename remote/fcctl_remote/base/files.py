@@ -1,14 +1,32 @@
-"""Files that are either whole or absent, lines that are never half written, and what to do on a full disk."""
+"""Files that are either whole or absent, lines that are never half written, and what to do on a full disk.
+
+Whatever lies below the root folder may have been replaced by a step: by a link, a FIFO, a device, a folder, an endless
+or a huge file. So it is read through :func:`open_plain` and written through :func:`open_own`, everywhere.
+"""
 
 import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import stat
-from typing import Any, Iterator, Optional
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 RESERVE_BYTES = 1024 * 1024
+#: The most that is read of one file of JSON, bytes: what a frame may carry.
+MAX_JSON_BYTES = 16 * 1024 * 1024
+#: The most digits of a number there: Python before 3.11 takes hours for a million of them.
+MAX_DIGITS = 400
+#: How long another process may have a lock that is waited for, seconds.
+LOCK_PATIENCE_S = 300.0
+#: What the system says of something that cannot be opened as a file: a link, a folder, a FIFO, a socket, a device.
+_NOT_PLAIN = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
+
+
+class NotPlain(OSError):
+    """Something that is no regular file stands where one should."""
 
 
 class DiskFull(Exception):
@@ -17,6 +35,81 @@ class DiskFull(Exception):
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def open_plain(
+    path: str, flags: int = os.O_RDONLY, mode: int = 0o644, dir_fd: Optional[int] = None, follow: bool = False
+) -> int:
+    """Open a regular file; nothing is waited for, and a link is not followed (but with ``follow``).
+
+    Raises:
+        NotPlain: something else stands there.
+        OSError: it is absent, or may not be opened.
+    """
+    flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags, mode, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in _NOT_PLAIN:
+            raise NotPlain(error.errno, error.strerror, path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotPlain(errno.EINVAL, "not a regular file", path)
+    os.set_blocking(fd, True)  # a step's standard output may be this one
+    return fd
+
+
+def open_own(path: str, flags: int, mode: int = 0o644) -> int:
+    """Open a file of the host program's own for writing, made if it is absent; what else stands there is put aside."""
+    flags |= os.O_CREAT
+    try:
+        return open_plain(path, flags, mode)
+    except NotPlain:
+        put_aside(path)
+        return open_plain(path, flags | os.O_EXCL, mode)
+
+
+def own_folder(path: str) -> None:
+    """Make ``path`` a folder, if it is none; what else stands there, a link for instance, is put aside."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            return
+        put_aside(path)
+        os.mkdir(path)
+
+
+def put_aside(path: str) -> None:
+    """Delete what stands at ``path``; a folder gets another name instead."""
+    try:
+        os.unlink(path)
+    except OSError:
+        os.rename(path, "%s.replaced-%s" % (path, os.urandom(8).hex()))
+
+
+def is_plain(path: str) -> bool:
+    """Whether a regular file is there, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def is_replaced(path: str) -> bool:
+    """Whether something is there that is no regular file."""
+    return os.path.lexists(path) and not is_plain(path)
+
+
+def read_plain(path: str, most_bytes: int) -> bytes:
+    """All of a regular file. Raises: OSError; EFBIG, if it has more than ``most_bytes``."""
+    with os.fdopen(open_plain(path), "rb") as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, "more than %d bytes" % most_bytes, path)
+    return data
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -52,7 +145,11 @@ def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644
                 os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(temporary, path)
+        try:
+            os.rename(temporary, path)
+        except IsADirectoryError:
+            put_aside(path)
+            os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -78,7 +175,7 @@ def make_folders(folder: str, mode: int = 0o777) -> None:
 
 def sync_folder(folder: str) -> None:
     """Make a rename in ``folder`` last through a power cut, where the file system allows asking for it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -88,10 +185,25 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
+def walk(folder: str) -> Iterator[Tuple[str, List["os.DirEntry[str]"]]]:
+    """Each folder from ``folder`` down with what lies in it; links are not followed.
+
+    However deep it is: what has too long a path, or may not be read, is left out.
+    """
+    waiting = [folder]
+    while waiting:
+        top = waiting.pop()
+        with contextlib.suppress(OSError):
+            with os.scandir(top) as found:
+                children = list(found)
+            yield top, children
+            waiting += [child.path for child in children if child.is_dir(follow_symlinks=False)]
+
+
 def sync_tree(folder: str) -> None:
     """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed."""
-    for top, _folders, names in os.walk(folder, topdown=False):
-        for path in [*(os.path.join(top, name) for name in names), top]:
+    for top, children in walk(folder):
+        for path in [*(child.path for child in children if child.is_file(follow_symlinks=False)), top]:
             with contextlib.suppress(OSError):
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
@@ -104,21 +216,47 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-def read_json(path: str) -> Any:
-    """The JSON value in ``path``; None if the file is absent or is not JSON."""
+def parse_json(data: bytes) -> Any:
+    """Strict JSON. Raises: ValueError: it is none, has NaN, infinity or an endless number, or is nested too deep."""
     try:
-        with open(path, "rb") as stream:
-            return json.loads(stream.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_real)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError("a number of %d digits" % len(text))
+    return int(text)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("%s is no number" % text[:20])
+    return value
+
+
+def read_object(path: str) -> Optional[Dict[str, Any]]:
+    """The JSON object in ``path``; None if there is none, or it is no regular file, too large or something else."""
+    try:
+        value = parse_json(read_plain(path, MAX_JSON_BYTES))
+    except (NotPlain, FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def size_of(path: str) -> int:
-    """Bytes in ``path``; 0 if it is absent."""
+    """Bytes in ``path``; 0 if it is absent, or no regular file."""
     try:
-        return os.stat(path).st_size
+        facts = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return 0
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
 
 
 def append_line(path: str, line: bytes) -> None:
@@ -127,7 +265,7 @@ def append_line(path: str, line: bytes) -> None:
     Raises:
         OSError: the file is as it was before.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    fd = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(fd).st_size
         try:
@@ -148,7 +286,7 @@ class Reserve:
 
     def take(self) -> None:
         """Raises: OSError, when there is no room even now."""
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_own(self.path, os.O_WRONLY, 0o600)
         try:
             if hasattr(os, "posix_fallocate"):
                 try:
@@ -176,11 +314,19 @@ class Reserve:
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold an exclusive flock on ``path`` (created if absent), waiting for it if need be."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def locked(path: str, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
+    """Hold an exclusive flock on ``path`` (created if absent), waiting for it if need be.
+
+    Raises:
+        OSError: ETIMEDOUT, if another process keeps it for ``patience_s``: a step can.
+    """
+    deadline, wait_s = time.monotonic() + patience_s, 0.001
+    while (fd := try_lock(path)) is None:
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, "locked by another process for %g s" % patience_s, path)
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, 0.05)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)
@@ -203,9 +349,12 @@ def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> Option
     is in the way.
 
     Raises:
-        FileNotFoundError: the file is absent and ``create`` is false.
+        FileNotFoundError: the file is absent, or is none, and ``create`` is false.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+    try:
+        fd = open_own(path, os.O_RDWR, 0o600) if create else open_plain(path, os.O_RDWR)
+    except NotPlain:
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", path) from None
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:
@@ -232,11 +381,6 @@ def open_beneath(root: str, path: str) -> int:
             deeper = os.open(part, flags | os.O_DIRECTORY, dir_fd=fd)
             os.close(fd)
             fd = deeper
-        # O_NONBLOCK: a FIFO put in place of the file must not stop us.
-        found = os.open(parts[-1], flags | os.O_NONBLOCK, dir_fd=fd)
+        return open_plain(parts[-1], dir_fd=fd)
     finally:
         os.close(fd)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return found

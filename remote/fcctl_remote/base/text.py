@@ -4,6 +4,8 @@ import os
 import re
 from typing import List
 
+from fcctl_remote.base.files import open_plain
+
 #: CSI, OSC (ended by BEL or ST), other string sequences, and two-character escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
 #: Controls other than tab and newline, and the marks that reverse how a line reads.
@@ -25,9 +27,10 @@ def one_line(text: str, longest: int = 500) -> str:
 
 
 def tail(path: str, most_bytes: int) -> bytes:
-    """The last ``most_bytes`` of a file, starting at a line's beginning if there is one; empty if it is absent."""
+    """The last ``most_bytes`` of a file, starting at a line's beginning if there is one; empty if it is absent, or
+    something else."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(open_plain(path), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             start = max(0, size - most_bytes)
             stream.seek(start)

@@ -38,7 +38,7 @@ def tidy(layout: Layout) -> None:
     if not is_low and 0 <= now - _used(mark(layout)) < EVERY_S:
         return
     with contextlib.suppress(OSError):
-        os.close(os.open(mark(layout), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(files.open_own(mark(layout), os.O_WRONLY, 0o600))
         os.utime(mark(layout))
         _old_programs(layout, now)
         _old_trees(layout, now - (LATELY_S if is_low else TREE_S), now - LATELY_S)
@@ -120,10 +120,10 @@ def _tree_used(layout: Layout, name: str) -> float:
 
 def _size(folder: str) -> int:
     total = 0
-    for top, _folders, names in os.walk(folder):
-        for name in names:
+    for _top, children in files.walk(folder):
+        for child in children:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(top, name)).st_size
+                total += child.stat(follow_symlinks=False).st_size
     return total
 
 

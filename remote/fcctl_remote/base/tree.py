@@ -1,5 +1,6 @@
 """The source's tree on the host: what differs from a manifest, and the verified snapshot that a run works in."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ COPY_BYTES = 1024 * 1024
 #: A file changed this recently may change again within one tick of its time stamps, so its hash is not remembered.
 RACY_NS = 50_000_000
 MAX_PATH_BYTES = 1024
+#: Folders below a longer path are deleted from further up, bytes: no system call takes a path of more than 4096.
+LONG_PATH = 1024
 
 
 def tree_digest(entries: Iterable[TreeEntry]) -> str:
@@ -117,12 +120,8 @@ class Index:
         self.path = path
         self.known: Dict[str, _Known] = {}
         self.dirty = False
-        stored = files.read_json(path)
-        if isinstance(stored, dict):
-            try:
-                self.known = {name: _Known(*row) for name, row in stored.items()}
-            except TypeError:
-                self.known = {}
+        with contextlib.suppress(TypeError):
+            self.known = {name: _Known(*row) for name, row in (files.read_object(path) or {}).items()}
 
     def sha256(self, path: str, facts: os.stat_result) -> Optional[str]:
         row = self.known.get(path)
@@ -157,7 +156,7 @@ class Index:
 
 def hash_file(path: str) -> str:
     digest = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = files.open_plain(path)
     try:
         while True:
             block = os.read(fd, 262144)
@@ -177,7 +176,7 @@ class Tree:
 
     def diff(self, entries: List[TreeEntry]) -> TreeDiff:
         """Drop what the manifest lacks; name the entries whose content the tree does not have."""
-        os.makedirs(self.root, exist_ok=True)
+        files.own_folder(self.root)
         wanted = {entry.path for entry in entries}
         removed = self._prune(wanted)
         changed = [entry.path for entry in entries if not self._holds(entry)]
@@ -271,7 +270,7 @@ class Tree:
             return False
 
     def _copy(self, entry: TreeEntry, source: str, target: str, facts: os.stat_result) -> bool:
-        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = files.open_plain(source)
         try:
             content = os.read(fd, entry.size + 1)
         finally:
@@ -323,24 +322,40 @@ def _make_parents(root: str, path: str, made: "set[str]") -> None:
 
 
 def remove_tree(folder: str) -> int:
-    """Delete a folder and all below it, also folders a step made read-only. Returns how many files there were."""
-    try:
-        with os.scandir(folder) as found:
-            children = list(found)
-    except FileNotFoundError:
+    """Delete a folder and all below it, also folders a step made read-only. Returns how many files there were.
+
+    However deep it is: what has a long path is moved up first. Anything else that stands there, a link too, is deleted.
+    """
+    if not os.path.lexists(folder):
         return 0
-    except PermissionError:
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        os.unlink(folder)
+        return 1
+    deep: List[str] = []
+    removed = _empty(folder, folder, deep)
+    while deep:
+        path = deep.pop()
+        removed += _empty(path, folder, deep)
+        os.rmdir(path)
+    os.rmdir(folder)
+    return removed
+
+
+def _empty(folder: str, top: str, deep: List[str]) -> int:
+    """Delete what is in ``folder``; what has a long path goes to ``top`` and is named in ``deep``."""
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(folder, 0o700)
-        with os.scandir(folder) as found:
-            children = list(found)
+    with os.scandir(folder) as found:
+        children = list(found)
     removed = 0
-    if not os.access(folder, os.W_OK | os.X_OK):
-        os.chmod(folder, 0o700)
     for child in children:
-        if child.is_dir(follow_symlinks=False):
-            removed += remove_tree(child.path)
-        else:
+        if not child.is_dir(follow_symlinks=False):
             os.unlink(child.path)
             removed += 1
-    os.rmdir(folder)
+        elif len(os.fsencode(child.path)) > LONG_PATH and folder != top:
+            deep.append(os.path.join(top, ".deep-" + os.urandom(8).hex()))
+            os.rename(child.path, deep[-1])
+        else:
+            removed += _empty(child.path, top, deep)
+            os.rmdir(child.path)
     return removed

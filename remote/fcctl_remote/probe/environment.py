@@ -150,8 +150,7 @@ def _stat(path: str) -> Optional[List[int]]:
 
 def _read(path: str, key: str) -> Optional[Dict[str, Any]]:
     try:
-        with open(path, encoding="utf-8") as stream:
-            facts = json.loads(stream.read(1_000_000)).get(key)
+        facts = (files.read_object(path) or {}).get(key)
         if not isinstance(facts, dict) or any(_stat(p) != s for p, s in facts["watched"].items()):
             return None
         retry = facts.get("retry_after")
@@ -162,11 +161,7 @@ def _read(path: str, key: str) -> Optional[Dict[str, Any]]:
 
 def _write(path: str, key: str, facts: Dict[str, Any]) -> None:
     """Atomically, keeping the entries of a few other environments. Losing a race or a full disk costs only time."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            kept = json.loads(stream.read(1_000_000))
-        others = {k: v for k, v in list(kept.items())[-7:] if k != key}
-    except (OSError, ValueError, AttributeError):
-        others = {}
     with contextlib.suppress(OSError):
+        kept = files.read_object(path) or {}
+        others = {k: v for k, v in list(kept.items())[-7:] if k != key}
         files.write_atomic(path, files.to_json({**others, key: facts}), durable=False, mode=0o600)

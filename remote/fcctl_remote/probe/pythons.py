@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from fcctl_remote.base.files import open_plain
 from fcctl_remote.probe.programs import run, which
 
 MAX_CANDIDATES = 16
@@ -132,7 +133,8 @@ def best(env: Mapping[str, str], want_cuda: bool) -> Dict[str, Any]:
 def _torch_cuda(torch_file: str) -> Optional[str]:
     """The CUDA version torch was built for, from its ``version.py``: ``cuda: Optional[str] = '12.9'``."""
     try:
-        with open(os.path.join(os.path.dirname(torch_file), "version.py"), encoding="utf-8") as stream:
+        path = os.path.join(os.path.dirname(torch_file), "version.py")
+        with os.fdopen(open_plain(path, follow=True), encoding="utf-8") as stream:
             text = stream.read(10_000)
     except (OSError, ValueError):
         return None

@@ -4,8 +4,9 @@ import json
 import math
 import os
 import re
-import stat
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+
+from fcctl_remote.base.files import NotPlain, open_plain
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_LINE = 64 * 1024
@@ -30,14 +31,13 @@ class ReaderError(Exception):
 def open_file(path: str) -> BinaryIO:
     """Open a regular file of at most :data:`MAX_BYTES`; a pipe or a device is refused, never waited for."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+        fd = open_plain(path, follow=True)
+    except NotPlain:
+        raise ReaderError("%s: not a regular file" % path) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ReaderError("%s: %s" % (path, reason), "did the step write it where 'file:' says?") from None
     info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(fd)
-        raise ReaderError("%s: not a regular file" % path)
     if info.st_size > MAX_BYTES:
         os.close(fd)
         raise ReaderError("%s: %d bytes; at most %d are read" % (path, info.st_size, MAX_BYTES))

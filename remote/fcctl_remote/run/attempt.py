@@ -164,16 +164,18 @@ class StepRun:
         result.log = self.run.relative(self.place.log)
         self._classify(ended)
         self._warn_of_leftovers(ended)
+        self._warn_of_replaced()
 
     def _prepare(self, attempt: int) -> None:
-        os.makedirs(self.place.folder, exist_ok=True)
+        for folder in (self.run.steps, self.place.folder):
+            files.own_folder(folder)
         if attempt == 1:
             files.write_atomic(self.place.script, self.spec.run.encode("utf-8") + b"\n", durable=False)
         else:
             tree.remove_tree(self.place.out)  # half the documents of a failed attempt would pass for this one's
             line = "--- attempt %d of %d ---" % (attempt, self.spec.retries + 1)
             files.append_line(self.place.log, line.encode())
-        os.makedirs(self.place.out, exist_ok=True)
+        files.own_folder(self.place.out)
 
     def _command(self) -> Command:
         supervisor = self.supervisor
@@ -266,6 +268,14 @@ class StepRun:
                 "step '%s': %d processes survive SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
             )
 
+    def _warn_of_replaced(self) -> None:
+        run = self.run
+        own = (self.place.log, run.events, run.telemetry, run.heartbeat, run.plan, run.outcome)
+        replaced = [run.relative(path) for path in own if files.is_replaced(path)]
+        if replaced:
+            what = "step '%s' put something that is no file in the place of: %s"
+            self.supervisor.warn(what % (self.spec.id, ", ".join(replaced)))
+
     # -------------------------------------------------------------------------------------------- judgement
     def _judge(self) -> None:
         """Documents and gates. Skipped at no cost where there are none."""
@@ -341,5 +351,8 @@ def _seconds(text: Optional[str], default: float) -> float:
 
 
 def _any_json(out: str) -> bool:
-    with os.scandir(out) as found:
-        return any(entry.name.endswith(".json") for entry in found)
+    try:
+        with os.scandir(out) as found:
+            return any(entry.name.endswith(".json") for entry in found)
+    except OSError:
+        return False

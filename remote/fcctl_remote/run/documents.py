@@ -49,14 +49,14 @@ def load(path: str, shown: str) -> Optional[Dict[str, Any]]:
         Malformed: no JSON, too large, or not of its kind's shape.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = files.open_plain(path)
+    except files.NotPlain as error:
+        reason = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
+        raise Malformed("%s is %s" % (shown, reason)) from None
     except OSError as error:
-        reason = "is a symbolic link" if error.errno == errno.ELOOP else "cannot be read: %s" % error.strerror
-        raise Malformed("%s %s" % (shown, reason)) from None
+        raise Malformed("%s cannot be read: %s" % (shown, error.strerror)) from None
     with os.fdopen(fd, "rb") as stream:
         facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise Malformed("%s is not a regular file" % shown)
         if facts.st_size > MAX_DOCUMENT_BYTES:
             raise Malformed("%s has %d MiB; a document may have 32" % (shown, facts.st_size // (1024 * 1024)))
         content = stream.read(MAX_DOCUMENT_BYTES)
@@ -94,7 +94,7 @@ def from_out(run: RunLayout, out: str, gathered: Gathered) -> None:
     """Add the documents the step itself wrote."""
     try:
         names = sorted(os.listdir(out))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         if not name.endswith(".json"):
@@ -116,7 +116,8 @@ def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], ga
     """
     place = run.step(step.id)
     for spec in step.collect:
-        paths = [place.log] if spec.file == "@log" else _matches(run, spec.file, place.out)
+        logs = [place.log] if files.is_plain(place.log) else []
+        paths = logs if spec.file == "@log" else _matches(run, spec.file, place.out)
         if not paths:
             gathered.faults.append("collect: no file matches %r" % spec.file)
             gathered.hint = gathered.hint or _elsewhere(run, spec.file, place.out)

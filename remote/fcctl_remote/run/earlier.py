@@ -8,10 +8,9 @@ import os
 import shutil
 
 from fcctl_remote import wire
-from fcctl_remote.base import files
+from fcctl_remote.base import files, tree
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.base.tree import path_fault
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
 
@@ -27,7 +26,7 @@ def check_adopted(plan: wire.RunPlan) -> None:
         if len(finished.documents) != len(finished.result.documents):
             raise Refusal("bad_request", "the adopted step %r does not come with all its documents" % step_id)
         for ref in finished.result.documents:
-            if path_fault(ref.path) or not ref.path.startswith("steps/%s/" % step_id):
+            if tree.path_fault(ref.path) or not ref.path.startswith("steps/%s/" % step_id):
                 raise Refusal("bad_request", "%r is no place for a document of %r" % (ref.path[:200], step_id))
 
 
@@ -60,15 +59,22 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
     if not lost.settle(earlier):
         raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see how it stands: fcctl ps")
     os.makedirs(run.folder, exist_ok=True)
-    if os.path.isdir(earlier.artifacts):
-        shutil.rmtree(run.artifacts, ignore_errors=True)  # of an attempt that was cut off
-        shutil.copytree(earlier.artifacts, run.artifacts, symlinks=True, copy_function=_share)
+    if not os.path.islink(earlier.artifacts) and os.path.isdir(earlier.artifacts):
+        tree.remove_tree(run.artifacts)  # of an attempt that was cut off
+        _share(earlier.artifacts, run.artifacts)
     os.symlink(os.path.realpath(earlier.source), run.source)
 
 
 def _share(source: str, target: str) -> None:
-    """A second name for the same content; a copy where the file system has no such thing."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
+    """A second name for each file and link below ``source``; a copy where the file system has no such thing."""
+    for top, children in files.walk(source):
+        folder = os.path.join(target, os.path.relpath(top, source))
+        os.makedirs(folder, exist_ok=True)
+        for child in children:
+            link = child.is_symlink()
+            if link or child.is_file(follow_symlinks=False):
+                name = os.path.join(folder, child.name)
+                try:
+                    os.link(child.path, name, follow_symlinks=False)
+                except OSError:
+                    shutil.copy2(child.path, name, follow_symlinks=False)

@@ -72,7 +72,7 @@ def _find_beside_python(env: Dict[str, str]) -> None:
 
 
 def _base(run: RunLayout) -> Dict[str, str]:
-    stored: Any = files.read_json(run.submission) or {}
+    stored: Any = files.read_object(run.submission) or {}
     env = stored.get("env")
     if not isinstance(env, dict):
         return {name: value for name, value in os.environ.items() if name not in CONNECTION_ONLY}
@@ -81,6 +81,6 @@ def _base(run: RunLayout) -> Dict[str, str]:
 
 def _write_shim(run: RunLayout, runner: List[str], root: str) -> None:
     """``fcctl-host``: this very host program, for use in steps."""
-    os.makedirs(run.bin, exist_ok=True)
+    files.own_folder(run.bin)
     words = " ".join(shlex.quote(word) for word in [*runner, "--root", root])
     files.write_atomic(run.shim, ('#!/bin/sh\nexec %s "$@"\n' % words).encode(), durable=False, mode=0o755)

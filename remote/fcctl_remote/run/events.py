@@ -1,12 +1,15 @@
 """``events.jsonl``: the append-only story of a run."""
 
-import json
 import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
+from fcctl_remote.base.text import tail
+
+#: No event is as long, bytes.
+MAX_LINE_BYTES = 512 * 1024
 
 
 class EventLog:
@@ -18,21 +21,18 @@ class EventLog:
         self.seq = self._mend()
 
     def _mend(self) -> int:
-        """Count the lines, and end one that a killed writer left open."""
-        try:
-            with open(self.path, "rb") as stream:
-                lines, last = 0, b"\n"
-                while True:
-                    block = stream.read(65536)
-                    if not block:
-                        break
-                    lines, last = lines + block.count(b"\n"), block[-1:]
-        except FileNotFoundError:
-            return 0
-        if last != b"\n":
+        """The number of the next event. A line that a killed writer left open is ended, and counts."""
+        data = tail(self.path, MAX_LINE_BYTES)
+        if data and not data.endswith(b"\n"):
             files.append_line(self.path, b"")
-            lines += 1
-        return lines
+        lines = data.split(b"\n")
+        bad = 0
+        for line in reversed(lines if lines[-1] else lines[:-1]):
+            event = _parse(line)
+            if event is not None:
+                return event.seq + 1 + bad
+            bad += 1
+        return bad
 
     def append(self, kind: str, data: Dict[str, Any], durable: bool = False, spare_reserve: bool = False) -> wire.Event:
         """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``.
@@ -64,7 +64,7 @@ class EventLog:
             raise
 
     def _sync(self) -> None:
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = files.open_plain(self.path)
         try:
             os.fsync(fd)
         finally:
@@ -75,7 +75,7 @@ class EventLog:
 def read(path: str, offset: int, most_bytes: int) -> Tuple[List[wire.Event], int]:
     """The whole events after byte ``offset``, and the offset that follows them."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(files.open_plain(path), "rb") as stream:
             stream.seek(offset)
             data = stream.read(most_bytes)
     except OSError:
@@ -95,7 +95,6 @@ def _parse(line: bytes) -> Optional[wire.Event]:
     if not line:
         return None
     try:
-        value: Dict[str, Any] = json.loads(line)
-        return wire.decode(wire.Event, value)
+        return wire.decode(wire.Event, files.parse_json(line))
     except ValueError:
         return None  # the half line of a killed writer

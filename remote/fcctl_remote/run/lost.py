@@ -50,7 +50,7 @@ def _settled_by_another(run: RunLayout) -> bool:
 
 def settle_unstarted(run: RunLayout, cancelled: Optional[str] = None) -> bool:
     """End a submitted run that no supervisor took up: cancelled, or lost once it is too late to begin."""
-    plan = runs.load_plan(run)
+    plan = None if runs.has_begun(run) or runs.is_finished(run) else runs.load_plan(run)
     if plan is None:
         return False
     with unbegun(run) as ours:
@@ -81,23 +81,21 @@ def unbegun(run: RunLayout) -> Iterator[bool]:
 
 def _asked_to_end(run: RunLayout) -> Optional[str]:
     """The status of a ``cancel`` that found someone at the supervisor's lock, who was none."""
-    asked = files.read_json(run.cancel)
+    asked = files.read_object(run.cancel)
     return None if asked is None else str(asked.get("status", "cancelled"))
 
 
 def _too_late(run: RunLayout) -> bool:
-    submission = files.read_json(run.submission) or {}
+    submission = files.read_object(run.submission) or {}
     if submission.get("boot_id") != boot_id():
         return True
-    return time.time() - os.stat(run.plan).st_mtime > START_PATIENCE_S
+    return time.time() - os.lstat(run.plan).st_mtime > START_PATIENCE_S
 
 
 def finalise(run: RunLayout) -> None:
     """Write the outcome ``lost``, after ending the orphans. The caller holds the supervisor's lock."""
-    plan = runs.load_plan(run)
     state = progress.load(run)
-    if plan is None:
-        return
+    plan = runs.load_plan(run) or wire.RunPlan(run.run_id, state.summary.job if state else "-", "", "", "", [])
     restarted = state is not None and state.boot_id != boot_id()
     if restarted:
         message = "the machine restarted while the run was on it"
@@ -132,7 +130,7 @@ def _interrupted(run: RunLayout, spec: wire.StepSpec, state: progress.State, res
     started = state.summary.step_started
     seen = state.summary.heartbeat or started
     with suppress(OSError):
-        seen = max(seen or 0.0, os.stat(run.step(spec.id).log).st_mtime)
+        seen = max(seen or 0.0, os.lstat(run.step(spec.id).log).st_mtime)
     return wire.StepResult(
         id=spec.id,
         status="failed",

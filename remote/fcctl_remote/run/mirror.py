@@ -1,8 +1,10 @@
 """What a person sees who attaches to the run's window: the steps, and the running step's log, made safe to show."""
 
+import contextlib
 import os
 from typing import Optional
 
+from fcctl_remote.base import files
 from fcctl_remote.base.text import sanitise
 
 #: A burst larger than this is shown by its end only.
@@ -32,21 +34,19 @@ class Mirror:
         self._log = log
         self._offset = 0
         if log is not None:
-            try:
-                self._offset = os.stat(log).st_size
-            except OSError:
-                self._offset = 0
+            with contextlib.suppress(OSError):
+                self._offset = files.size_of(log)
 
     def show_news(self) -> None:
         """Show what the log gained since the last call, or the end of it if that is much."""
         if self._fd is None or self._log is None:
             return
         try:
-            size = os.stat(self._log).st_size
+            size = files.size_of(self._log)
             if size == self._offset:
                 return
             start = max(self._offset, size - BURST_BYTES) if size > self._offset else size
-            with open(self._log, "rb") as stream:
+            with os.fdopen(files.open_plain(self._log), "rb") as stream:
                 stream.seek(start)
                 data = stream.read(size - start)
         except OSError:

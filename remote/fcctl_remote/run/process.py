@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX
 
 #: How long a step's leftover processes have between SIGTERM and SIGKILL, seconds.
@@ -95,7 +96,7 @@ class StepProcess:
         self.command = command
         self.signals = signals
         self._statuses: Dict[int, int] = {}
-        fd = os.open(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = files.open_own(command.log, os.O_WRONLY | os.O_APPEND)
         try:
             self._popen = subprocess.Popen(
                 command.argv,

@@ -56,17 +56,30 @@ class Progress:
         if now - self._beaten >= HEARTBEAT_S:
             self._beaten = now
             with contextlib.suppress(OSError):
-                os.utime(self.run.heartbeat)
+                os.utime(self.run.heartbeat, follow_symlinks=False)
 
 
 def load(run: RunLayout) -> Optional[State]:
     """The run's last known state; None if it has not begun."""
-    stored = files.read_json(run.heartbeat)
+    stored = files.read_object(run.heartbeat)
     if stored is None:
         return None
     try:
         state = wire.decode(State, stored)
-        state.summary.heartbeat = os.stat(run.heartbeat).st_mtime
+        state.summary.heartbeat = os.lstat(run.heartbeat).st_mtime
     except (wire.WireError, OSError):
         return None
     return state
+
+
+def summary(run: RunLayout) -> Optional[wire.RunSummary]:
+    """The same, without what its steps came to."""
+    stored = files.read_object(run.heartbeat)
+    if stored is None:
+        return None
+    try:
+        found = wire.decode(wire.RunSummary, stored.get("summary"))
+        found.heartbeat = os.lstat(run.heartbeat).st_mtime
+    except (wire.WireError, OSError):
+        return None
+    return found if found.run_id == run.run_id else None

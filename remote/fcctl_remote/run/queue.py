@@ -37,7 +37,7 @@ class HostLock:
             self._name = "%012d.%s.%s" % (number, "s" if self._shared else "x", self._run_id)
             # Locked before it is visible, else another would take it for a dead one.
             temporary = os.path.join(self._layout.tickets, ".new-" + self._run_id)
-            self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = files.open_own(temporary, os.O_RDWR, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             os.rename(temporary, self._path(self._name))
 
@@ -69,7 +69,8 @@ class HostLock:
         return self._fd
 
     def _tickets(self) -> List[str]:
-        return sorted(name for name in os.listdir(self._layout.tickets) if _parsed(name))
+        names = filter(_parsed, os.listdir(self._layout.tickets))
+        return sorted(name for name in names if files.is_plain(self._path(name)))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._layout.tickets, name)

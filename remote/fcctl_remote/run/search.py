@@ -38,7 +38,8 @@ def furnish(
     python, tried = _python(env, needs)
     if python is None:
         return _no_python(needs, tried, env)
-    os.makedirs(place.folder, exist_ok=True)
+    for made in (os.path.dirname(place.folder), place.folder):
+        files.own_folder(made)
     files.write_atomic(place.spec, tuning.spec.encode("utf-8") + b"\n", durable=False)
     env["FCCTL_TUNE"] = folder
     env["FCCTL_TUNE_PYTHON"] = python

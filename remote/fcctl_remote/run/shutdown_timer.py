@@ -142,7 +142,7 @@ class LeaseKeeper:
 
     # -------------------------------------------------------------------------------------------- the file
     def _load(self) -> Stored:
-        value = files.read_json(self._layout.lease)
+        value = files.read_object(self._layout.lease)
         if value is None:
             return Stored(wire.Lease(armed=False))
         try:

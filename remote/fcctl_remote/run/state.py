@@ -1,9 +1,9 @@
 """The state of a run as its folder tells it, for any process: whether it began, lives, or ended."""
 
 import contextlib
-import json
 import os
 import time
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from fcctl_remote import wire
@@ -21,27 +21,35 @@ EXIT_CODES = {
 
 
 def load_plan(run: RunLayout) -> Optional[wire.RunPlan]:
-    """The run's plan; None if none was submitted."""
-    stored = files.read_json(run.plan)
-    return None if stored is None else wire.decode(wire.RunPlan, stored)
+    """The run's plan; None if none was submitted, or a step has put something else in its place."""
+    with contextlib.suppress(wire.WireError):
+        stored = files.read_object(run.plan)
+        return None if stored is None else wire.decode(wire.RunPlan, stored)
+    return None
+
+
+def is_known(run: RunLayout) -> bool:
+    """Whether the run was submitted."""
+    return os.path.lexists(run.plan)
 
 
 def has_begun(run: RunLayout) -> bool:
     """Whether a supervisor ever took the run up. From then on no other may."""
-    return files.size_of(run.events) > 0
+    return files.size_of(run.events) > 0 or files.is_replaced(run.events)
 
 
 def last_sample(run: RunLayout) -> Optional[Dict[str, Any]]:
     """The last whole line of the run's telemetry; None if there is none."""
     for line in reversed(tail(run.telemetry, 16384).split(b"\n")):
         with contextlib.suppress(ValueError):
-            sample: Dict[str, Any] = json.loads(line)
-            return sample
+            sample = files.parse_json(line)
+            if isinstance(sample, dict):
+                return sample
     return None
 
 
 def is_finished(run: RunLayout) -> bool:
-    return os.path.exists(run.outcome)
+    return files.is_plain(run.outcome)
 
 
 def supervisor_pid(run: RunLayout) -> Optional[int]:
@@ -54,8 +62,8 @@ def supervisor_pid(run: RunLayout) -> Optional[int]:
             return None
     except FileNotFoundError:
         return None
-    with contextlib.suppress(OSError, ValueError), open(run.supervisor_lock, encoding="ascii") as stream:
-        return int(stream.read() or 0)
+    with contextlib.suppress(OSError, ValueError):
+        return int(files.read_plain(run.supervisor_lock, 32) or 0)
     return 0
 
 
@@ -65,34 +73,61 @@ def is_supervisor(run: RunLayout, pid: int) -> bool:
 
 
 def summary(run: RunLayout) -> Optional[wire.RunSummary]:
-    """The run in one line; None if it was never submitted."""
-    outcome = files.read_json(run.outcome)
-    if outcome is not None:
-        return _of_outcome(outcome)
-    state = progress.load(run)
+    """The run in one line; None if it was never submitted.
+
+    What cannot be read of a run that is here makes it one that has ended as ``error``.
+    """
+    if is_finished(run):
+        return _of_outcome(run.run_id, files.read_object(run.outcome)) or _unreadable(run, run.outcome)
+    state = progress.summary(run)
     if state is not None:
-        return state.summary
+        return state
     plan = load_plan(run)
     if plan is None:
+        return _unreadable(run, run.plan) if is_known(run) else None
+    status = "running" if has_begun(run) else "queued"
+    return wire.RunSummary(plan.run_id, plan.job, status, plan.created, step_count=len(plan.steps))
+
+
+@dataclass
+class _Ended:
+    """What of an outcome is looked at here. The rest may be much, and bad."""
+
+    run_id: str
+    job: str
+    status: str
+    exit_code: int
+    started: float
+    finished: float
+    steps: List[Dict[str, Any]]
+    message: Optional[str] = None
+
+
+def _of_outcome(run_id: str, stored: Any) -> Optional[wire.RunSummary]:
+    try:
+        outcome = wire.decode(_Ended, stored)
+    except wire.WireError:
         return None
-    return wire.RunSummary(plan.run_id, plan.job, "queued", plan.created, step_count=len(plan.steps))
-
-
-def _of_outcome(stored: Any) -> wire.RunSummary:
-    outcome = wire.decode(wire.Outcome, stored)
-    done = [step for step in outcome.steps if step.status != "skipped"]
+    if outcome.run_id != run_id or outcome.status not in wire.RUN_ENDINGS:
+        return None
+    done = [str(step.get("id")) for step in outcome.steps if step.get("status") != "skipped"]
     return wire.RunSummary(
         run_id=outcome.run_id,
         job=outcome.job,
         status=outcome.status,
         created=outcome.started,
-        step=done[-1].id if done else None,
+        step=done[-1] if done else None,
         step_index=max(0, len(done) - 1),
         step_count=len(outcome.steps),
         finished=outcome.finished,
         exit_code=outcome.exit_code,
         message=outcome.message,
     )
+
+
+def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
+    said = "%s cannot be read: a step has replaced or damaged it" % os.path.basename(path)
+    return wire.RunSummary(run.run_id, "-", "error", 0.0, exit_code=EXIT_CODES["error"], message=said)
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.Reserve) -> None:

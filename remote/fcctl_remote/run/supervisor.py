@@ -41,7 +41,7 @@ def supervise(layout: Layout, run_id: str, runner: List[str]) -> int:
     signals.install()  # before our number can be read: whoever cancels sends SIGTERM to it
     os.ftruncate(lock, 0)
     os.write(lock, b"%d" % os.getpid())
-    if os.path.exists(run.cancel):
+    if files.is_plain(run.cancel):
         signals.stop_asked = True  # by someone who could not read it yet
     _divert_stderr(run)
     return Supervisor(layout, run, runner, lock, signals).carry_out()
@@ -57,7 +57,7 @@ def _take(path: str) -> Optional[int]:
 
 
 def _divert_stderr(run: RunLayout) -> None:
-    fd = os.open(run.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    fd = files.open_own(run.supervisor_log, os.O_WRONLY | os.O_APPEND)
     sys.stderr.flush()
     os.dup2(fd, 2)
     os.close(fd)
@@ -99,8 +99,7 @@ class Supervisor:
         state = self.progress.state
         try:
             self.reserve.take()
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.run.artifacts)
+            files.own_folder(self.run.artifacts)
             self._queue()
             state.started = time.time()
             if self.ending is None:
@@ -232,7 +231,7 @@ class Supervisor:
         return self.ending
 
     def _heed_cancel(self) -> None:
-        asked: Dict[str, object] = files.read_json(self.run.cancel) or {}
+        asked: Dict[str, object] = files.read_object(self.run.cancel) or {}
         status, reason = str(asked.get("status", "preempted")), one_line(str(asked.get("reason") or ""))
         self.ending = status if status in ("cancelled", "over_budget") else "preempted"
         if asked:

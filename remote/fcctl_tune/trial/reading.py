@@ -79,10 +79,10 @@ def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, A
 def flags(path: str) -> List[str]:
     """What is true or false in a file of metrics, by the names that the reader gives it: 1 and 0 to a gate, and no
     figure of a bench."""
-    value = files.read_json(path)
-    if isinstance(value, dict) and isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
+    value = files.read_object(path) or {}
+    if isinstance(value.get("metrics"), dict) and value.get("kind") == "metrics":
         value = value["metrics"]
-    pending = list(value.items()) if isinstance(value, dict) else []
+    pending = list(value.items())
     found = []
     while pending:
         name, item = pending.pop()

@@ -140,8 +140,8 @@ class Recipe:
     @property
     def outputs(self) -> Dict[str, List[str]]:
         """What was learnt of this source and this check, by case."""
-        known = files.read_json(os.path.join(self.folder, OUTPUTS))
-        return dict(known["files"]) if isinstance(known, dict) and known.get("of") == self._of else {}
+        known = files.read_object(os.path.join(self.folder, OUTPUTS))
+        return dict(known["files"]) if known is not None and known.get("of") == self._of else {}
 
     @property
     def _of(self) -> List[str]:
@@ -212,8 +212,8 @@ def begin(recipe: Recipe, candidate: Candidate) -> None:
 def _build(recipe: Recipe, candidate: Candidate) -> Built:
     started = time.monotonic()
     out = recipe.out(candidate.params)
-    known = files.read_json(os.path.join(out, reading.BUILT))
-    if isinstance(known, dict) and known.get("state") in ("", "gate_failed"):
+    known = files.read_object(os.path.join(out, reading.BUILT))
+    if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
     shutil.rmtree(out, ignore_errors=True)
     remove(beside(out).made)
@@ -326,8 +326,8 @@ def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
     file ``record`` was written. New files do not count, since builds leave some behind; nor do hidden folders and those
     in ``skip``.
     """
-    known = files.read_json(record)
-    if isinstance(known, dict) and _unchanged(cwd, known.get("files")):
+    known = files.read_object(record)
+    if known is not None and _unchanged(cwd, known.get("files")):
         return str(known["identity"])
     listing = dict(_listing(cwd, skip))
     identity = hashlib.sha256(files.to_json(listing)).hexdigest()

@@ -5,6 +5,7 @@ measured (no nvidia-smi, a GPU that reports no utilisation), nobody knows, and n
 """
 
 import json
+import os
 import time
 from typing import Callable, Iterator, Optional
 
@@ -83,7 +84,7 @@ class GpuIdleWatch:
 
     def _new_lines(self) -> Iterator[bytes]:
         try:
-            with open(self._telemetry, "rb") as stream:
+            with os.fdopen(files.open_plain(self._telemetry), "rb") as stream:
                 stream.seek(self._offset)
                 data = stream.read(MOST_BYTES)
         except OSError:
