@@ -40,19 +40,28 @@ class SystemClock:
         time.sleep(seconds)
 
 
+#: No time that is shown, added to or stored is later: 2100-01-01, epoch seconds.
+LATEST = 4_102_444_800.0
+
+
+def bounded(epoch: float) -> float:
+    """A time that somebody else's clock or file told, brought between 1970 and :data:`LATEST`; NaN is 1970."""
+    return min(max(epoch, 0.0), LATEST) if epoch == epoch else 0.0  # noqa: PLR0124 - NaN alone differs from itself
+
+
 def iso(epoch: float | None) -> str | None:
     """ISO 8601 in UTC with milliseconds, ``2026-11-21T08:15:30.123Z``."""
     if epoch is None:
         return None
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(bounded(epoch), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def utc_minute(epoch: float, now: float) -> str:
     """``14:05 UTC``; with its day if that is not the day of ``now``."""
     from datetime import UTC, datetime
 
-    moment, today = datetime.fromtimestamp(epoch, UTC), datetime.fromtimestamp(now, UTC)
+    moment, today = datetime.fromtimestamp(bounded(epoch), UTC), datetime.fromtimestamp(now, UTC)
     day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"

@@ -24,8 +24,10 @@ _CONTROL = re.compile(
 )
 _RETURN = re.compile(r"\r+\n?")
 _BLANK = re.compile(r"[\n\t]+")
-# An escape sequence that the end of a piece may have cut in two.
-_UNFINISHED = re.compile(r"(?:\x1b\[[0-?]*[ -/]*|\x1b[\]PX^_][^\x07\x1b\x9c\n]{0,2048}\x1b?|\x1b[ -/]*|\r)\Z")
+# An escape sequence that the end of a piece may have cut in two. A longer one is none, and is not waited for.
+_UNFINISHED = re.compile(
+    r"(?:\x1b\[[0-?]{0,256}[ -/]{0,16}|\x1b[\]PX^_][^\x07\x1b\x9c\n]{0,2048}\x1b?|\x1b[ -/]{0,16}|\r)\Z"
+)
 
 
 def clean(text: object, limit: int = 200) -> str:

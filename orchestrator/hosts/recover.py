@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
+from orchestrator.machines.connect.reconnect import Hurry
 from orchestrator.runs.lifecycle import Move, decide
 from orchestrator.runs.reopen import ActiveState, broken, known, new_link, resumed, saved_plan
 from orchestrator.runs.services import Services
@@ -22,6 +23,8 @@ def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: E
     This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
     started, nothing is waited for, and one unreachable host does not keep the others from being settled.
 
+    A host that takes longer than a few seconds to answer is unreachable.
+
     Args:
         debts: how much is done about machines that could not be stopped.
     """
@@ -30,8 +33,12 @@ def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: E
         from orchestrator.sessions.session import settle as settle_sessions
 
         settle_sessions(services)
+    hurry = Hurry()
     for run_id in services.store.active() if run_ids is None else run_ids:
-        state = _settle_one(services, run_id)
+        try:
+            state = _settle_one(services, run_id, hurry)
+        except Exception as e:  # noqa: BLE001 - one run that cannot be read must not hide the others
+            state = broken(run_id, e)
         if state is not None:
             states.append(state)
     if services.store.owed():
@@ -41,7 +48,7 @@ def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: E
     return states
 
 
-def _settle_one(services: Services, run_id: str) -> ActiveState | None:
+def _settle_one(services: Services, run_id: str, hurry: Hurry) -> ActiveState | None:
     try:
         saved = saved_plan(services, run_id)
     except FcctlError as e:
@@ -50,7 +57,7 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
         return _discard_unplanned(services, run_id)
     job, target = saved.plan.job, saved.target.name
     try:
-        with resumed(services, run_id, patience_s=0.0) as driver:
+        with resumed(services, run_id, patience_s=0.0, hurry=hurry) as driver:
             driver.join()
             if decide(driver.state, "resume") not in (Move.FOLLOW, Move.WAIT):
                 services.observer.note(f"picking up {run_id}, which an earlier fcctl left")
@@ -60,7 +67,7 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
         state: Literal["queued", "running"] = "queued" if summary and summary.status == "queued" else "running"
         return ActiveState(run_id, job, target, state, summary)
     except ConflictError:
-        return ActiveState(run_id, job, target, "followed", _look(services, saved))
+        return ActiveState(run_id, job, target, "followed", _look(services, saved, hurry))
     except RunNotFound:
         return None  # another controller completed it meanwhile
     except MachineStopped as e:
@@ -71,11 +78,11 @@ def _settle_one(services: Services, run_id: str) -> ActiveState | None:
         return broken(run_id, e, job, target)
 
 
-def _look(services: Services, saved: SavedPlan) -> wire.RunSummary | None:
+def _look(services: Services, saved: SavedPlan, hurry: Hurry) -> wire.RunSummary | None:
     """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
-    link = new_link(services, saved.target, patience_s=0.0)
+    link = new_link(services, saved.target, patience_s=0.0, hurry=hurry)
     try:
-        found = link.call(lambda s: s.status([saved.plan.run_id]))
+        found = link.ask(lambda s: s.status([saved.plan.run_id]))
     except FcctlError:
         return None
     finally:

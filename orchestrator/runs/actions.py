@@ -183,7 +183,7 @@ class Moves:
 
     def ask(self) -> wire.RunSummary | None:
         """How the run stands at the host; None if the host does not know it."""
-        found = self.link.call(lambda s: s.status([self.run_id]))
+        found = self.link.ask(lambda s: s.status([self.run_id]))
         return found[0] if found else None
 
     def _follow(self) -> None:

@@ -135,7 +135,7 @@ class Driver:
             HostError: it runs, and cannot be reached; or the cloud, which would know, does not answer either.
         """
         try:
-            self._moves.wanted_machine().watch.revive()
+            self._moves.wanted_machine().watch.revive(wait=self._moves.link.hurry is None)
         except MachineStopped as stopped:
             self._moves.note_stopped(stopped)
         except (AuthError, CloudError) as unknown:

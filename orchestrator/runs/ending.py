@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import LATEST, iso
+from orchestrator.machines.bounds import in_range
 from orchestrator.results.records import (
     EXIT_CODES,
     CostLine,
@@ -24,6 +25,8 @@ from orchestrator.results.records import (
 )
 from orchestrator.runs.job.saved_plan import SavedPlan
 
+#: How much longer a run may seem by its host's clock than by ours, seconds.
+CLOCKS_DIFFER_S = 3600.0
 #: What a shell says of a program that SIGTERM or SIGKILL has ended.
 _BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
 
@@ -40,7 +43,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
     a record with status ``error`` that says so, never an exception.
     """
     try:
-        outcome = _outcome().validate_python(raw)
+        outcome = in_range(_outcome().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
@@ -57,6 +60,9 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
             now,
             omitted=omitted,
         )
+    elapsed_s = now - saved.plan.created
+    if outcome.finished >= LATEST or not outcome.finished - outcome.started <= elapsed_s + CLOCKS_DIFFER_S:
+        outcome.started, outcome.finished = saved.plan.created, now  # its clock is far off, or was set meanwhile
     return _record(
         saved,
         status,
@@ -94,11 +100,17 @@ def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted]
 
 
 def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:
-    """The run's own seconds on the host at the target's price; what is not a step's is ``idle``."""
+    """The run's own seconds on the host at the target's price; what is not a step's is ``idle``.
+
+    Steps that claim to have taken longer than the run was there took their parts of its time.
+    """
     seconds: dict[str, float] = {}
     for step in outcome.steps:
-        seconds[step.activity] = seconds.get(step.activity, 0.0) + max(0.0, step.duration_s)
-    total = max(0.0, outcome.finished - outcome.started, sum(seconds.values()))
+        seconds[step.activity] = seconds.get(step.activity, 0.0) + step.duration_s
+    total, claimed = max(0.0, outcome.finished - outcome.started), sum(seconds.values())
+    if claimed > total + CLOCKS_DIFFER_S:
+        seconds = {activity: took * total / claimed for activity, took in seconds.items()}
+    total = max(total, sum(seconds.values()))
     seconds["idle"] = seconds.get("idle", 0.0) + total - sum(seconds.values())
     rate = saved.usd_per_hour / 3600
     lines = [CostLine(activity=a, seconds=round(s, 3), usd=round(s * rate, 6)) for a, s in seconds.items()]

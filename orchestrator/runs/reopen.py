@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFound
-from orchestrator.machines.connect.reconnect import Link
+from orchestrator.machines.connect.reconnect import Hurry, Link
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.actions import Moves
@@ -19,6 +20,7 @@ from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
+_log = logging.getLogger(__name__)
 Links = Callable[[Target], Link]
 
 
@@ -34,22 +36,30 @@ class ActiveState:
     detail: str | None = None
 
 
-def new_link(services: Services, target: Target, *, patience_s: float | None = None) -> Link:
+def new_link(
+    services: Services, target: Target, *, patience_s: float | None = None, hurry: Hurry | None = None
+) -> Link:
     """A link to ``target``; ``patience_s`` replaces its ``reconnect_s``."""
     if patience_s is not None:
         target = target.model_copy(update={"reconnect_s": patience_s})
-    return Link(services.hosts, target, services.clock, services.observer)
+    return Link(services.hosts, target, services.clock, services.observer, hurry)
 
 
 @contextmanager
 def resumed(
-    services: Services, run_id: str, *, patience_s: float | None = None, doubt: Callable[[], None] | None = None
+    services: Services,
+    run_id: str,
+    *,
+    patience_s: float | None = None,
+    doubt: Callable[[], None] | None = None,
+    hurry: Hurry | None = None,
 ) -> Iterator[Driver]:
     """A driver for an active run, taken over from whoever left it.
 
     Args:
         patience_s: instead of the target's ``reconnect_s``.
         doubt: one of :attr:`Link.doubts`.
+        hurry: how long the host may take to answer at all.
 
     Raises:
         ConflictError: another fcctl is following this run right now.
@@ -64,7 +74,7 @@ def resumed(
     link: Link | None = None
     try:
         saved = _readable(run_id, active.plan)
-        link = new_link(services, saved.target, patience_s=patience_s)
+        link = new_link(services, saved.target, patience_s=patience_s, hurry=hurry)
         link.doubts += [doubt] if doubt is not None else []
         yield Driver(Moves(services, link, active, "resume"))
     finally:
@@ -87,9 +97,13 @@ def attach(services: Services, run_id: str) -> RunRecord:
     return record
 
 
-def broken(run_id: str, error: FcctlError, job: str = "-", target: str = "-") -> ActiveState:
+def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
     """The state of a run that cannot be read or completed, for the reason that ``error`` gives."""
-    detail = f"{error.message}: {error.cause}" if error.cause else error.message
+    if isinstance(error, FcctlError):
+        detail = f"{error.message}: {error.cause}" if error.cause else error.message
+    else:
+        _log.error("run %s", run_id, exc_info=error)
+        detail = f"it cannot be read: {type(error).__name__}: {error}"
     return ActiveState(run_id, job, target, "broken", None, detail)
 
 
@@ -121,12 +135,12 @@ def known(services: Services) -> list[ActiveState]:
     for run_id in services.store.active():
         try:
             saved = saved_plan(services, run_id)
-        except FcctlError as e:
+            if saved is None:
+                continue
+            state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
+        except Exception as e:  # noqa: BLE001 - one run that cannot be read must not hide the others
             states.append(broken(run_id, e))
             continue
-        if saved is None:
-            continue
-        state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
         states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))
     return states
 

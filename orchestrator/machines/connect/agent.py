@@ -27,9 +27,10 @@ T = TypeVar("T")
 
 #: The longest a call may take while the agent goes on ticking, seconds; ``watch`` adds what it was told to wait.
 CALL_LIMIT_S = 900.0
-#: The same for its first answer, which takes no work: whoever is ready and does not give it was not asked.
+#: The same of questions that take no work.
 HELLO_LIMIT_S = 60.0
-WATCH_MARGIN_S = 120.0
+QUESTION_LIMIT_S = {"status": 20.0, "cancel": 20.0, "forget": 120.0, "lease": 120.0}
+WATCH_MARGIN_S = 20.0
 #: Calls of one ``fetch`` that are under way at once, and the most parts in one of them.
 FETCH_DEPTH = 4
 FETCH_PARTS = 400
@@ -66,7 +67,11 @@ class AgentSession:
         """Wait for the agent and learn about its machine. Raises EndOfOutput if the program ended instead."""
         ident = self._write("hello", {}, None)
         replies.prepare()  # while the other end starts its Python
-        self._frames.skip_to_ready()
+        self._frames.answer_by = time.monotonic() + HELLO_LIMIT_S
+        try:
+            self._frames.skip_to_ready()
+        except TimeoutError:
+            raise nonsense(f"the host program did not start within {HELLO_LIMIT_S:g} s") from None
         message, _ = self._reply(ident, HELLO_LIMIT_S)
         hello = replies.shaped(wire.Hello, _result(message, "hello"))
         replies.check_hello(hello, self._program.sha256)
@@ -197,10 +202,10 @@ class AgentSession:
         shape: type[T],
         *,
         blob: bytes | None = None,
-        limit_s: float = CALL_LIMIT_S,
+        limit_s: float | None = None,
     ) -> tuple[T, bytes]:
         ident = self._start(method, params, blob)
-        message, data = self._finish(ident, limit_s)
+        message, data = self._finish(ident, limit_s or QUESTION_LIMIT_S.get(method, CALL_LIMIT_S))
         result = _result(message, method)
         return self._check(lambda: replies.shaped(shape, result)), data
 
@@ -236,12 +241,13 @@ class AgentSession:
 
     def _reply(self, ident: int, limit_s: float = CALL_LIMIT_S) -> tuple[dict[str, Any], bytes]:
         """The answer to call ``ident``; answers to other calls are kept for those who wait for them."""
-        deadline = time.monotonic() + limit_s
+        self._frames.answer_by = time.monotonic() + limit_s
         while ident not in self._early:
-            message, blob = self._frames.read()
+            try:
+                message, blob = self._frames.read()
+            except TimeoutError:
+                raise nonsense(f"no answer to {self._pending[ident].method} within {limit_s:g} s") from None
             if "tick" in message:
-                if time.monotonic() > deadline:
-                    raise nonsense(f"no answer to {self._pending[ident].method} within {limit_s:g} s")
                 continue
             answered = message.get("id")
             if type(answered) is not int or answered not in self._pending:

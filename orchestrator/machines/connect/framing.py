@@ -23,7 +23,7 @@ class FrameStream:
     """Frames to and from an agent.
 
     Raises, from every method: LinkLost after ``timeout_s`` of silence; HostFault for what is no frame;
-    EndOfOutput when nothing more can come.
+    EndOfOutput when nothing more can come; TimeoutError at :attr:`answer_by`, however much came until then.
     """
 
     def __init__(self, process: Process, timeout_s: float) -> None:
@@ -32,6 +32,8 @@ class FrameStream:
         self._buffer = bytearray()
         self._header: tuple[dict[str, Any], int] | None = None
         self._heard = time.monotonic()
+        #: When the answer that is read has to be here, monotonic seconds.
+        self.answer_by = float("inf")
 
     def write(self, message: dict[str, Any], blob: bytes | None = None) -> int:
         """Send one frame; returns its size in bytes."""
@@ -93,10 +95,13 @@ class FrameStream:
         return line
 
     def _fill(self, wait_s: float | None = None) -> None:
+        left = self.answer_by - time.monotonic()
+        if wait_s is None and left <= 0:
+            raise TimeoutError
         try:
-            data = self._process.read(CHUNK, self._timeout_s if wait_s is None else wait_s)
+            data = self._process.read(CHUNK, min(self._timeout_s, left) if wait_s is None else wait_s)
         except TimeoutError:
-            if wait_s is not None:
+            if wait_s is not None or left <= self._timeout_s:
                 raise
             raise silent(self._timeout_s) from None
         except OSError:

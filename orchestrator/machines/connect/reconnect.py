@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from orchestrator.base.errors import FcctlError, HostUnreachable, LinkLost
+from orchestrator.base.clock import iso
+from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
@@ -21,9 +22,54 @@ R = TypeVar("R")
 #: Waits between attempts, in seconds; the last one repeats.
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
+#: A host's clock that is further from ours is said to be wrong, seconds.
+CLOCK_OFF_S = 86400.0
+
 #: A sleeping laptop that wakes has, for a while, no name service, no route and no open port. A wrong key or login
 #: does not heal by waiting.
 _PASSING = frozenset({"name", "port", "timeout", "proxy"})
+
+
+class Hurry:
+    """For a command that asks many hosts: how long each may take, and which of them did not answer in time.
+
+    A host is not asked a second time, so that ten runs on it cost as much time as one.
+    """
+
+    def __init__(self, seconds: float = 5.0) -> None:
+        self.seconds = seconds
+        self._silent: dict[str, HostError] = {}
+
+    def within(self, name: str, action: Callable[[], R], late: Callable[[R], None]) -> R:
+        """``action`` on the host of target ``name``; what it comes to later on is given to ``late``.
+
+        Raises:
+            HostUnreachable: there is no answer in time, or was none before.
+        """
+        if name in self._silent:
+            raise self._silent[name]
+        answer: Future[R] = Future()
+        # A daemon: what hangs must not keep a finished command from exiting.
+        threading.Thread(target=_answer, args=(answer, action), name="fcctl-ask", daemon=True).start()
+        try:
+            return answer.result(self.seconds)
+        except TimeoutError:
+            answer.add_done_callback(lambda done: None if done.exception() else late(done.result()))
+            error: HostError = HostUnreachable(
+                f"{name} did not answer within {self.seconds:g} s", reason="timeout",
+                hint=f"what it is busy with, or whether it is there at all: fcctl doctor --on {name}",
+            )  # fmt: skip
+        except (HostUnreachable, LinkLost) as lost:
+            error = lost
+        self._silent[name] = error
+        raise error
+
+
+def _answer(answer: Future[R], action: Callable[[], R]) -> None:
+    try:
+        answer.set_result(action())
+    except BaseException as error:  # noqa: BLE001 - handed to whoever asked
+        answer.set_exception(error)
 
 
 class Link:
@@ -33,8 +79,12 @@ class Link:
     offset. The first connection is not retried: a host that cannot be reached at the start is an error at once.
     """
 
-    def __init__(self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer) -> None:
+    def __init__(
+        self, hosts: HostConnector, target: Target, clock: Clock, observer: Observer, hurry: Hurry | None = None
+    ) -> None:
         self.target = target
+        #: How long connecting and :meth:`ask` may take, if that is not the target's to say.
+        self.hurry = hurry
         #: Called after each failed attempt to reconnect: they raise if there is no use in trying again.
         self.doubts: list[Callable[[], None]] = []
         self._host_ahead_s = 0.0
@@ -55,17 +105,18 @@ class Link:
         if self._session is None and self._opening is None:
             self._opening = Future()
             # A daemon: a connection that hangs must not keep a finished command from exiting.
-            threading.Thread(target=self._open, args=(self._opening,), name="fcctl-connect", daemon=True).start()
-
-    def _open(self, opening: Future[HostSession]) -> None:
-        try:
-            opening.set_result(self._connect())
-        except BaseException as e:  # noqa: BLE001 - handed to whoever asks for the session
-            opening.set_exception(e)
+            threading.Thread(
+                target=_answer, args=(self._opening, self._connect), name="fcctl-connect", daemon=True
+            ).start()
 
     def _connect(self) -> HostSession:
         session = self._hosts.connect(self.target)
         self._host_ahead_s = session.hello.time - self._clock.now()
+        if abs(self._host_ahead_s) > CLOCK_OFF_S:
+            self._observer.note(
+                f"the clock of {self.target.name} shows {iso(session.hello.time)}: times and limits of a run there are "
+                "wrong; set it: sudo timedatectl set-ntp true"
+            )
         if session.hello.mended:
             self._observer.note(f"{self.target.name}: {mended(session.hello)}")
         return session
@@ -84,13 +135,41 @@ class Link:
         """The live session, connecting first if there is none."""
         if self._session is None:
             opening, self._opening = self._opening, None
-            self._session = opening.result() if opening else self._connect()
+            if self.hurry is not None:
+                self._session = self.hurry.within(self.target.name, self._connect, _close)
+            else:
+                self._session = opening.result() if opening else self._connect()
         return self._session
 
     def host_now(self) -> float:
         """The time on the host's clock, epoch seconds."""
         self.session()
         return self._clock.now() + self._host_ahead_s
+
+    def ask(self, action: Callable[[HostSession], R]) -> R:
+        """:meth:`call` of what takes no work, within the time that :attr:`hurry` gives.
+
+        Raises:
+            HostUnreachable, LinkLost: there is no answer in time.
+        """
+        if self.hurry is None:
+            return self.call(action)
+        session, self._session = self._session, None  # the thread's, until it has an answer
+
+        def asked() -> tuple[HostSession, R | None, HostFault | None]:
+            own = session or self._connect()
+            try:
+                return own, action(own), None
+            except HostFault as refused:
+                return own, None, refused
+            except BaseException:
+                own.close()
+                raise
+
+        self._session, answer, refused = self.hurry.within(self.target.name, asked, lambda late: late[0].close())
+        if refused is not None:
+            raise refused
+        return cast("R", answer)
 
     def call(self, action: Callable[[HostSession], R]) -> R:
         """``action`` on the live session; on a broken link, on the next one.
@@ -149,6 +228,10 @@ def mended(hello: wire.Hello) -> str:
     more = len(hello.mended) - 3
     files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
     return f"the host program was damaged on that machine's disk ({files}), and was installed again"
+
+
+def _close(session: HostSession) -> None:
+    session.close()
 
 
 def _close_late(opening: Future[HostSession]) -> None:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import HostFault
+from orchestrator.machines.bounds import in_range
 from orchestrator.machines.connect.framing import nonsense
 from orchestrator.machines.connect.transport import printable
 
@@ -32,12 +33,12 @@ def prepare() -> None:
 
 
 def shaped(shape: type[T], value: Any) -> T:
-    """``value`` as ``shape``, nothing coerced. Raises HostFault."""
+    """``value`` as ``shape``, nothing coerced, its numbers and times in range. Raises HostFault."""
     from pydantic_core import to_json
 
     try:
         # Strict validation builds dataclasses from JSON only; from Python values it would want instances.
-        return cast("T", _adapter(cast("Any", shape)).validate_json(to_json(value), strict=True))
+        return in_range(cast("T", _adapter(cast("Any", shape)).validate_json(to_json(value), strict=True)))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])

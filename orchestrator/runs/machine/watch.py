@@ -128,8 +128,8 @@ class Watch:
                 return None
             clock.sleep(GOES_DOWN_EVERY_S)
 
-    def revive(self) -> None:
-        """After the link could not be opened: whatever it takes to open it, if the machine runs.
+    def revive(self, *, wait: bool = True) -> None:
+        """After the link could not be opened: whatever it takes to open it, if the machine runs and is waited for.
 
         Raises:
             MachineStopped: it does not run.
@@ -142,6 +142,8 @@ class Watch:
         zones = [str(held.last_known()["zone"])] if held.last_known() else list(held.zones())
         if not zones:
             raise MachineStopped(f"{self._target.instance} was not woken yet", how="unknown", status="lost")
+        if not wait:
+            return
         machine = self._services.clouds.open(self._target).machine(zones[0], self._target.instance)
         if machine is not None and machine.power is Power.RUNNING:
             patient = self._target.model_copy(update={"wake_timeout_s": REVIVE_S})

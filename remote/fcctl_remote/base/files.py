@@ -307,7 +307,7 @@ class Reserve:
     def give_back(self) -> bool:
         """Free the space; False if it was free already."""
         try:
-            os.unlink(self.path)
+            put_aside(self.path)
         except FileNotFoundError:
             return False
         return True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import unicodedata
 
 import pytest
@@ -89,6 +90,18 @@ def test_a_cut_inside_a_character_or_an_escape_leaves_no_litter() -> None:
     for cut in range(1, len(data)):
         cleaner = LineCleaner()
         assert (cleaner.feed(data[:cut]) + cleaner.feed(data[cut:])).decode() == "éredé\nend\n"
+
+
+@pytest.mark.parametrize("begin", [b"\x1b[", b"\x1b]", b"\x1b", b"\x1b[1"])
+@pytest.mark.parametrize("more", [b"1;", b"  ", b"x"])
+def test_an_escape_that_never_ends_is_held_in_part_and_costs_little(begin: bytes, more: bytes) -> None:
+    cleaner = LineCleaner()
+    cleaner.feed(begin)
+    began = time.process_time()
+    for _ in range(400):
+        cleaner.feed(more * 5_000)
+        assert len(cleaner._held) < 5_000
+    assert time.process_time() - began < 4, "4 MB take 0.1 s, and grew with their square"
 
 
 def test_an_escape_without_end_does_not_hold_the_stream_for_ever() -> None:

@@ -1,0 +1,247 @@
+"""A step puts something else in the place of the host program's own files: a FIFO, a link to an endless file, a device,
+a folder, a socket, a huge file, JSON of another kind. Every call is answered, and no other run is held up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote import wire
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, step
+from tests.support.waiting import wait_for
+
+#: How long one call may take on a machine that is busy with other tests, seconds. Without any of them it is 20 ms.
+SOON_S = 8.0
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+def _socket(path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(path.parent)  # its whole path is too long for a socket's name
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def _huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "elsewhere": lambda path: path.symlink_to("nowhere/at/all"),
+    "device": _device,
+    "folder": _folder,
+    "socket": _socket,
+    "huge": _huge,
+    "list": lambda path: path.write_text("[1, 2]\n") and None,
+    "deep": lambda path: path.write_text("[" * 100_000) and None,
+    "number": lambda path: path.write_text('{"pid": ' + "9" * 1_000_000 + "}\n") and None,
+    "nan": lambda path: path.write_text('{"time": NaN, "created": Infinity}\n') and None,
+}
+SOME = [kind if kind in ("fifo", "endless", "folder") else pytest.param(kind, marks=pytest.mark.full) for kind in KINDS]
+#: Below the run's folder.
+OF_A_RUN = (
+    "events.jsonl", "telemetry.jsonl", "heartbeat.json", "outcome.json", "plan.json", "submission.json",
+    "snapshot.json", "cancel.json", "supervisor.lock", "supervisor.log", "submit.lock", "reserve", "steps/a/log.txt",
+    "steps/a/out", "steps/a", "steps", "artifacts", "bin",
+)  # fmt: skip
+#: Below the host program's root folder.
+OF_THE_HOST = (
+    "facts.json", "lease.json", "warmed.json", "locks/lease.lock", "locks/queue.lock", "locks/tidied",
+    "locks/tree-ws.lock", "trees/.index/ws.json",
+)  # fmt: skip
+
+
+def plant(kind: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear(path)
+    KINDS[kind](path)
+
+
+def clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def host(host: Host) -> Iterator[Host]:
+    yield host
+    clear(host.root / "facts.json")  # which is kept for the next test
+
+
+@contextlib.contextmanager
+def in_time(what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < SOON_S, what
+
+
+def ask_everything(agent: Agent, run_id: str, name: str) -> None:
+    """Each call that a controller makes about a run, and about all of them. One may be refused, in words."""
+    with in_time(f"status of all, {name}"):
+        agent.call("status", {"run_ids": None})
+    with in_time(f"status, {name}"):
+        (summary,) = agent.call("status", {"run_ids": [run_id]})["runs"]
+    assert summary["run_id"] == run_id
+    for offset, log in ((0, "a"), (0, "@current"), (1 << 50, "a")):
+        request = wire.WatchRequest(run_id, log_step=log, log_offset=offset, events_offset=offset, wait_s=0.05)
+        with in_time(f"watch, {name}"):
+            result, blob = agent.call_blob("watch", wire.encode(request))
+        assert len(blob) <= 1 << 20
+        json.dumps(result, allow_nan=False)
+    with in_time(f"files, {name}"):
+        listing = agent.call("files", {"run_id": run_id})
+    assert all(entry["size"] < 1 << 30 for entry in listing["files"])
+    with in_time(f"fetch, {name}"), contextlib.suppress(CallFailed):
+        agent.call_blob("fetch", {"run_id": run_id, "parts": [{"path": "events.jsonl", "offset": 0, "size": 100}]})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Agent, str]]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed: make setup installs it")
+    host = Host(tmp_path_factory.mktemp("h"))
+    agent = host.agent()
+    agent.call("hello")
+    run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
+    assert agent.outcome(run_id).status == "passed"
+    yield host, agent, run_id
+    host.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", SOME)
+def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
+    finished: tuple[Host, Agent, str], kind: str
+) -> None:
+    host, agent, run_id = finished
+    folder = host.run_dir(run_id)
+    for name in OF_A_RUN:
+        shutil.copytree(folder, folder.with_name(".kept"), symlinks=True)
+        plant(kind, folder / name)
+        ask_everything(agent, run_id, name)
+        shutil.rmtree(folder)
+        folder.with_name(".kept").rename(folder)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", SOME)
+def test_a_finished_run_is_deleted_whatever_is_in_it(host: Host, agent: Agent, kind: str) -> None:
+    run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
+    agent.outcome(run_id)
+    outside = host.base / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (host.run_dir(run_id) / "artifacts/link").symlink_to(outside)
+    for name in OF_A_RUN:
+        if name not in ("steps/a", "steps"):
+            plant(kind, host.run_dir(run_id) / name)
+    with in_time("forget"):
+        agent.call("forget", {"run_id": run_id})
+    assert not host.run_dir(run_id).exists()
+    assert (outside / "precious").exists()
+    assert agent.call("status", {"run_ids": None})["runs"] == []
+
+
+GO = "echo up; until [ -e ../go ]; do sleep 0.02; done; echo over"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", SOME)
+def test_a_run_whose_step_replaces_everything_ends_and_holds_up_no_other(host: Host, agent: Agent, kind: str) -> None:
+    run_id = agent.submit(step("a", GO, retries=1), step("b", "echo second"))
+    folder = host.run_dir(run_id)
+    log = folder / "steps/a/log.txt"
+    wait_for(lambda: log.exists() and b"up" in log.read_bytes())
+    for name in (*OF_A_RUN, "steps/b", "steps/b/log.txt", "steps/b/out"):
+        # Who deletes the lock is taken for dead, and a plan is not read again.
+        if name not in ("steps/a", "steps", "steps/b", "supervisor.lock"):
+            plant(kind, folder / name)
+    for name in OF_THE_HOST:
+        plant(kind, host.root / name)
+    ask_everything(host.agent(), run_id, "a live run")
+    (folder / "go").touch()
+    wait_for(lambda: stat.S_ISREG(os.lstat(folder / "outcome.json").st_mode) and _ended(agent, run_id), 60)
+    with in_time("a second run's start"):
+        second = host.agent().submit(step("a", "echo fine"))
+    assert agent.outcome(second, within=30).status == "passed"
+    assert (host.run_dir(second) / "steps/a/log.txt").read_text() == "fine\n"
+    with in_time("lease"):
+        assert agent.call("lease", wire.encode(wire.LeaseRequest("show")))["armed"] is False
+    agent.call("forget", {"run_id": run_id})
+    assert agent.call("status", {"run_ids": [run_id]})["runs"] == []
+
+
+def _ended(agent: Agent, run_id: str) -> bool:
+    (found,) = agent.call("status", {"run_ids": [run_id]})["runs"]
+    return found["status"] in wire.RUN_ENDINGS and found["message"] != "outcome.json cannot be read"
+
+
+@pytest.mark.timeout(20)
+def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(host: Host, agent: Agent) -> None:
+    evil = "cd $FCCTL_RUN_DIR; rm events.jsonl steps/a/log.txt; mkfifo events.jsonl steps/a/log.txt"
+    run_id = agent.submit(step("a", evil), step("b", "echo fine"))
+    outcome = agent.outcome(run_id, within=30)
+    assert outcome.status == "passed"
+    events, log = agent.follow(run_id, log_step="b")
+    assert log == b"fine\n"
+    (warning,) = [event.data["message"] for event in events if event.type == "warning"]
+    assert warning == "step 'a' put something that is no file in the place of: steps/a/log.txt, events.jsonl"
+
+
+@pytest.mark.timeout(20)
+def test_a_supervisor_that_is_killed_under_a_replaced_plan_leaves_a_lost_run(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "rm ../plan.json; mkfifo ../plan.json; kill -9 $(cat ../supervisor.lock)"))
+    assert agent.outcome(run_id, within=30).status == "lost"
+    assert host.run_dir(run_id).exists()
+
+
+@pytest.mark.timeout(20)
+def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Agent) -> None:
+    deep = "import os\nfor _ in range(1200): os.mkdir('aaaa'); os.chdir('aaaa')\nopen('bottom', 'w').close()"
+    run_id = agent.submit(step("a", f'cd "$FCCTL_ARTIFACTS"; "$FCCTL_PYTHON" -c "{deep}"'))
+    try:
+        assert agent.outcome(run_id).status == "passed"
+        with in_time("files"):
+            listed = agent.call("files", {"run_id": run_id})
+        assert "bad_name" in {omitted["reason"] for omitted in listed["omitted"]}
+        agent.call("forget", {"run_id": run_id})
+        assert not host.run_dir(run_id).exists()
+    finally:
+        subprocess.run(["rm", "-rf", host.root / "runs"], check=True)  # pytest's own clean-up would fail at it
+
+
+@pytest.mark.timeout(20)
+def test_a_damaged_program_of_fifos_starts_all_the_same(host: Host) -> None:
+    copy = host.runner.with_suffix(".d")
+    plant("fifo", copy / "fcctl_remote/wire.py")
+    plant("huge", copy / "fcctl_remote/run/lost.py")
+    done = host.program("version", timeout=30)
+    assert done.returncode == 0, done.stderr
