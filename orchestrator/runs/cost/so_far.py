@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.money.caps import as_gcp
 from orchestrator.money.deadline import began_to_cost
@@ -35,17 +34,17 @@ class CostSoFar:
 
 
 def cost_so_far(store: Store, run_id: str, now: float, *, since: float = 0.0) -> CostSoFar | None:
-    """What an active run has cost until ``now``, epoch seconds; None if its plan cannot be read.
+    """What an active run has cost until ``now``, epoch seconds; None if its plan or journal cannot be read.
 
     Args:
         since: leave out what its journal has from before, epoch seconds.
     """
     try:
         saved = SavedPlan.model_validate(store.plan_of(run_id))
-    except ValidationError:
+        entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]
+        return of_journal(entries, saved, now)
+    except (FcctlError, ValueError, KeyError, TypeError, ArithmeticError):  # a journal may be of another version
         return None
-    entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]
-    return of_journal(entries, saved, now)
 
 
 def of_journal(entries: Sequence[JournalEntry], saved: SavedPlan, now: float) -> CostSoFar:

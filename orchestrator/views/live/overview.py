@@ -21,7 +21,7 @@ from orchestrator.money.caps import as_gcp
 from orchestrator.results import telemetry
 from orchestrator.runs.cost.so_far import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.reopen import new_link, saved_plan
+from orchestrator.runs.reopen import broken, new_link, saved_plan
 from orchestrator.runs.services import Services
 
 #: Machines asked at once, and how long one poll waits for the slowest before it shows what it knows.
@@ -122,8 +122,8 @@ class Overview:
     def _meet(self, run_id: str) -> None:
         try:
             saved = saved_plan(self._services, run_id)
-        except FcctlError as error:
-            self._broken[run_id] = LiveRun(run_id, "-", "-", "broken", error.cause or error.message)
+        except Exception as error:  # noqa: BLE001 - the same
+            self._broken[run_id] = LiveRun(run_id, "-", "-", "broken", broken(run_id, error).detail)
             return
         if saved is not None:
             self._runs[run_id] = _Known(saved, _first(saved))
@@ -150,6 +150,8 @@ class Overview:
             except FcctlError as error:
                 link.close()
                 _show(known, state="unreachable", detail=error.cause or error.message)
+            except Exception as error:  # noqa: BLE001 - one run that cannot be read must not hide the others
+                _show(known, state="broken", detail=broken(known.saved.plan.run_id, error).detail)
 
     def _watch(self, link: Link, known: _Known) -> None:
         run_id = known.saved.plan.run_id

@@ -83,10 +83,13 @@ def summary(run: RunLayout) -> Optional[wire.RunSummary]:
     if state is not None:
         return state
     plan = load_plan(run)
-    if plan is None:
-        return _unreadable(run, run.plan) if is_known(run) else None
     status = "running" if has_begun(run) else "queued"
-    return wire.RunSummary(plan.run_id, plan.job, status, plan.created, step_count=len(plan.steps))
+    if plan is not None:
+        return wire.RunSummary(plan.run_id, plan.job, status, plan.created, step_count=len(plan.steps))
+    if not is_known(run):
+        return None
+    is_live = supervisor_pid(run) is not None
+    return wire.RunSummary(run.run_id, "-", status, 0.0) if is_live else _unreadable(run, run.plan)
 
 
 @dataclass

@@ -1,20 +1,27 @@
 """A host that lies: whatever it answers, the controller gets an error of ours, soon, and nothing else happens."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
+from orchestrator.base.clock import LATEST, SystemClock, iso
+from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
+from orchestrator.machines.connect import agent
 from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Hurry, Link
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
+from orchestrator.views.live.run import Silent
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.sshd import LoopbackSshd
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
@@ -223,6 +230,75 @@ def test_agent_that_stops_reading(connect: Connect) -> None:
     entries = [wire.TreeEntry(f"f{n}", SHA, 1) for n in range(5000)]
     with pytest.raises(LinkLost, match="silent"):
         session.tree_diff("w", entries)
+    session.close()
+
+
+# ------------------------------------------------------------------------------------------------ clocks and numbers
+@pytest.mark.parametrize("moment", [1e12, -1e12, 1e300, -5, 10**400])
+def test_a_clock_far_off_is_brought_into_range_and_told(connect: Connect, moment: float) -> None:
+    summary = SUMMARY.replace("created=1.0", f"created={moment!r}, heartbeat={moment!r}, step_index={10**40}")
+    session = connect(answering(f"dict(runs=[{summary}])").replace("hello()", f"hello(time={moment!r})"))
+    (found,) = session.status()
+    for time_there in (found.created, found.heartbeat, session.hello.time):
+        assert time_there in (0.0, LATEST)
+        assert str(iso(time_there))[:4] in ("1970", "2100")
+    assert found.step_index == 2**63 - 1
+    session.close()
+
+
+@dataclass
+class Notes(Silent):
+    said: list[str] = field(default_factory=list)
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+def hurried_link(folder: Path, body: str, hurry: Hurry, name: str = "slow") -> tuple[Link, Notes]:
+    notes = Notes()
+    target = LocalTarget(name=name, python=scripted_python(folder, body, name), reconnect_s=0)
+    return Link(Connector(lambda: fake_runner(folder)), target, SystemClock(), notes, hurry), notes
+
+
+TICKING = "while True:\n    time.sleep(0.05); send({'tick': 1.0})\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "hello()\n" + TICKING,
+        pytest.param("ready()\n" + TICKING, marks=pytest.mark.full),
+        pytest.param("inp.read()", marks=pytest.mark.full),
+    ],
+)
+def test_a_host_that_does_not_answer_in_time_is_asked_once(tmp_path: Path, body: str) -> None:
+    hurry = Hurry(1.0)
+    for attempt in range(20):  # runs on it
+        link, _ = hurried_link(tmp_path, "import signal; signal.alarm(3)\n" + body, hurry)
+        began = time.monotonic()
+        with pytest.raises(HostUnreachable, match="did not answer within 1 s"):
+            link.ask(lambda s: s.status([RUN]))
+        assert time.monotonic() - began < (10 if attempt == 0 else 0.5)
+        link.close()
+    answers = answering(f"dict(runs=[{SUMMARY}])").replace("hello()", "hello(time=1e12)")
+    other, notes = hurried_link(tmp_path, answers, hurry, "other")
+    assert other.ask(lambda s: s.status([RUN]))[0].run_id == RUN
+    assert [note for note in notes.said if "2100" in note and "timedatectl" in note]
+    with pytest.raises(HostFault, match="nonsense"):
+        other.ask(lambda s: s.status([OTHER]))
+    other.close()
+    wait_for(lambda: all(thread.name != "fcctl-ask" for thread in threading.enumerate()))  # its agent has ended
+
+
+def test_a_question_has_a_limit_whatever_comes_meanwhile(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(agent.QUESTION_LIMIT_S, "status", 1.0)
+    drips = 'hello()\nr = receive()\nout.write(b\'{"id": 2, "result": [\')\n'
+    session = connect(drips + "while True: out.write(b'1, '); out.flush(); time.sleep(0.02)")
+    began = time.monotonic()
+    with pytest.raises(HostFault) as caught:
+        session.status()
+    assert "no answer to status within 1 s" in (caught.value.cause or "")
+    assert time.monotonic() - began < 15
     session.close()
 
 

@@ -81,6 +81,7 @@ def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost
 ) -> None:
     acts: Any = SimpleNamespace(
         state=None, mode="resume", is_on_a_machine=True, make=raising(LinkLost("no link", hint="try")),
+        link=SimpleNamespace(hurry=None),
         wanted_machine=lambda: SimpleNamespace(watch=SimpleNamespace(revive=raising(unknown))),
     )  # fmt: skip
     monkeypatch.setattr(drive, "decide", lambda *_: Move.FOLLOW)
