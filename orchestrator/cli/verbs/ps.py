@@ -14,7 +14,7 @@ def ps(cli: Cli, offline: bool) -> None:
     """List active runs, after completing those that have ended.
 
     A run whose fcctl was killed or detached is picked up here: if its host says it is over, its results are brought
-    home; if it was never submitted, it is closed.
+    home; if it was never submitted, it is closed. A host that does not answer within 5 s is unreachable.
 
     Beside each is what it has cost so far and at worst; below, machines that are on with dollars an hour, as far as
     this computer knows, and what was spent today of the day's cap.
