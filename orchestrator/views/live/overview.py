@@ -123,7 +123,7 @@ class Overview:
         try:
             saved = saved_plan(self._services, run_id)
         except Exception as error:  # noqa: BLE001 - the same
-            self._broken[run_id] = LiveRun(run_id, "-", "-", "broken", broken(run_id, error).detail)
+            self._broken[run_id] = LiveRun(run_id, "-", "-", "broken", broken(run_id, error).detail or "")
             return
         if saved is not None:
             self._runs[run_id] = _Known(saved, _first(saved))
