@@ -69,7 +69,14 @@ def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> N
         damaged.mkdir()
         (damaged / "plan.json").write_text(content)
         (damaged / "outcome.json").write_text(content)
-    assert [run["run_id"] for run in agent.call("status")["runs"]] == [run_id]
+    found = {run["run_id"]: run for run in agent.call("status")["runs"]}
+    assert found.pop(run_id)["status"] == "passed"
+    assert len(found) == 3
+    for run in found.values():
+        assert (run["status"], run["message"]) == (
+            "error",
+            "outcome.json cannot be read: a step has replaced or damaged it",
+        )
 
 
 def test_a_step_that_scribbles_into_the_events_does_not_hold_them_up(host: Host, agent: Agent) -> None:
