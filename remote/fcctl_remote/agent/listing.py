@@ -16,6 +16,8 @@ TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log"
 TOP_FOLDERS = ("steps", "artifacts")
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_FILES = 50_000
+#: The list has to fit a frame, bytes: all of its names, and what stands beside each.
+LIST_BYTES, ENTRY_BYTES = wire.MAX_FRAME_BYTES - 1024 * 1024, 120
 MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
 
 
@@ -26,6 +28,8 @@ class Listing:
         self._run = run
         self._limit = int(os.environ.get("FCCTL_MAX_FILE_BYTES") or MAX_FILE_BYTES)
         self.found = wire.FileList([])
+        self._room = LIST_BYTES
+        self._more = 0  # files that are not listed
 
     def make(self) -> wire.FileList:
         for name in TOP_FILES:
@@ -34,7 +38,14 @@ class Listing:
         for name in TOP_FOLDERS:
             if os.path.lexists(os.path.join(self._run.folder, name)):
                 self._visit(name)
+        if self._more:
+            self.found.omitted.append(wire.Omitted("%d more files" % self._more, "too_large"))
         return self.found
+
+    def _has_room(self, path: str) -> bool:
+        self._room -= len(files.to_json(path)) + ENTRY_BYTES
+        self._more += self._room < 0
+        return self._room >= 0
 
     def _visit(self, path: str) -> None:
         fault = name_fault(path)
@@ -53,7 +64,7 @@ class Listing:
         reason = self._reason(facts)
         if reason is not None:
             self._omit(path, reason)
-        elif not (path == "supervisor.log" and facts.st_size == 0):
+        elif not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
             self._hash(path)
 
     def _descend(self, path: str, full: str) -> None:
@@ -100,9 +111,10 @@ class Listing:
         self.found.files.append(wire.FileEntry(path, size - left, digest.hexdigest()))
 
     def _omit(self, path: str, reason: str) -> None:
-        if len(self.found.omitted) < MAX_FILES:
-            shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
+        shown = path.encode("utf-8", "backslashreplace").decode("utf-8")
+        if not shown.isprintable():
             shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+        if self._has_room(shown[:MAX_PATH_BYTES]):
             self.found.omitted.append(wire.Omitted(shown[:MAX_PATH_BYTES], reason))
 
 

@@ -238,6 +238,22 @@ def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Age
         subprocess.run(["rm", "-rf", host.root / "runs"], check=True)  # pytest's own clean-up would fail at it
 
 
+@pytest.mark.full
+@pytest.mark.timeout(60)
+def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("a", "echo said"))
+    agent.outcome(run_id)
+    deep = host.run_dir(run_id) / "artifacts" / ("d" * 250) / ("e" * 250) / ("f" * 250)
+    deep.mkdir(parents=True)
+    for number in range(20_000):
+        os.symlink("x", f"{deep}/{number:0100d}")
+    listed = agent.call("files", {"run_id": run_id})
+    assert "steps/a/log.txt" in {entry["path"] for entry in listed["files"]}
+    *links, more = listed["omitted"]
+    assert more == {"path": f"{20_000 - len(links)} more files", "reason": "too_large"}
+    assert 10_000 < len(links) < 20_000
+
+
 @pytest.mark.timeout(20)
 def test_a_damaged_program_of_fifos_starts_all_the_same(host: Host) -> None:
     copy = host.runner.with_suffix(".d")
