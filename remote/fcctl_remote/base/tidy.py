@@ -57,7 +57,7 @@ def _old_programs(layout: Layout, now: float) -> None:
         path = os.path.join(layout.runner, name)
         if not _PROGRAM.fullmatch(name) and now - _used(path) > DAY_S:
             with contextlib.suppress(OSError):
-                tree.remove_tree(path) if os.path.isdir(path) else os.unlink(path)
+                tree.remove_tree(path)
 
 
 def _delete_program(layout: Layout, name: str) -> None:

@@ -396,3 +396,34 @@ def test_a_stored_document_takes_no_ones_name(tmp_path: Path) -> None:
     assert place.endswith("ptxas-2.json")
     assert json.loads(Path(place).read_text())["kind"] == "build"
     assert (tmp_path / "ptxas.json").read_text() == "mine"
+
+
+def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:
+    place = str(tmp_path / "lock")
+    held, waiting = files.locked(place), files.locked(place, patience_s=0.05)
+    with held, pytest.raises(OSError, match="locked by another process for 0"), waiting:
+        raise AssertionError("it was locked")
+    with files.locked(place, patience_s=0.05):
+        assert files.is_locked(place)
+
+
+def test_a_file_is_opened_as_one_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("x")
+    (tmp_path / "link").symlink_to(place)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "pipe", "folder"):
+        with pytest.raises(files.NotPlain):
+            files.open_plain(str(tmp_path / name))
+        assert files.is_replaced(str(tmp_path / name))
+        assert not files.is_plain(str(tmp_path / name))
+        files.append_line(str(tmp_path / name), b"new")
+        assert (tmp_path / name).read_bytes() == b"new\n"
+    assert place.read_text() == "x", "what a link led to is as it was"
+    with pytest.raises(OSError, match="more than 2 bytes"):
+        files.read_plain(str(tmp_path / "link"), 2)
+    files.write_atomic(str(tmp_path / "folder"), b"again")
+    (tmp_path / "other").mkdir()
+    files.write_atomic(str(tmp_path / "other"), b"[1]")
+    assert files.read_object(str(tmp_path / "other")) is None
