@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
 from orchestrator.machines.connect.reconnect import Hurry
 from orchestrator.runs.lifecycle import Move, decide
-from orchestrator.runs.reopen import ActiveState, broken, known, new_link, resumed, saved_plan
+from orchestrator.runs.reopen import UNREADABLE, ActiveState, broken, known, new_link, resumed, saved_plan
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: E
     for run_id in services.store.active() if run_ids is None else run_ids:
         try:
             state = _settle_one(services, run_id, hurry)
-        except Exception as e:  # noqa: BLE001 - one run that cannot be read must not hide the others
+        except UNREADABLE as e:  # one run must not hide the others
             state = broken(run_id, e)
         if state is not None:
             states.append(state)

@@ -20,6 +20,8 @@ from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
 
+#: What a record raises that is not of the form which it should have.
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 _log = logging.getLogger(__name__)
 Links = Callable[[Target], Link]
 
@@ -138,7 +140,7 @@ def known(services: Services) -> list[ActiveState]:
             if saved is None:
                 continue
             state: Literal["interrupted", "followed"] = "interrupted" if _unowned(services, run_id) else "followed"
-        except Exception as e:  # noqa: BLE001 - one run that cannot be read must not hide the others
+        except (FcctlError, *UNREADABLE) as e:  # one run must not hide the others
             states.append(broken(run_id, e))
             continue
         states.append(ActiveState(run_id, saved.plan.job, saved.target.name, state))

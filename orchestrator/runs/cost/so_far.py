@@ -43,7 +43,7 @@ def cost_so_far(store: Store, run_id: str, now: float, *, since: float = 0.0) ->
         saved = SavedPlan.model_validate(store.plan_of(run_id))
         entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]
         return of_journal(entries, saved, now)
-    except (FcctlError, ValueError, KeyError, TypeError, ArithmeticError):  # a journal may be of another version
+    except (FcctlError, ValueError, TypeError, LookupError, ArithmeticError):  # of another version, or damaged
         return None
 
 

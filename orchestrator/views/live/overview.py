@@ -21,7 +21,7 @@ from orchestrator.money.caps import as_gcp
 from orchestrator.results import telemetry
 from orchestrator.runs.cost.so_far import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.reopen import broken, new_link, saved_plan
+from orchestrator.runs.reopen import UNREADABLE, broken, new_link, saved_plan
 from orchestrator.runs.services import Services
 
 #: Machines asked at once, and how long one poll waits for the slowest before it shows what it knows.
@@ -122,7 +122,7 @@ class Overview:
     def _meet(self, run_id: str) -> None:
         try:
             saved = saved_plan(self._services, run_id)
-        except Exception as error:  # noqa: BLE001 - the same
+        except (FcctlError, *UNREADABLE) as error:
             self._broken[run_id] = LiveRun(run_id, "-", "-", "broken", broken(run_id, error).detail or "")
             return
         if saved is not None:
@@ -150,7 +150,7 @@ class Overview:
             except FcctlError as error:
                 link.close()
                 _show(known, state="unreachable", detail=error.cause or error.message)
-            except Exception as error:  # noqa: BLE001 - one run that cannot be read must not hide the others
+            except UNREADABLE as error:  # one run must not hide the others
                 _show(known, state="broken", detail=broken(known.saved.plan.run_id, error).detail)
 
     def _watch(self, link: Link, known: _Known) -> None:
