@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> Non
     assert agent.outcome(second).status == "passed"
     third = go_on(agent, second, step("again", "cat out/where"))
     assert agent.outcome(third).status == "passed", "also of one that had gone on itself"
+
+
+@pytest.mark.timeout(60)
+def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> None:
+    first = agent.submit(
+        step("build", 'cd "$FCCTL_ARTIFACTS"; mkdir a; echo kept > a/kept.txt; mkfifo a/pipe; ln -s / a/l')
+    )
+    agent.outcome(first)
+    use = 'cd "$FCCTL_ARTIFACTS/a"; grep -q kept kept.txt && [ ! -e pipe ] && [ -L l ]'
+    second = go_on(agent, first, step("use", use))
+    assert agent.outcome(second).status == "passed"
+    artifacts = agent.host.run_dir(second) / "artifacts"
+    shutil.rmtree(artifacts)
+    artifacts.symlink_to("/usr")
+    third = go_on(agent, second, step("use", '[ -z "$(ls "$FCCTL_ARTIFACTS")" ]'))
+    assert agent.outcome(third).status == "passed"
 
 
 def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
