@@ -217,6 +217,6 @@ def _show(known: _Known, **changes: Any) -> None:
 
 def _load(sample: dict[str, Any]) -> float:
     """Percent: of the GPU that works most, else of the CPU."""
-    series = telemetry.of([{"time": 0.0, **sample}])
+    series = telemetry.of([{**sample, "time": 0.0}])
     values = series.samples[0].values if series.samples else {}
     return values.get("util_pct", values.get("cpu_pct", 0.0))

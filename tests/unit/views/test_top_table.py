@@ -12,6 +12,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.runs.cost.machines_on import MachineOn
 from orchestrator.runs.cost.money_now import MoneyNow
 from orchestrator.runs.cost.so_far import CostSoFar
+from orchestrator.views.live import overview
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.top import document, sparkline, top_screen
 from orchestrator.views.tables.cells import print_trimmed
@@ -101,3 +102,10 @@ def test_a_look_is_one_document() -> None:
     assert found["usd_per_hour"] == 0.75
     assert found["runs"][0]["summary"]["step"] == "bench"
     assert found["runs"][0]["usd"] == 0.125
+
+
+@pytest.mark.parametrize("odd", [None, [], {}, "x", "", True, 1e308, 10**30, [{"name": [], "util_pct": "x"}, 5]])
+@pytest.mark.parametrize("key", ["time", "gpus", "cpu_pct", "mem_used_mb"])
+def test_the_load_of_a_sample_that_a_step_wrote_is_a_number(key: str, odd: object) -> None:
+    found = overview._load({"time": 1.0, "cpu_pct": 12.5, key: odd})
+    assert isinstance(found, float | int)
