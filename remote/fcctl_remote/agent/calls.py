@@ -13,6 +13,9 @@ from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.process import send
 
+#: A large tree may be compared for so long by another call, seconds.
+TREE_PATIENCE_S = 600.0
+
 Params = Mapping[str, Any]
 Answer = Tuple[Any, bytes]
 
@@ -69,7 +72,7 @@ class Calls:
         workspace = _text(params, "workspace")
         root, index = self.layout.tree(workspace), self.layout.index(workspace)
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace)):
+        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
             os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
             return tree.Tree(root, index).diff(entries), b""
 
@@ -79,7 +82,7 @@ class Calls:
         self.layout.ensure()
         workspace = _text(params, "workspace")
         wanted = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
-        with files.locked(self.layout.tree_lock(workspace)):
+        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
             return {"files": put.put(self.layout.tree(workspace), wanted, blob)}, b""
 
     def snapshot(self, params: Params, blob: bytes) -> Answer:
@@ -87,7 +90,7 @@ class Calls:
         workspace, digest = _text(params, "workspace"), _text(params, "tree_sha256")
         run = self.layout.run(_text(params, "run_id"))
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace)):
+        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
             present = files.read_object(run.source_facts)
             if present is not None and os.path.isdir(run.source) and _is_whole(run, present):
                 return _same_snapshot(present, digest), b""

@@ -20,7 +20,7 @@ MAX_JSON_BYTES = 16 * 1024 * 1024
 #: The most digits of a number there: Python before 3.11 takes hours for a million of them.
 MAX_DIGITS = 400
 #: How long another process may have a lock that is waited for, seconds.
-LOCK_PATIENCE_S = 300.0
+LOCK_PATIENCE_S = 60.0
 #: What the system says of something that cannot be opened as a file: a link, a folder, a FIFO, a socket, a device.
 _NOT_PLAIN = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
 
