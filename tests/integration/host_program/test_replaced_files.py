@@ -21,7 +21,7 @@ from tests.integration.host_program.agent_client import Agent, CallFailed, Host,
 from tests.support.waiting import wait_for
 
 #: How long one call may take on a machine that is busy with other tests, seconds. Without any of them it is 20 ms.
-SOON_S = 8.0
+SOON_S = 20.0
 
 
 def _device(path: Path) -> None:
@@ -65,6 +65,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "nan": lambda path: path.write_text('{"time": NaN, "created": Infinity}\n') and None,
 }
 SOME = [kind if kind in ("fifo", "endless", "folder") else pytest.param(kind, marks=pytest.mark.full) for kind in KINDS]
+ONE = [kind if kind == "fifo" else pytest.param(kind, marks=pytest.mark.full) for kind in KINDS]
 #: Below the run's folder.
 OF_A_RUN = (
     "events.jsonl", "telemetry.jsonl", "heartbeat.json", "outcome.json", "plan.json", "submission.json",
@@ -136,7 +137,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     host.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", SOME)
 def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
     finished: tuple[Host, Agent, str], kind: str
@@ -158,8 +159,8 @@ def test_a_finished_run_answers_whatever_stands_in_the_place_of_its_files(
     folder.with_name(".kept").rename(folder)
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ONE)
 def test_a_finished_run_is_deleted_whatever_is_in_it(host: Host, agent: Agent, kind: str) -> None:
     run_id = agent.submit(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
     agent.outcome(run_id)
@@ -191,8 +192,8 @@ def _forgotten(agent: Agent, run_id: str) -> bool:
 GO = "echo up; until [ -e ../go ]; do sleep 0.02; done; echo over"
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ONE)
 def test_a_run_whose_step_replaces_everything_ends_and_holds_up_no_other(host: Host, agent: Agent, kind: str) -> None:
     run_id = agent.submit(step("a", GO, retries=1), step("b", "echo second"))
     folder = host.run_dir(run_id)
@@ -222,7 +223,7 @@ def _ended(agent: Agent, run_id: str) -> bool:
     return found["status"] in wire.RUN_ENDINGS and found["message"] != "outcome.json cannot be read"
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(host: Host, agent: Agent) -> None:
     evil = "cd $FCCTL_RUN_DIR; rm events.jsonl steps/a/log.txt; mkfifo events.jsonl steps/a/log.txt"
     run_id = agent.submit(step("a", evil), step("b", "echo fine"))
@@ -234,14 +235,15 @@ def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(
     assert warning == "step 'a' put something that is no file in the place of: steps/a/log.txt, events.jsonl"
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_supervisor_that_is_killed_under_a_replaced_plan_leaves_a_lost_run(host: Host, agent: Agent) -> None:
     run_id = agent.submit(step("a", "rm ../plan.json; mkfifo ../plan.json; kill -9 $(cat ../supervisor.lock)"))
     assert agent.outcome(run_id, within=30).status == "lost"
     assert host.run_dir(run_id).exists()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.full
+@pytest.mark.timeout(60)
 def test_folders_deeper_than_any_path_can_name_end_and_go(host: Host, agent: Agent) -> None:
     deep = "import os\nfor _ in range(1200): os.mkdir('aaaa'); os.chdir('aaaa')\nopen('bottom', 'w').close()"
     run_id = agent.submit(step("a", f'cd "$FCCTL_ARTIFACTS"; "$FCCTL_PYTHON" -c "{deep}"'))
@@ -272,7 +274,7 @@ def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -
     assert 10_000 < len(links) < 20_000
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_damaged_program_of_fifos_starts_all_the_same(host: Host) -> None:
     copy = host.runner.with_suffix(".d")
     plant("fifo", copy / "fcctl_remote/wire.py")

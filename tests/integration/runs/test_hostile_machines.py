@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 #: More than a command takes on a machine that is busy with other tests, seconds.
-SOON_S = 20.0
+SOON_S = 30.0
 #: All that a step may reach of its run, and of what other runs use. It goes on when there is a file ``go``.
 EVIL = r"""
 steps:
