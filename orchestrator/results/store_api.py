@@ -51,6 +51,9 @@ class Intake(Protocol):
 
     def discard(self, path: str) -> None: ...
 
+    def renamed(self) -> list[tuple[str, str]]:
+        """What is stored under another name than it was sent as, as (sent, stored)."""
+
     def flush(self) -> None:
         """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
-from orchestrator.results.records import EXIT_CODES, RunRecord, RunStatus
+from orchestrator.results.records import EXIT_CODES, RenamedRecord, RunRecord, RunStatus
 from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
@@ -18,6 +18,9 @@ from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.runs.machine.hold import MachineHold
+
+#: Renamed files that a record lists.
+MAX_NAMED = 1000
 
 
 def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: MachineHold | None, now: float) -> RunRecord:
@@ -30,9 +33,12 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
     if machine is not None:
         record = machine.account(record)
     record = ending.with_steps_before(record, before)
+    intake = active.intake()
+    renamed = [RenamedRecord(path=sent, stored=stored) for sent, stored in intake.renamed()[:MAX_NAMED]]
+    record = record.model_copy(update={"renamed": renamed})
     if saved.plan.resume_from is None:
         return record
-    _store_adopted(active.intake(), saved.plan)
+    _store_adopted(intake, saved.plan)
     return ending.with_adopted(record, saved.plan)
 
 

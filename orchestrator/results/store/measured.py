@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base import open_beneath as beneath
-from orchestrator.base import safe_paths as paths
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.text.json_text import Budget
+from orchestrator.results import documents
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
 
-MAX_BYTES = 64 * 1024 * 1024
 #: Benchmark documents of one run that are looked at.
 MAX_DOCUMENTS = 500
 
@@ -32,15 +28,8 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
 
 
 def _content(folder: Path, path: str) -> dict[str, Any]:
-    """An empty document in place of one that cannot be read."""
-    if paths.fault(path):
-        return {}
+    """One at a time, with all the memory for itself; an empty document in place of one that cannot be read."""
     try:
-        with beneath.opened(folder, path, os.O_RDONLY) as fd:
-            if os.fstat(fd).st_size > MAX_BYTES:
-                return {}
-            with os.fdopen(os.dup(fd), "rb") as stream:
-                value = json.loads(stream.read(MAX_BYTES))
-    except (OSError, ValueError, RecursionError, FcctlError):
+        return documents.read(folder, path, Budget())
+    except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
 MAX_WIDTH = 132
-_OMITTED = 20
+#: Files that were left out or renamed.
+_NAMES = 20
 _INDENT = 2
 
 
@@ -66,9 +67,9 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     if record.cost.usd:
         yield _heading("Cost", EMULATED if record.cost.emulated else "")
         yield from map(indented, cost_section(record.cost))
-    if record.omitted:
-        yield _heading("Left on the host")
-        yield indented(_omitted(record))
+    for title, detail, pairs in _listed(record):
+        yield _heading(title, detail)
+        yield indented(_names(pairs))
     for step in ended:
         yield _heading(TITLES.get(step.status, TITLES["unavailable"]), clean(step.id, 40))
         yield from failure(step, folder, _short(folder))
@@ -229,13 +230,21 @@ def _gate_value(gate: GateRecord) -> str:
     return gate_value(gate)
 
 
-def _omitted(record: RunRecord) -> Table:
+def _listed(record: RunRecord) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    if record.omitted:
+        yield "Left on the host", "", [(entry.reason.replace("_", " "), entry.path) for entry in record.omitted]
+    if record.renamed:
+        why = "programs of this computer act on files that are called so"
+        yield "Stored under another name", why, [(entry.path, entry.stored) for entry in record.renamed]
+
+
+def _names(pairs: list[tuple[str, str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False)
-    for entry in record.omitted[:_OMITTED]:
-        table.add_row(Text(clean(entry.reason.replace("_", " "), 30), "yellow"), Text(clean(entry.path, 200)))
-    if len(record.omitted) > _OMITTED:
-        table.add_row("", Text(f"... and {len(record.omitted) - _OMITTED} more", "dim"))
+    for first, second in pairs[:_NAMES]:
+        table.add_row(Text(clean(first, 200), "yellow"), Text(clean(second, 200)))
+    if len(pairs) > _NAMES:
+        table.add_row("", Text(f"... and {len(pairs) - _NAMES} more", "dim"))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
+from orchestrator.base.text.json_text import Budget, resident_bytes
 from orchestrator.results.store import measured as store_measured
 from orchestrator.results.store import schema
 from orchestrator.results.store.store import FileStore
@@ -51,9 +53,10 @@ def test_a_document_is_read_up_to_a_limit(store: FileStore, monkeypatch: pytest.
     content = simple(10.0, note="x" * 2_000_000)
     measured(store, [content])
     assert len(store.measurements(benchmark="mission")) == 1, "two megabytes are not too many"
-    size = len(json.dumps(content))
+    data = json.dumps(content).encode()
+    size = len(data) + resident_bytes(data)
     for limit, found in ((size, 1), (size - 1, 0)):
-        monkeypatch.setattr(store_measured, "MAX_BYTES", limit)
+        monkeypatch.setattr(store_measured, "Budget", functools.partial(Budget, limit))
         store.reindex()
         assert len(store.measurements(benchmark="mission")) == found
 
