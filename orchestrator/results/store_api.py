@@ -60,8 +60,9 @@ class Intake(Protocol):
     def read(self, path: str, limit: int) -> bytes | None:
         """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
 
-    def read_json(self, path: str) -> Any:
-        """A collected JSON file, None if absent; raises ValueError if it is not JSON."""
+    def read_json(self, path: str, most: int = ...) -> Any:
+        """A collected JSON file, None if absent; raises ValueError if it is not JSON, or takes more memory than
+        ``most``."""
 
 
 class ActiveRun(Protocol):

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
 from orchestrator.base.clock import iso
+from orchestrator.base.safe_paths import MAX_PATH_BYTES
 from orchestrator.results.records import (
     EXIT_CODES,
     CostLine,
@@ -24,6 +25,8 @@ from orchestrator.results.records import (
 )
 from orchestrator.runs.job.saved_plan import SavedPlan
 
+#: Files left out that a record lists.
+MAX_OMITTED = 2000
 #: What a shell says of a program that SIGTERM or SIGKILL has ended.
 _BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
 
@@ -87,10 +90,17 @@ def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted]
         exit_code=EXIT_CODES[status],
         created=iso(saved.plan.created) or "",
         source=saved.source,
-        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
+        omitted=_listed(omitted),
         settings=saved.settings,
         **more,
     )
+
+
+def _listed(omitted: Sequence[wire.Omitted]) -> list[OmittedRecord]:
+    """As many as a record has room for; whatever names the host made up, it can be read again."""
+    listed = [OmittedRecord(path=o.path[:MAX_PATH_BYTES], reason=o.reason[:60]) for o in omitted[:MAX_OMITTED]]
+    rest = len(omitted) - len(listed)
+    return [*listed, OmittedRecord(path=f"... and {rest} more", reason="not listed")] if rest else listed
 
 
 def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:

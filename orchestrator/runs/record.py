@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.records import EXIT_CODES, RenamedRecord, RunRecord, RunStatus
+from orchestrator.results.store.rows import fits
 from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Renamed files that a record lists.
 MAX_NAMED = 1000
+#: What the host's account of a run may take in memory; with indentation it is to fit in a record.
+MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
 def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: MachineHold | None, now: float) -> RunRecord:
@@ -85,10 +88,13 @@ def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float
         reason = state.reason or "lost"
         return ending.without_outcome(saved, "lost", reason, now, hint="run it again", omitted=omitted)
     try:
-        raw = active.intake().read_json("outcome.json")
+        raw = active.intake().read_json("outcome.json", MAX_OUTCOME_BYTES)
     except ValueError as e:
         raw = f"{e}"
-    return ending.from_outcome(saved, raw, omitted, now)
+    record = ending.from_outcome(saved, raw, omitted, now)
+    if not fits(record.model_dump_json(indent=1).encode()):
+        record = ending.from_outcome(saved, "it is too large", omitted, now)
+    return record
 
 
 def omitted_of(active: ActiveRun) -> list[wire.Omitted]:

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-#: What all documents of a run may take in memory at once, bytes.
-BUDGET_BYTES = 256 * 1024 * 1024
+#: What all documents of a run, or of both sides of a comparison, may take in memory at once, bytes. With all else of
+#: this process it stays below 256 MiB.
+BUDGET_BYTES = 192 * 1024 * 1024
 #: The most that CPython takes for each object, list, element, member and quote, bytes.
 _COSTS = ((b"{", 88), (b"[", 88), (b",", 48), (b":", 64), (b'"', 24))
 #: Bytes of each character of a text that has such a one, or its escape, while it is made.

@@ -163,17 +163,17 @@ class FolderIntake:
             return stream.read(limit + 1)
         return None
 
-    def read_json(self, path: str) -> Any:
+    def read_json(self, path: str, most: int = MAX_JSON_BYTES) -> Any:
         """A collected JSON file, None if absent.
 
         Raises:
-            ValueError: it is not JSON, nests too deeply, or takes more than 64 MiB of memory.
+            ValueError: it is not JSON, nests too deeply, or takes more than ``most`` bytes of memory.
         """
-        content = self._content(path, MAX_JSON_BYTES)
+        content = self._content(path, most)
         if content is None:
             return None
         try:
-            return json_text.loads(content, MAX_JSON_BYTES)
+            return json_text.loads(content, most)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

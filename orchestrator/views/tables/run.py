@@ -30,13 +30,13 @@ _NAMES = 20
 _INDENT = 2
 
 
-def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None:
+def print_run_summary(record: RunRecord, folder: Path, console: Console, documents: Documents | None = None) -> None:
     """Print the report that ends ``fcctl run`` and that ``fcctl results show`` prints; legible from 80 columns.
 
-    ``folder`` is where the run's files are; documents that cannot be read are named, never an error.
+    ``folder`` is where the run's files are, from which the ``documents`` are read unless they are given; those that
+    cannot be read are named, never an error.
     """
-    documents = load(record, folder)
-    for piece in _pieces(record, folder, documents):
+    for piece in _pieces(record, folder, documents or load(record, folder)):
         print_trimmed(console, piece, min(console.width, MAX_WIDTH))
 
 
