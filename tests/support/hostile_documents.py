@@ -10,21 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT_MB = 512
-#: The limit holds for this process alone: what it starts gets it back. The peak is the kernel's own count.
+#: The peak is the kernel's own count.
 _CHILD = """\
 import resource, sys
 limit = int(sys.argv.pop(1)) * 1024 * 1024
-soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-import subprocess
-class Popen(subprocess.Popen):
-    def __init__(self, *args, **options):
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        try:
-            super().__init__(*args, **options)
-        finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-subprocess.Popen = Popen
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from orchestrator.cli.main import main
 code = main(sys.argv[1:])
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

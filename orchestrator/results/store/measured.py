@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.text.json_text import Budget
-from orchestrator.results import documents
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
 
@@ -29,6 +28,8 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
 
 def _content(folder: Path, path: str) -> dict[str, Any]:
     """One at a time, with all the memory for itself; an empty document in place of one that cannot be read."""
+    from orchestrator.results import documents
+
     try:
         return documents.read(folder, path, Budget())
     except (OSError, ValueError):
