@@ -58,7 +58,8 @@ BEFORE_LOGIN = """
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
-    base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.json_text base.text.yaml_lines
+    base.git base.journal base.lock base.observer base.open_beneath base.text.durations
+    base.text.json_text base.text.yaml_lines
     cli.last_line cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files

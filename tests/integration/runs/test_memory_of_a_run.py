@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,10 @@ CORPORA: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, private_home: Path) -> Iterator[Workspace]:
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     made = Workspace(tmp_path / "ws", private_home)
     made.job("j", "report: true\nsteps:\n  - {id: s, run: 'true'}\n")
-    yield made
+    return made
 
 
 def on(workspace: Workspace, make: Callable[[Path], None], *, telemetry: bool = False, omitted: int = 15_000) -> None:
