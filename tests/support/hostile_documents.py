@@ -1,10 +1,11 @@
-"""Documents that take much more memory than disk, and fcctl in a process that may not take much."""
+"""Documents and archives that take much more memory than disk, and fcctl in a process that may not take much."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +62,15 @@ def documents(size: int) -> Iterator[tuple[str, bytes]]:
 def filled(kind: str, key: str, element: bytes, size: int) -> bytes:
     head = b'{"kind":"%s","schema_version":1,"metrics":{"a":1},"summary":{},"%s":[' % (kind.encode(), key.encode())
     return head + element * (size // len(element)) + b"NaN]}"
+
+
+def tar_header(size: int = 0, kind: bytes = b"0", **fields: bytes) -> bytes:
+    """Of a tar, with the fields ``size_text`` and ``checksum`` as given, the checksum right where it is not."""
+    info = tarfile.TarInfo("manifest.json")
+    info.size, info.type = size, kind
+    block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    if "size_text" in fields:
+        block[124:136] = fields["size_text"].ljust(12, b"\0")
+    block[148:156] = b" " * 8
+    block[148:156] = fields.get("checksum", b"%06o" % sum(block) + b"\0 ").ljust(8, b"\0")
+    return bytes(block)

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from orchestrator.results.records import DocumentRecord, StepRecord
 from tests.conftest import home_of_its_own
-from tests.integration.results.test_archives import CONFIG
-from tests.support.hostile_documents import LIMIT_MB, documents, fcctl
+from tests.support.hostile_documents import LIMIT_MB, documents, fcctl, tar_header
 from tests.support.stores import NOVEMBER, make_id, make_record, written
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
 #: What the documents of a run and all else of the process may take.
 MOST_MB = 256
+CONFIG = '[project]\nname = "demo"\n'
 
 
 def workspace(folder: Path, size: int, runs: int) -> Path:
@@ -59,6 +60,28 @@ def test_it_is_used_in_other_ways(two_runs: Path, words: str) -> None:
     assert (done.code, done.peak_mb < LIMIT_MB) == (0, True), (done.peak_mb, done.err[-2000:])
     if words.endswith("--json"):
         assert json.loads(done.out)["problems"], "what was not read is named"
+
+
+def archive(name: str) -> bytes:
+    """What made an import take much memory or time, packed: it is some kilobytes."""
+    if name == "a size of -1":
+        return zstandard.compress(tar_header(size_text=b"-1") + bytes(1_000_000_000))
+    if name == "extended headers":
+        return zstandard.compress((tar_header(13, b"x") + b"13 comment=x\n".ljust(512, b"\0")) * 1_000_000)
+    manifest = b"[" + b"{}," * (10_000_000 if name == "a large manifest" else 1_200_000) + b"0]"
+    window = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
+    packer = zstandard.ZstdCompressor(compression_params=window)
+    return packer.compress(tar_header(len(manifest)) + manifest + bytes(-len(manifest) % 512))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["a size of -1", "extended headers", "a large manifest", "a manifest that just fits"])
+def test_a_hostile_archive_is_refused_at_once(tmp_path: Path, private_home: Path, name: str) -> None:
+    (tmp_path / "fcctl.toml").write_text(CONFIG)
+    (tmp_path / "bad.tar.zst").write_bytes(archive(name))
+    done = fcctl(tmp_path, "results", "import", "bad.tar.zst")
+    assert (done.code, done.peak_mb < MOST_MB) == (1, True), (done.peak_mb, done.err[-2000:])
+    assert "refusing bad.tar.zst: nothing of it was kept" in done.err
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ from orchestrator.app import SystemClock
 from orchestrator.base import result_file
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.results.store.store import FileStore
+from orchestrator.workspace.init import init
 from tests.support.stores import begin, make_record
 
 #: As a host may spell them; what each is to be called here.
@@ -131,9 +132,12 @@ def plant(intake: FolderIntake, fires: Path) -> None:
         intake.write(name, 0, f"import pathlib; pathlib.Path({str(fires)!r}).touch()\n".encode())
 
 
-def test_no_git_and_no_pytest_runs_what_a_host_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fresh", [True, False], ids=["as init makes it", "without a .gitignore"])
+def test_no_git_and_no_pytest_runs_what_a_host_sent(tmp_path: Path, fresh: bool) -> None:
     """With the real programs, in the folders themselves and in the workspace around them."""
     assert git(tmp_path, "init").returncode == 0
+    if fresh:
+        init(tmp_path)
     run = begin(FileStore(tmp_path / "results", SystemClock()))
     fires = tmp_path / "fired"
     plant(run.intake(), fires)
@@ -142,7 +146,8 @@ def test_no_git_and_no_pytest_runs_what_a_host_sent(tmp_path: Path) -> None:
         git(place, "status")
         git(place, "add", "-A", ".")
     assert git(tmp_path, "add", "-A").returncode == 0
-    assert b"_.git_/config" in subprocess.run(["git", "ls-files"], cwd=tmp_path, capture_output=True, check=True).stdout
+    listed = git(tmp_path, "ls-files").stdout
+    assert ("_.git_/config" not in listed and "fcctl.toml" in listed) if fresh else "_.git_/config" in listed
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."]
     ran = subprocess.run(tests, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})
     assert ran.returncode == 5, ran.stdout  # no tests

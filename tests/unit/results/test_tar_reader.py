@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import io
-import tarfile
 
 import pytest
 
 from orchestrator.results.archive.manifest import BadArchive
 from orchestrator.results.archive.tar_reader import BLOCK, TarReader
-
-
-def header(size: int = 0, kind: bytes = b"0", **fields: bytes) -> bytes:
-    """With the fields ``size_text`` and ``checksum`` as given, the checksum right where it is not."""
-    info = tarfile.TarInfo("name")
-    info.size, info.type = size, kind
-    block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
-    if "size_text" in fields:
-        block[124:136] = fields["size_text"].ljust(12, b"\0")
-    block[148:156] = b" " * 8
-    block[148:156] = fields.get("checksum", b"%06o" % sum(block) + b"\0 ").ljust(8, b"\0")
-    return bytes(block)
+from tests.support.hostile_documents import tar_header
 
 
 def extended(text: bytes) -> bytes:
-    return header(len(text), b"x") + text + bytes(-len(text) % BLOCK)
+    return tar_header(len(text), b"x") + text + bytes(-len(text) % BLOCK)
 
 
 class Zeros(io.RawIOBase):
@@ -45,9 +33,9 @@ def members(content: bytes) -> list[tuple[str, int]]:
 
 
 def test_what_a_tar_program_writes_is_read() -> None:
-    assert members(header(3) + b"abc".ljust(BLOCK, b"\0") + bytes(BLOCK)) == [("name", 3)]
-    assert members(extended(b"17 path=u/\xc3\xbc.txt\n") + header() + header() + bytes(BLOCK)) == [
-        ("u/\u00fc.txt", 0), ("name", 0),
+    assert members(tar_header(3) + b"abc".ljust(BLOCK, b"\0") + bytes(BLOCK)) == [("manifest.json", 3)]
+    assert members(extended(b"17 path=u/\xc3\xbc.txt\n") + tar_header() + tar_header() + bytes(BLOCK)) == [
+        ("u/\u00fc.txt", 0), ("manifest.json", 0),
     ]  # fmt: skip
 
 
@@ -55,7 +43,7 @@ def test_what_a_tar_program_writes_is_read() -> None:
     "field", [b"-1", b"+5", b"0o7", b"1_0", b" 1 2", b"", b"\x80" + bytes(10) + b"\x01", b"7" * 12, b"0\x001"]
 )
 def test_a_size_is_digits_and_nothing_else(field: bytes) -> None:
-    stream = Zeros(header(size_text=field))
+    stream = Zeros(tar_header(size_text=field))
     with pytest.raises(BadArchive, match="a header is damaged"):
         next(iter(TarReader(stream)))
     assert stream.taken == BLOCK, "nothing was read by what it said"
@@ -64,7 +52,7 @@ def test_a_size_is_digits_and_nothing_else(field: bytes) -> None:
 @pytest.mark.parametrize("field", [b"-1", b"", b"0x1f", b"+17777"])
 def test_so_is_a_checksum(field: bytes) -> None:
     with pytest.raises(BadArchive, match="a header is damaged"):
-        members(header(checksum=field) + bytes(BLOCK))
+        members(tar_header(checksum=field) + bytes(BLOCK))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +61,10 @@ def test_so_is_a_checksum(field: bytes) -> None:
 )
 def test_an_extended_header_says_each_thing_once(text: bytes) -> None:
     with pytest.raises(BadArchive, match="an extended header is damaged"):
-        members(extended(text) + header() + bytes(BLOCK))
+        members(extended(text) + tar_header() + bytes(BLOCK))
 
 
 @pytest.mark.parametrize("text", [b"13 comment=x\n", b"9 path=a\n", b""])
-def test_before_a_file_there_is_one_extended_header(text: bytes) -> None:
+def test_before_a_file_there_is_one_extended_tar_header(text: bytes) -> None:
     with pytest.raises(BadArchive, match="extended headers one after another"):
-        members(extended(text) * 2 + header() + bytes(BLOCK))
+        members(extended(text) * 2 + tar_header() + bytes(BLOCK))
