@@ -12,6 +12,8 @@ from orchestrator.base.text import json_text
 from orchestrator.base.text.json_text import Budget
 from orchestrator.results.records import RunRecord, StepRecord
 
+#: Documents of a run that are looked at.
+MAX_DOCUMENTS = 500
 #: Of a step.
 WENT_WELL = ("passed", "warned")
 #: Kind of a search's document, and its name.
@@ -46,9 +48,12 @@ def load(record: RunRecord, folder: Path, budget: Budget | None = None) -> Docum
         budget: the memory that they may take together; a run's own if absent.
     """
     items, problems = [], []
-    budget = budget or Budget()
+    budget, room = budget or Budget(), MAX_DOCUMENTS
     for step in record.steps:
-        for ref in step.documents:
+        if len(step.documents) > room:
+            problems.append(f"{step.id}: {len(step.documents) - room} documents: {MAX_DOCUMENTS} of a run are read")
+        for ref in step.documents[:room]:
+            room -= 1
             try:
                 items.append(Document(step.id, ref.kind, ref.path, read(folder, ref.path, budget)))
             except (OSError, ValueError) as exc:

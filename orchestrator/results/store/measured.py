@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from orchestrator.base.text.json_text import Budget
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
 
-#: Benchmark documents of one run that are looked at.
-MAX_DOCUMENTS = 500
+#: Benchmark documents of one run that are looked at, and benchmarks that are kept of it.
+MAX_DOCUMENTS, MAX_MEASURED = 500, 20_000
 
 
 def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
@@ -23,7 +24,8 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
     gpu = record.host.get("gpu")
     driver = gpu.get("driver") if isinstance(gpu, dict) else None
     known = driver[:200] if isinstance(driver, str) else None
-    return [m for path in named[:MAX_DOCUMENTS] for m in measurements(_content(Path(folder), path), row, known)]
+    contents = (_content(Path(folder), path) for path in named[:MAX_DOCUMENTS])
+    return list(islice((m for content in contents for m in measurements(content, row, known)), MAX_MEASURED))
 
 
 def _content(folder: Path, path: str) -> dict[str, Any]:
