@@ -133,7 +133,9 @@ def test_a_run_ends_and_can_be_shown(workspace: Workspace, name: str) -> None:
         ran.peak_mb,
         ran.err[-2000:],
     )
-    assert workspace.only_run()["status"] == status
+    record = workspace.only_run()
+    assert record["status"] == status
+    assert record["omitted"][-1] == {"path": "... and 13000 more", "reason": "not listed"}
     shown = fcctl(workspace.root, "results", "show", "--json", env=workspace.env())
     assert (shown.code, shown.peak_mb < LIMIT_MB) == (0, True), (shown.peak_mb, shown.err[-2000:])
 
