@@ -46,6 +46,8 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         outcome = _outcome().validate_python(raw)
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
+        if len(outcome.steps) > len(saved.plan.steps):
+            raise ValueError(f"it has {len(outcome.steps)} steps, and the run {len(saved.plan.steps)}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.

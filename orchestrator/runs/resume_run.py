@@ -146,7 +146,7 @@ def _go_on_from_home(
     """For a run that is home: its machine is to be had for the rest alone."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
-    saved = SavedPlan.model_validate(json_text.loads((folder / "plan.json").read_bytes()))
+    saved = SavedPlan.model_validate(plan_at_home(services.store, run_id))
     if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
         raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
     journal = _journal(folder)

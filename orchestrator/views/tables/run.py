@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_WIDTH = 132
 #: Files that were left out or renamed.
 _NAMES = 20
+#: Of all steps.
+_GATES = 500
 _INDENT = 2
 
 
@@ -206,13 +208,15 @@ def _gates(record: RunRecord, told: list[StepRecord]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for step in record.steps:
-        for gate in step.gates:
-            said = Text(clean(gate.expr, 300))
-            said.append(_gate_value(gate) + ("  optional" if gate.optional else ""), "dim")
-            if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
-                said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
-            table.add_row(_verdict(gate), said)
+    pairs = [(step, gate) for step in record.steps for gate in step.gates]
+    for step, gate in pairs[:_GATES]:
+        said = Text(clean(gate.expr, 300))
+        said.append(_gate_value(gate) + ("  optional" if gate.optional else ""), "dim")
+        if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
+            said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
+        table.add_row(_verdict(gate), said)
+    if len(pairs) > _GATES:
+        table.add_row("", Text(f"... and {len(pairs) - _GATES} more", "dim"))
     return table
 
 

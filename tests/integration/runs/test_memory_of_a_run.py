@@ -98,12 +98,26 @@ def long_text(folder: Path) -> None:
     put(folder, "outcome.json", json.dumps(outcome([], host={"name": "x" * 15_500_000})).encode())
 
 
+def steps(folder: Path) -> None:
+    told = outcome([])
+    told["steps"] = [{"id": "s", "status": "failed"}] * 20_000
+    put(folder, "outcome.json", json.dumps(told).encode())
+
+
+def gates(folder: Path) -> None:
+    told = outcome([])
+    told["steps"][0]["gates"] = [{"expr": "a", "verdict": "fail"}] * 20_000
+    put(folder, "outcome.json", json.dumps(told).encode())
+
+
 #: What the host has, and how the run ends.
 CORPORA: dict[str, tuple[Callable[[Path], None], str]] = {
     "eight documents": (eight_documents, "passed"),
     "an outcome of brackets": (brackets, "error"),
     "an outcome of nested brackets": (deep_brackets, "error"),
     "an outcome of text": (long_text, "error"),
+    "an outcome of steps": (steps, "error"),
+    "an outcome of gates": (gates, "passed"),
 }
 
 
