@@ -355,17 +355,17 @@ def firings(workspace: Workspace) -> FiringRecords:
 def add_schedule(workspace: Workspace, name: str, values: Mapping[str, Any]) -> None:
     """Write ``[schedules.NAME]`` into fcctl.toml."""
     from orchestrator.workspace import config_file
-    from orchestrator.workspace import workspace as files
+    from orchestrator.workspace.root import FILE_NAME
 
-    config_file.add_table(workspace.root / files.FILE_NAME, ("schedules", name), values)
+    config_file.add_table(workspace.root / FILE_NAME, ("schedules", name), values)
 
 
 def remove_schedule(workspace: Workspace, name: str) -> None:
     """Take ``[schedules.NAME]`` out of fcctl.toml. Raises NotFoundError if it is not there."""
     from orchestrator.workspace import config_file
-    from orchestrator.workspace import workspace as files
+    from orchestrator.workspace.root import FILE_NAME
 
-    config_file.remove_table(workspace.root / files.FILE_NAME, ("schedules", name))
+    config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
 
 
 def schedule_files(workspace: Workspace) -> tuple[str, dict[str, str]]:

@@ -23,7 +23,7 @@ class Tail:
 
 
 def opened(folder: Path, name: str) -> tuple[BinaryIO, int]:
-    """``folder/name``, to be read and closed by the caller, and its size in bytes.
+    """``folder/name``, to be read and closed by the caller, and its size in bytes. ``name`` as the host called it.
 
     Raises:
         OSError: it is not there, or may not be read.
@@ -32,7 +32,7 @@ def opened(folder: Path, name: str) -> tuple[BinaryIO, int]:
     if paths.fault(name):
         raise ValueError("its name is not acceptable")
     at = folder
-    for part in name.split("/"):
+    for part in paths.harmless(name).split("/"):
         at /= part
         if at.is_symlink():
             raise ValueError("a link is in the way, and fcctl makes none")

@@ -25,6 +25,18 @@ _UNPRINTABLE = re.compile(
 )
 
 
+#: Names that programs of this computer act on by themselves, folded. Whatever is hidden: version control, editors,
+#: shells and tools that choose versions keep their settings there.
+_ACTING = re.compile(r"\..+|_darcs|cvs")
+#: The same of files: a bare repository, a workspace; what chooses versions; and what pytest, go test, jest, prettier,
+#: eslint and bazel look for in all that lies below the folder where they are started. A Makefile acts for nobody who
+#: does not type make there.
+_ACTING_FILES = re.compile(
+    r"head|fcctl\.toml|_fossil_|mise(\.local)?\.toml|rust-toolchain(\.toml)?|conftest\.py|test_.*\.py|.*_test\.(py|go)"
+    r"|.*\.(test|spec|config)\.[cm]?[jt]sx?|package\.json|build(\.bazel)?"
+)
+
+
 def fault(path: str) -> str | None:
     """None if ``path`` is a relative, ``/``-separated name safe to create; else ``bad_name`` or ``reserved``."""
     if not path or len(path) > MAX_PATH_BYTES or _UNPRINTABLE.search(path) or "\\" in path:
@@ -38,6 +50,28 @@ def fault(path: str) -> str | None:
     if (len(parts) == 1 and first in RESERVED) or first.startswith(UNFINISHED):
         return "reserved"
     return None
+
+
+def harmless(path: str) -> str:
+    """Where a file that was sent as ``path`` is stored: each name in it that a program acts on gets underscores around
+    it. ``path`` has passed :func:`fault`; what comes of it has to, once more."""
+    *folders, name = path.split("/")
+    acts = _acts(name) or _ACTING_FILES.fullmatch(folded(name))
+    return "/".join([*(f"_{part}_" if _acts(part) else part for part in folders), f"_{name}_" if acts else name])
+
+
+def renamed(place: str) -> tuple[str, str] | None:
+    """Of the first name in ``place`` that :func:`harmless` made, with the folders above it: as sent, as stored."""
+    parts = place.split("/")
+    for count, part in enumerate(parts, 1):
+        above, sent = parts[: count - 1], part[1:-1]
+        if part == f"_{sent}_" and harmless(sent) == part and (count == len(parts) or _acts(sent)):
+            return "/".join([*above, sent]), "/".join([*above, part])
+    return None
+
+
+def _acts(part: str) -> bool:
+    return _ACTING.fullmatch(folded(part)) is not None
 
 
 def folded(path: str) -> str:

@@ -76,24 +76,22 @@ def run_names() -> list[str]:
 
 
 def _tags(results: Path) -> list[str]:
-    import tomllib
+    from orchestrator.base.text import toml_text
 
     try:
-        with (results / "tags.toml").open("rb") as file:
-            return sorted(_table(tomllib.load(file), "tags"))
+        return sorted(_table(toml_text.loads((results / "tags.toml").read_text()), "tags"))
     except (OSError, ValueError):
         return []
 
 
 def _workspace() -> tuple[Path, dict[str, Any]]:
     """The nearest fcctl.toml's folder and content; an empty path and nothing if there is none."""
-    import tomllib
+    from orchestrator.base.text import toml_text
+    from orchestrator.workspace.root import FILE_NAME, roots
 
-    start = Cli().start.absolute()
-    for folder in (start, *start.parents):
+    for folder in roots(Cli().start.absolute()):
         try:
-            with (folder / "fcctl.toml").open("rb") as file:
-                return folder, tomllib.load(file)
+            return folder, toml_text.loads((folder / FILE_NAME).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError):
             continue
     return Path(), {}

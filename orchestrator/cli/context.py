@@ -109,7 +109,9 @@ class Cli:
 
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print one JSON document (or one line of a JSONL stream) on standard output."""
-        sys.stdout.write(output.document(value) + "\n")
+        for piece in output.pieces(value):
+            sys.stdout.write(piece)
+        sys.stdout.write("\n")
         sys.stdout.flush()
 
     def note(self, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.base.errors import FcctlError
@@ -53,7 +53,33 @@ def make_console(stream: IO[str], color: bool) -> Console:
 
 def document(value: Mapping[str, Any]) -> str:
     """One versioned JSON document on one line, safe to print: ASCII, and null where JSON has no number."""
-    return json.dumps(_finite({"schema_version": SCHEMA_VERSION, **value}), allow_nan=False, default=str)
+    return "".join(pieces(value))
+
+
+def pieces(value: Mapping[str, Any]) -> Iterator[str]:
+    """The same in parts, an element of a list at a time: all of it may be long."""
+    before = "{"
+    for key, part in {"schema_version": SCHEMA_VERSION, **value}.items():
+        yield f"{before}{json.dumps(key)}: "
+        before = ", "
+        if isinstance(part, list):
+            for i, element in enumerate(part):
+                yield (", " if i else "[") + _text(element)
+            yield "]" if part else "[]"
+        else:
+            yield _text(part)
+    yield "}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, default=_plain)
+    except (ValueError, TypeError):  # a number that JSON does not have, or a key that is no text
+        return json.dumps(_finite(value), allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _finite(value: Any) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.base import result_file
+from orchestrator.base.text import json_text
+from orchestrator.base.text.json_text import Budget
 from orchestrator.results.records import RunRecord, StepRecord
 
-MAX_BYTES = 64 * 1024 * 1024
+#: Documents of a run that are looked at.
+MAX_DOCUMENTS = 500
 #: Of a step.
 WENT_WELL = ("passed", "warned")
 #: Kind of a search's document, and its name.
@@ -39,27 +41,35 @@ class Documents:
         return [d for d in self.items if d.kind == kind]
 
 
-def load(record: RunRecord, folder: Path) -> Documents:
-    """Read the documents that ``record`` names from the run's ``folder``, and what cut-off searches had found."""
+def load(record: RunRecord, folder: Path, budget: Budget | None = None) -> Documents:
+    """Read the documents that ``record`` names from the run's ``folder``, and what cut-off searches had found.
+
+    Args:
+        budget: the memory that they may take together; a run's own if absent.
+    """
     items, problems = [], []
+    budget, room = budget or Budget(), MAX_DOCUMENTS
     for step in record.steps:
-        for ref in step.documents:
+        if len(step.documents) > room:
+            problems.append(f"{step.id}: {len(step.documents) - room} documents: {MAX_DOCUMENTS} of a run are read")
+        for ref in step.documents[:room]:
+            room -= 1
             try:
-                items.append(Document(step.id, ref.kind, ref.path, _read(folder, ref.path)))
+                items.append(Document(step.id, ref.kind, ref.path, read(folder, ref.path, budget)))
             except (OSError, ValueError) as exc:
                 problems.append(f"{step.id}: {ref.path}: {exc.strerror if isinstance(exc, OSError) else exc}")
-        items += _untold(step, folder)
+        items += _untold(step, folder, budget)
     return Documents(tuple(items), tuple(problems))
 
 
-def _untold(step: StepRecord, folder: Path) -> Iterator[Document]:
+def _untold(step: StepRecord, folder: Path, budget: Budget) -> Iterator[Document]:
     """What a search had found that was cut off: its record does not name it, since nobody looked at what a cancelled
     step had left. Of one that went well it does not name what the host found fault with."""
     if step.status in WENT_WELL or any(ref.kind == TUNING for ref in step.documents):
         return
     path = f"steps/{step.id}/out/{TUNING}.json"
     try:
-        content = _read(folder, path)
+        content = read(folder, path, budget)
     except (OSError, ValueError):
         return
     if content.get("kind") == TUNING:
@@ -83,18 +93,19 @@ def label(document: Document) -> str:
     return str(document.content.get("label") or document.content.get("variant") or "")
 
 
-def _read(folder: Path, path: str) -> dict[str, Any]:
+def read(folder: Path, path: str, budget: Budget) -> dict[str, Any]:
+    """The document ``path`` of the run in ``folder``.
+
+    Raises:
+        OSError: it is not there, or may not be read.
+        ValueError: it is none, or takes more memory than ``budget`` has left.
+    """
     stream, size = result_file.opened(folder, path)
     with stream:
-        if size > MAX_BYTES:
-            raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
-        content = stream.read(MAX_BYTES)
-    try:
-        value = json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except ValueError:
-        raise ValueError("not JSON") from None
+        if size > budget.left:
+            raise json_text.TooLarge(f"its {size} bytes do not fit in the memory that is left for it")
+        content = stream.read(size)
+    value = budget.loads(content)
     if not isinstance(value, dict):
         raise ValueError("not an object")  # noqa: TRY004  one kind of error for everything a host can get wrong
     return value

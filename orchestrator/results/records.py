@@ -131,6 +131,13 @@ class OmittedRecord(_Record):
     reason: str
 
 
+class RenamedRecord(_Record):
+    """A file or folder that a program of this computer would act on by its name: it is ``stored`` under another."""
+
+    path: str
+    stored: str
+
+
 class RunRecord(_Record):
     """``run.json``: last written, atomic, immutable. Its presence means the run is complete."""
 
@@ -151,6 +158,7 @@ class RunRecord(_Record):
     steps: list[StepRecord] = []
     cost: CostRecord = Field(default_factory=CostRecord)
     omitted: list[OmittedRecord] = []
+    renamed: list[RenamedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
     machine: MachineRecord | None = None
 

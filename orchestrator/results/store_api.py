@@ -51,14 +51,18 @@ class Intake(Protocol):
 
     def discard(self, path: str) -> None: ...
 
+    def renamed(self) -> list[tuple[str, str]]:
+        """What is stored under another name than it was sent as, as (sent, stored)."""
+
     def flush(self) -> None:
         """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
 
-    def read_json(self, path: str) -> Any:
-        """A collected JSON file, None if absent; raises ValueError if it is not JSON."""
+    def read_json(self, path: str, most: int = ...) -> Any:
+        """A collected JSON file, None if absent; raises ValueError if it is not JSON, or takes more memory than
+        ``most``."""
 
 
 class ActiveRun(Protocol):

@@ -3,13 +3,13 @@ need be there or have the right type."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.base import result_file
+from orchestrator.base.text import json_text
 from orchestrator.results.timings import number
 
 FILE = "telemetry.jsonl"
@@ -55,12 +55,15 @@ def load(folder: Path, points: int = POINTS) -> Series:
 
 
 def parse(line: bytes | str) -> dict[str, Any] | None:
-    """One line of the file; None if it is no sample."""
+    """What is read of one line of the file; None if it is no sample."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = json_text.loads(line)
+    except ValueError:
         return None
-    return value if isinstance(value, dict) and number(value.get("time")) is not None else None
+    if not isinstance(value, dict) or number(value.get("time")) is None:
+        return None
+    gpus = [{key: gpu[key] for key in (*GPU_KEYS, "name", "throttle") if key in gpu} for gpu in _gpus(value)]
+    return {**{key: value[key] for key in ("time", *HOST_KEYS) if key in value}, **({"gpus": gpus} if gpus else {})}
 
 
 def of(raw: list[dict[str, Any]]) -> Series:

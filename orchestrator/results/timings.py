@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+#: Of a document; what is behind them is not looked at.
+MAX_ENTRIES = 20_000
 #: Names by which benchmarks call PyTorch's scaled_dot_product_attention.
 _REFERENCE = re.compile(r"(?:^|[^a-z0-9])(?:sdpa|pytorch|torch)(?:$|[^a-z0-9])", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[/:\[ ]|(?<=[a-z0-9])\.(?=[a-z])", re.IGNORECASE)
@@ -50,8 +52,8 @@ def timings(document: dict[str, Any]) -> list[Timing]:
 
 
 def entries(document: dict[str, Any]) -> list[Timing]:
-    """Every entry, also those of tools that report no median, and those that failed."""
-    return [_timing(entry) for entry in _objects(document.get("benchmarks"))]
+    """Every entry, at most :data:`MAX_ENTRIES`, also those of tools that report no median, and those that failed."""
+    return [_timing(entry) for entry in _objects(document.get("benchmarks"))[:MAX_ENTRIES]]
 
 
 def reference_of(timing: Timing, all_timings: list[Timing]) -> Timing | None:

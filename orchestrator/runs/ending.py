@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
 from orchestrator.base.clock import LATEST, iso
+from orchestrator.base.safe_paths import MAX_PATH_BYTES
 from orchestrator.machines.bounds import in_range
 from orchestrator.results.records import (
     EXIT_CODES,
@@ -27,6 +28,8 @@ from orchestrator.runs.job.saved_plan import SavedPlan
 
 #: How much longer a run may seem by its host's clock than by ours, seconds.
 CLOCKS_DIFFER_S = 3600.0
+#: Files left out that a record lists.
+MAX_OMITTED = 2000
 #: What a shell says of a program that SIGTERM or SIGKILL has ended.
 _BY_SHUTDOWN = (128 + 15, 128 + 9, -15, -9)
 
@@ -46,6 +49,8 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         outcome = in_range(_outcome().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it is the outcome of run {outcome.run_id!r}")
+        if len(outcome.steps) > len(saved.plan.steps):
+            raise ValueError(f"it has {len(outcome.steps)} steps, and the run {len(saved.plan.steps)}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.
@@ -93,10 +98,17 @@ def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted]
         exit_code=EXIT_CODES[status],
         created=iso(saved.plan.created) or "",
         source=saved.source,
-        omitted=[OmittedRecord(path=o.path, reason=o.reason) for o in omitted],
+        omitted=_listed(omitted),
         settings=saved.settings,
         **more,
     )
+
+
+def _listed(omitted: Sequence[wire.Omitted]) -> list[OmittedRecord]:
+    """As many as a record has room for; whatever names the host made up, it can be read again."""
+    listed = [OmittedRecord(path=o.path[:MAX_PATH_BYTES], reason=o.reason[:60]) for o in omitted[:MAX_OMITTED]]
+    rest = len(omitted) - len(listed)
+    return [*listed, OmittedRecord(path=f"... and {rest} more", reason="not listed")] if rest else listed
 
 
 def _cost(saved: SavedPlan, outcome: wire.Outcome) -> CostRecord:

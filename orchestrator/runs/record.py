@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
-from orchestrator.results.records import EXIT_CODES, RunRecord, RunStatus
+from orchestrator.results.records import EXIT_CODES, RenamedRecord, RunRecord, RunStatus
+from orchestrator.results.store.rows import fits
 from orchestrator.results.store_api import ActiveRun, Intake
 from orchestrator.runs import ending
 from orchestrator.runs import local_steps as prewake
@@ -18,6 +19,11 @@ from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.runs.machine.hold import MachineHold
+
+#: Renamed files that a record lists.
+MAX_NAMED = 1000
+#: What the host's account of a run may take in memory; with indentation it is to fit in a record.
+MAX_OUTCOME_BYTES = 16 * 1024 * 1024
 
 
 def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: MachineHold | None, now: float) -> RunRecord:
@@ -30,9 +36,12 @@ def record_of(active: ActiveRun, saved: SavedPlan, state: State, machine: Machin
     if machine is not None:
         record = machine.account(record)
     record = ending.with_steps_before(record, before)
+    intake = active.intake()
+    renamed = [RenamedRecord(path=sent, stored=stored) for sent, stored in intake.renamed()[:MAX_NAMED]]
+    record = record.model_copy(update={"renamed": renamed})
     if saved.plan.resume_from is None:
         return record
-    _store_adopted(active.intake(), saved.plan)
+    _store_adopted(intake, saved.plan)
     return ending.with_adopted(record, saved.plan)
 
 
@@ -79,10 +88,13 @@ def _hosts_account(active: ActiveRun, saved: SavedPlan, state: State, now: float
         reason = state.reason or "lost"
         return ending.without_outcome(saved, "lost", reason, now, hint="run it again", omitted=omitted)
     try:
-        raw = active.intake().read_json("outcome.json")
+        raw = active.intake().read_json("outcome.json", MAX_OUTCOME_BYTES)
     except ValueError as e:
         raw = f"{e}"
-    return ending.from_outcome(saved, raw, omitted, now)
+    record = ending.from_outcome(saved, raw, omitted, now)
+    if not fits(record.model_dump_json(indent=1).encode()):
+        record = ending.from_outcome(saved, "it is too large", omitted, now)
+    return record
 
 
 def omitted_of(active: ActiveRun) -> list[wire.Omitted]:

@@ -8,7 +8,6 @@ whoever finds them can stop it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
+from orchestrator.base import result_file
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.text import durations as duration
+from orchestrator.base.text import json_text
 from orchestrator.machines.connect.reconnect import Link
 from orchestrator.results.store_api import ActiveRun
 from orchestrator.runs import local_steps as prewake
@@ -145,7 +146,7 @@ def _go_on_from_home(
     """For a run that is home: its machine is to be had for the rest alone."""
     record, folder = services.store.get(run_id), services.store.folder(run_id)
     read = partial(_read_below, folder)
-    saved = SavedPlan.model_validate(read("plan.json"))
+    saved = SavedPlan.model_validate(plan_at_home(services.store, run_id))
     if not record.was_cut_off or (saved.target.kind == "gcp" and saved.fence_s is None):
         raise ConflictError(f"run {run_id} had ended: {record.status}", hint=f"fcctl results show {run_id}")
     journal = _journal(folder)
@@ -211,11 +212,13 @@ def _begin(
 
 
 def _read_below(folder: Path, path: str) -> Any:
-    """A JSON file of a complete run, None if it has no such file. The host chose the name, so it is not trusted."""
-    place = (folder / path).resolve()
-    if not place.is_relative_to(folder.resolve()) or not place.is_file():
+    """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
+    try:
+        stream, size = result_file.opened(folder, path)
+    except (OSError, ValueError):
         return None
-    return json.loads(place.read_bytes())
+    with stream:
+        return json_text.loads(stream.read(size))
 
 
 def _nothing_left(run_id: str) -> UsageError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, NotFoundError
+from orchestrator.base.text import json_text
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.documents import TUNING, WENT_WELL, Document
 from orchestrator.results.look import Shown
@@ -134,6 +134,6 @@ def _untrue(document: Document, cause: str) -> HostFault:
 def _plan(folder: Path) -> wire.RunPlan | None:
     """What the run was to do, as this computer kept it; None if that cannot be read."""
     try:
-        return SavedPlan.model_validate(json.loads((folder / "plan.json").read_bytes())).plan
+        return SavedPlan.model_validate(json_text.loads((folder / "plan.json").read_bytes())).plan
     except (OSError, ValueError, ValidationError):
         return None

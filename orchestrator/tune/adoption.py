@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.text import json_text
 from orchestrator.results.timings import Ratio
 from orchestrator.results.tuning import Elite, TuneResult, Value
 
@@ -74,7 +75,7 @@ class Asked:
         from fcctl_tune.search.spec import Spec
 
         try:
-            found = Spec.from_dict(json.loads(spec))
+            found = Spec.from_dict(json_text.loads(spec))
         except (ValueError, SpecError):
             return None
         return cls(found.tune, found.space, found.held_out)
@@ -163,7 +164,7 @@ def table(text: str, search: str, rows: Iterable[Row], env: Mapping[str, str] = 
     Raises:
         ValueError: ``text`` is no such table.
     """
-    known: dict[str, Any] = json.loads(text) if text.strip() else {"schema_version": SCHEMA_VERSION, "rows": []}
+    known: dict[str, Any] = json_text.loads(text) if text.strip() else {"schema_version": SCHEMA_VERSION, "rows": []}
     if not isinstance(known, dict) or known.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")
     entries = known.get("rows")

@@ -6,7 +6,6 @@ Layers, the strongest first: flags, ``FCCTL_*`` variables, the workspace's fcctl
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
@@ -16,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
 from orchestrator.base.models import WRITTEN
 from orchestrator.base.run_id import slug
-from orchestrator.base.text import problems, toml_lines
+from orchestrator.base.text import problems, toml_lines, toml_text
 from orchestrator.base.text.problems import Problem
 from orchestrator.machines.targets import GcpTarget, LocalTarget, Name, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
@@ -153,13 +152,11 @@ def read_layer(text: str, name: str) -> Layer:
         ConfigError: it is not TOML; says on which line.
     """
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
-        line = (found[1] if found else None) or len(text.splitlines()) or 1
-        reason = re.sub(r" \(at .*\)$", "", str(error))
+        data = toml_text.loads(text)
+    except toml_text.TomlError as error:
+        reason = str(error)
         raise ConfigError(
-            f"{name}:{line}: {reason[:1].lower()}{reason[1:]}", hint="see docs/configuration.md"
+            f"{name}:{error.line}: {reason[:1].lower()}{reason[1:]}", hint="see docs/configuration.md"
         ) from None
     lines = toml_lines.key_lines(text)
     return Layer(data, {path: f"{name}:{line}" for path, line in lines.items()})

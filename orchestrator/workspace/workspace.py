@@ -15,6 +15,7 @@ from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
 from orchestrator.money.prices import file as price_file
 from orchestrator.workspace import config
+from orchestrator.workspace.root import FILE_NAME, find_root
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.runs.job.job import Job
     from orchestrator.tune.files import TuneFiles
     from orchestrator.tune.search_file import Search
-
-FILE_NAME = "fcctl.toml"
 
 
 @dataclass(frozen=True)
@@ -103,24 +102,6 @@ class Workspace:
             if near and "did you mean" not in (error.hint or ""):
                 error.hint = f"did you mean '{near}' of ~/.ssh/config? ({error.hint})"
             raise
-
-
-def find_root(start: Path) -> Path:
-    """The nearest folder from ``start`` upward that holds fcctl.toml.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-    start = start.absolute()
-    if not start.is_dir():
-        raise NotFoundError(f"{start} is not a folder")
-    for folder in (start, *start.parents):
-        if (folder / FILE_NAME).is_file():
-            return folder
-    raise NotFoundError(
-        f"no {FILE_NAME} in {start} or above it",
-        hint="fcctl init  (makes this folder a workspace), or point to one with -C DIR",
-    )
 
 
 def find_workspace(

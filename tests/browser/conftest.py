@@ -87,7 +87,7 @@ def state(opened: Dashboard, browser: Any) -> Any:
     context = browser.new_context()
     page = context.new_page()
     page.goto(opened.link)
-    assert page.url == f"{opened.base}/"
+    assert page.url == opened.pages
     found = context.storage_state()
     context.close()
     return found
@@ -112,7 +112,7 @@ def screens(browser: Any, opened: Dashboard, state: Any) -> Iterator[tuple[tab, 
 
 class tab:
     def __init__(self, browser: Any, opened: Dashboard, state: Any, **options: Any) -> None:
-        self._context = browser.new_context(storage_state=state, base_url=opened.base, **options)
+        self._context = browser.new_context(storage_state=state, base_url=opened.pages, **options)
         self._base = opened.base
         self.complaints: list[str] = []
         self.page: Any = None

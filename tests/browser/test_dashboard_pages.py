@@ -39,7 +39,7 @@ def overflow(page: Any) -> int:
 def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str) -> None:
     pages = [screen.page for screen in screens]
     for one in pages:
-        assert one.goto(path).status == 200
+        assert one.goto(f".{path}").status == 200
         assert one.locator("h1").inner_text() == PAGES[path]
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
@@ -50,7 +50,7 @@ def test_every_page_is_whole_at_both_widths(screens: tuple[tab, tab], path: str)
 
 
 def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> None:
-    page.goto("/")
+    page.goto("./")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     assert page.get_by_role("navigation").get_by_role("link", name="Schedules").count() == 1, "there is one"
@@ -59,7 +59,7 @@ def test_the_navigation_says_where_one_is_and_works_by_keyboard(page: Any) -> No
 
 
 def test_two_runs_are_compared(page: Any) -> None:
-    page.goto("/compare")
+    page.goto("./compare")
     page.get_by_label("before").fill(OLDER)
     page.get_by_label("after").fill("last:evidence")
     page.get_by_role("button", name="Compare").click()
@@ -76,17 +76,17 @@ def test_two_runs_are_compared(page: Any) -> None:
 
 
 def test_a_benchmark_over_the_runs(page: Any) -> None:
-    page.goto("/history/trend?benchmark=mission&variant=flagship")
+    page.goto("./history/trend?benchmark=mission&variant=flagship")
     assert page.locator("figure svg").count() == 1
     assert "the best 4.51 µs" in page.locator("figcaption").inner_text()
 
 
 def test_a_mistyped_run_is_told_politely(browser: Any, opened: Dashboard, state: Any) -> None:
-    context = browser.new_context(storage_state=state, base_url=opened.base)
+    context = browser.new_context(storage_state=state, base_url=opened.pages)
     page = context.new_page()
-    assert page.goto("/compare?old=nope&new=last").status == 404
+    assert page.goto("./compare?old=nope&new=last").status == 404
     assert "no run is called 'nope'" in page.locator("h1").inner_text()
-    assert page.goto("/runs/nope").status == 404
+    assert page.goto("./runs/nope").status == 404
     context.close()
 
 
@@ -99,7 +99,7 @@ def test_nobody_gets_in_without_the_link(browser: Any, opened: Dashboard) -> Non
 
 
 def test_a_run_is_watched_from_start_to_end(page: Any, workspace: Workspace) -> None:
-    page.goto("/")
+    page.goto("./")
     assert "Nothing goes on" in page.locator("#live").inner_text()
     workspace.fcctl("run", "talk", "--on", "here", "-d")
     page.get_by_role("link", name="talk on here").first.click()
@@ -123,7 +123,7 @@ def test_a_run_is_watched_from_start_to_end(page: Any, workspace: Workspace) -> 
 def test_a_run_is_cancelled(page: Any, workspace: Workspace) -> None:
     workspace.fcctl("run", "endless", "--on", "here", "-d")
     (run_id,) = workspace.active()
-    page.goto(f"/runs/{run_id}")
+    page.goto(f"./runs/{run_id}")
     page.locator("#log", has_text="waiting").wait_for()
     page.get_by_text("Cancel this run").click()
     page.get_by_role("button", name="Yes, cancel it").click()
@@ -135,7 +135,7 @@ def test_a_run_is_cancelled(page: Any, workspace: Workspace) -> None:
 
 def test_a_run_is_run_again(page: Any, workspace: Workspace) -> None:
     workspace.fcctl("run", "quick", "--on", "here")
-    page.goto("/")
+    page.goto("./")
     page.get_by_role("link", name="quick on here").first.click()
     page.get_by_role("link", name="Run again …").click()
     assert "Run quick again on here?" in page.locator("h1").inner_text()
@@ -156,7 +156,7 @@ def test_a_lost_server_is_said(page: Any, browser: Any, workspace: Workspace) ->
         tab.goto(own.link)
         workspace.fcctl("run", "endless", "--on", "here", "-d")
         (run_id,) = workspace.active()
-        tab.goto(f"{own.base}/runs/{run_id}")
+        tab.goto(f"{own.pages}runs/{run_id}")
         tab.locator("#link", has_text="live").wait_for()
     tab.locator("#link", has_text="connection lost").wait_for()
     context.close()
@@ -166,14 +166,14 @@ def test_a_lost_server_is_said(page: Any, browser: Any, workspace: Workspace) ->
 def test_only_what_the_page_is_to_blame_for_is_a_complaint(browser: Any, opened: Dashboard, state: Any) -> None:
     with tab(browser, opened, state) as page:
         page.route("**/held", lambda _route: None)
-        page.goto("/")
+        page.goto("./")
         page.evaluate("void fetch('/held')")
-        page.goto("/compare")
+        page.goto("./compare")
         page.evaluate("void fetch('/held')")
     broken = tab(browser, opened, state)
     with broken as page:
         page.route("**/broken", lambda route: route.abort("connectionreset"))
-        page.goto("/")
+        page.goto("./")
         page.evaluate("fetch('/broken').catch(() => 0)")
         assert {complaint.split(":")[0] for complaint in broken.complaints} == {"failed", "error"}
         broken.complaints.clear()

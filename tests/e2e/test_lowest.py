@@ -147,7 +147,7 @@ def test_the_lowest_versions_run_phase0_a_search_and_the_dashboard(
     browser = build_opener(HTTPCookieProcessor())
     assert "phase0" in browser.open(link[0]).read().decode()
     for page in ("history", "spending", "hosts"):
-        with browser.open("/".join([*link[0].split("/")[:3], page])) as answer:
+        with browser.open("/".join([*link[0].split("/")[:4], page])) as answer:
             assert answer.status == 200
     ui.send_signal(signal.SIGINT)
     ui.communicate(timeout=30)

@@ -17,7 +17,8 @@ LAST = "the last line"
 async def watch(opened: Dashboard, run_id: str) -> Events:
     """All events of one stream until the run is home."""
     reader, writer = await asyncio.open_connection("127.0.0.1", opened.port, limit=8 * 1024 * 1024)
-    head = f"GET /runs/{run_id}/live HTTP/1.1\r\nHost: 127.0.0.1:{opened.port}\r\nCookie: {opened.cookie}\r\n\r\n"
+    path = f"{opened.root}/runs/{run_id}/live"
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{opened.port}\r\nCookie: {opened.cookie}\r\n\r\n"
     writer.write(head.encode())
     events: Events = []
     name = ""

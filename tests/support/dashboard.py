@@ -35,8 +35,23 @@ class Dashboard:
     def base(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def root(self) -> str:
+        """Of all its paths."""
+        return urlsplit(self.link).path.rstrip("/")
+
+    @property
+    def pages(self) -> str:
+        """The first page's address, to which the others' are relative."""
+        return f"{self.base}{self.root}/"
+
     def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        """One request with the session's cookie (if :meth:`enter` got one), following nothing."""
+        """One request for ``path`` below the root, with the session's cookie if :meth:`enter` got one; follows
+        nothing."""
+        return self.ask_whole(f"{self.root}{path}", method, body, **headers)
+
+    def ask_whole(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+        """The same for a whole path."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=150)
         try:
             sent = {"Cookie": self.cookie} if self.cookie else {}
@@ -51,7 +66,7 @@ class Dashboard:
     def enter(self) -> Answer:
         """Open the link as a browser would, and keep the cookie."""
         parts = urlsplit(self.link)
-        answer = self.ask(f"{parts.path}?{parts.query}")
+        answer = self.ask(f"/?{parts.query}")
         self.cookie = answer.headers.get("set-cookie", "").split(";")[0]
         return answer
 

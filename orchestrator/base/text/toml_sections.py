@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.base.text import toml_lines
+from orchestrator.base.text import toml_lines, toml_text
 
 
 def has_table(text: str, path: tuple[str, str]) -> bool:
     """Whether ``text`` has ``[a.b]``, or ``a.b`` in another form."""
-    above = _parsed(text).get(path[0])
+    above = toml_text.loads(text).get(path[0])
     return isinstance(above, dict) and path[1] in above
 
 
@@ -25,7 +24,7 @@ def add_table(text: str, path: tuple[str, str], values: Mapping[str, Any]) -> st
     lines = [f"[{'.'.join(path)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
     blank = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
     new = f"{text}{blank}" + "\n".join(lines) + "\n"
-    expected = _parsed(text)
+    expected = toml_text.loads(text)
     expected.setdefault(path[0], {})[path[1]] = dict(values)
     return _checked(new, expected)
 
@@ -37,7 +36,7 @@ def remove_table(text: str, path: tuple[str, str]) -> str:
         KeyError: it has none.
         ValueError: it cannot be cut out without touching something else.
     """
-    expected = _parsed(text)
+    expected = toml_text.loads(text)
     del expected[path[0]][path[1]]
     if not expected[path[0]]:
         del expected[path[0]]
@@ -58,16 +57,8 @@ def _is_aside(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    return tomllib.loads(text)
-
-
 def _checked(new: str, expected: dict[str, Any]) -> str:
-    try:
-        found = tomllib.loads(new)
-    except tomllib.TOMLDecodeError as e:
-        raise ValueError(str(e)) from None
-    if found != expected:
+    if toml_text.loads(new) != expected:
         raise ValueError("another part of the file would change")
     return new
 

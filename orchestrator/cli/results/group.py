@@ -72,7 +72,7 @@ def show(cli: Cli, run: str) -> None:
         return
     from orchestrator.views.tables.run import print_run_summary
 
-    print_run_summary(shown.record, shown.folder, cli.console)
+    print_run_summary(shown.record, shown.folder, cli.console, shown.documents)
 
 
 @results.command()

@@ -33,6 +33,7 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
                         "here_already": done.here_already,
                         "files": done.files,
                         "bytes": done.bytes,
+                        "renamed": done.renamed,
                     }
                 )
                 continue
@@ -41,3 +42,5 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool) -> None:
             said = "would come in" if dry_run else "imported"
             here = f", {len(done.here_already)} here already" if done.here_already else ""
             cli.note(f"{path}: {len(done.new)} runs {said}{here}; {done.files} files, {done.bytes} bytes verified")
+            if done.renamed:
+                cli.note(f"{done.renamed} files are stored with underscores around a name that programs here act on")

@@ -50,7 +50,8 @@ def get(cli: Cli, key: str) -> None:
 def path(cli: Cli) -> None:
     """Print the files the configuration is read from, the strongest first."""
     from orchestrator.base.errors import NotFoundError
-    from orchestrator.workspace.workspace import FILE_NAME, find_root, user_config_file
+    from orchestrator.workspace.root import FILE_NAME, find_root
+    from orchestrator.workspace.workspace import user_config_file
 
     user = user_config_file(cli.environ)
     try:

@@ -104,7 +104,7 @@ def load(path: Path) -> Scenario:
 
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(
             f"cannot read the scenario {path}", cause=str(error), hint="docs/emulator.md shows one"
         ) from None

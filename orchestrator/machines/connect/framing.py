@@ -8,11 +8,14 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, LinkLost
+from orchestrator.base.text.json_text import resident_bytes
 from orchestrator.machines.connect.transport import Process
 
 #: Login shells greet and complain; more than this before the agent speaks is no greeting.
 MAX_NOISE_BYTES = 64 * 1024
 CHUNK = 256 * 1024
+#: What a frame may take in memory; the list of 50,000 files takes half of it.
+MAX_FRAME_MEMORY = 128 * 1024 * 1024
 
 
 class EndOfOutput(Exception):
@@ -130,6 +133,8 @@ def nonsense(what: str) -> HostFault:
 def _parse(line: bytes) -> tuple[dict[str, Any], int]:
     from pydantic_core import from_json  # bounds nesting, and is fast
 
+    if resident_bytes(line) > MAX_FRAME_MEMORY:
+        raise nonsense("a frame that takes too much memory")
     try:
         message = from_json(line, allow_inf_nan=False)
     except ValueError as error:

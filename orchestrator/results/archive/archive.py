@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, NotFoundError
+from orchestrator.base.safe_paths import harmless
+from orchestrator.base.text import json_text
 from orchestrator.results.archive.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -49,6 +51,8 @@ class Imported:
     here_already: list[str] = field(default_factory=list)  # the very same files
     files: int = 0
     bytes: int = 0
+    #: Files that are stored under another name: a program of this computer would act on the one they had.
+    renamed: int = 0
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -140,9 +144,14 @@ def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
     name, size = next(members, ("", 0))
     if name != MANIFEST or size > MAX_MANIFEST_BYTES:
         raise BadArchive("it does not begin with a manifest")
+    content = bytearray()
+    for piece in tar.chunks():
+        content += piece
     try:
-        return json.loads(b"".join(tar.chunks()))
-    except (ValueError, RecursionError):
+        return json_text.Budget().loads(content)
+    except json_text.TooLarge as exc:
+        raise BadArchive(f"its manifest is too large: {exc}") from None
+    except ValueError:
         raise BadArchive("its manifest is no JSON") from None
 
 
@@ -182,7 +191,9 @@ class _Taking:
         if digest.hexdigest() != item.sha256:
             raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 is another one")
         if item.run_id in self._here:
-            self._here[item.run_id] &= _same(self._store.folder(item.run_id) / item.path, item)
+            self._here[item.run_id] &= _same(self._store.folder(item.run_id) / harmless(item.path), item)
+        elif harmless(item.path) != item.path:
+            self._done.renamed += 1
         self._done.files += 1
         self._done.bytes += item.size
 

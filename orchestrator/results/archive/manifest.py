@@ -16,7 +16,7 @@ from orchestrator.base import safe_paths as paths
 
 FORMAT, VERSION = "fcctl-runs", 1
 MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+MAX_MANIFEST_BYTES = 48 * 1024 * 1024
 #: The most an archive may unpack to, and by how much more than its own size.
 MAX_BYTES, MAX_FILES, MAX_RATIO, FREE_BYTES = 20 * 1024**3, 200_000, 1000, 64 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -81,7 +81,7 @@ def _items_of(run_id: str, run: Any) -> list[Item]:
     items = [_item(run_id, file) for file in files]
     taken: set[str] = set()
     for item in items:
-        key = paths.folded(item.path)
+        key = paths.folded(paths.harmless(item.path))
         if key in taken:
             raise BadArchive(f"{item.name!r:.200} is there twice")
         taken.add(key)

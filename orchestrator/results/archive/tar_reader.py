@@ -15,6 +15,8 @@ BLOCK = 512
 MAX_EXTENDED = 64 * 1024
 CHUNK = 1024 * 1024
 _SIZE = re.compile(r"[0-9]{1,18}")
+#: A number of a header as tar programs write it: Python's ``int`` also takes signs, underscores and prefixes.
+_OCTAL = re.compile(rb"[0-7]{1,11}[ \0]+")
 
 
 class Stream(Protocol):
@@ -33,7 +35,7 @@ class TarReader:
         self._left = 0
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        extended: dict[str, str] = {}
+        extended: dict[str, str] | None = None
         while True:
             for _ in self.chunks():
                 pass
@@ -42,15 +44,17 @@ class TarReader:
                 return
             kind, name, size = _parse(header)
             if kind == b"x":
-                if size > MAX_EXTENDED or extended:
+                if size > MAX_EXTENDED:
                     raise BadArchive("an extended header is too long")
+                if extended is not None:
+                    raise BadArchive("it has extended headers one after another")
                 extended = _extended(self._padded(size))
                 continue
             if kind not in (b"0", b"\0"):
                 raise BadArchive(f"{name!r:.200} is no plain file")
-            name = extended.pop("path", name)
-            size = int(extended.pop("size", str(size)))
-            extended = {}
+            name = (extended or {}).get("path", name)
+            size = int((extended or {}).get("size", size))
+            extended = None
             self._left = size
             self._padding = -size % BLOCK
             yield name, size
@@ -87,8 +91,7 @@ class TarReader:
 def _parse(header: bytes) -> tuple[bytes, str, int]:
     """Kind, name and size from a ustar header whose checksum is right."""
     try:
-        told = int(header[148:156].strip(b" \0") or b"0", 8)
-        size = int(header[124:136].strip(b" \0") or b"0", 8)
+        told, size = _number(header[148:156]), _number(header[124:136])
         name = header[:100].split(b"\0", 1)[0].decode()
         prefix = header[345:500].split(b"\0", 1)[0].decode() if header[257:262] == b"ustar" else ""
     except ValueError:
@@ -96,6 +99,12 @@ def _parse(header: bytes) -> tuple[bytes, str, int]:
     if told != sum(header[:148]) + 8 * 32 + sum(header[156:]):
         raise BadArchive("a header is damaged")
     return header[156:157], f"{prefix}/{name}" if prefix else name, size
+
+
+def _number(field: bytes) -> int:
+    if not _OCTAL.fullmatch(field):
+        raise ValueError(f"{field!r} is no octal number")
+    return int(field.rstrip(b" \0"), 8)
 
 
 def _extended(content: bytes) -> dict[str, str]:
@@ -109,6 +118,8 @@ def _extended(content: bytes) -> dict[str, str]:
         key, _, value = record.rstrip(b"\n").partition(b"=")
         try:
             if key in (b"path", b"size"):
+                if key.decode() in found:
+                    raise BadArchive("an extended header is damaged")
                 found[key.decode()] = value.decode()
         except UnicodeDecodeError:
             raise BadArchive("a name is no UTF-8") from None

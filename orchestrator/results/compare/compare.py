@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.base.errors import NotFoundError
+from orchestrator.base.text.json_text import Budget
 from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.facts import Difference
@@ -38,6 +39,12 @@ class Side:
     runs: tuple[RunRecord, ...]
     documents: tuple[Documents, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each document that could not be read."""
+        pairs = zip(self.runs, self.documents, strict=True)
+        return [f"{run.run_id}: {problem}" for run, documents in pairs for problem in documents.problems]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [d.content for documents in self.documents for d in documents.of(kind)]
@@ -86,6 +93,7 @@ class Report:
         """One document; ``regression`` says what exit code 9 says."""
         options = self.comparison.options
         return {
+            "problems": [*self.old.problems, *self.new.problems],
             "old": _side_json(self.old),
             "new": _side_json(self.new),
             "options": {**asdict(options), "allow": sorted(options.allow)},
@@ -124,7 +132,8 @@ def compare_runs(
         RunNotFound, RunNotFinished: as the store does.
         NotFoundError: something was asked to fail on, and there is nothing in common that could.
     """
-    sides = side(store, old), side(store, new)
+    budget = Budget()
+    sides = side(store, old, budget), side(store, new, budget)
     comparison = compare(sides[0].rows, sides[1].rows, options)
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
@@ -152,11 +161,12 @@ def with_margin(options: Options, fail_on: Iterable[FailOn]) -> Options:
     return replace(options, margin=min(shares)) if shares else options
 
 
-def side(store: Library, name: str) -> Side:
-    """Load the runs that ``name`` stands for."""
+def side(store: Library, name: str, budget: Budget | None = None) -> Side:
+    """Load the runs that ``name`` stands for, with documents that take at most ``budget`` of memory."""
+    budget = budget or Budget()
     runs = [store.get(run_id) for run_id in named(store, name)]
     folders = [store.folder(run.run_id) for run in runs]
-    documents = [load(run, folder) for run, folder in zip(runs, folders, strict=True)]
+    documents = [load(run, folder, budget) for run, folder in zip(runs, folders, strict=True)]
     rows = [
         row
         for run, folder, found in zip(runs, folders, documents, strict=True)

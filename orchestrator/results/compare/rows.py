@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.results.statistics.effect import Launch
-from orchestrator.results.timings import Timing, entries, number
+from orchestrator.results.timings import MAX_ENTRIES, Timing, entries, number
 
-MAX_SAMPLES, MAX_ROWS = 100_000, 20_000
+MAX_SAMPLES = 100_000
 #: From this share of blocks or samples on, a benchmark counts as throttled.
 THROTTLED_SHARE = 0.1
 #: Telemetry's reasons that mean a GPU ran slower than it could; a clock that somebody chose is no throttling.
@@ -76,8 +76,8 @@ class Machine:
 
 def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
     """Every entry of one benchmark document that has a time. Entries of one name count up: ``copy``, ``copy#2``."""
-    raw = _objects(document.get("benchmarks"))[:MAX_ROWS]
-    timed = entries(document)[:MAX_ROWS]
+    raw = _objects(document.get("benchmarks"))[:MAX_ENTRIES]
+    timed = entries(document)
     theirs = {id(t) for t in controls(timed)}  # a timing may hold a dictionary, and so has no hash
     paired = _paired(document)
     seen: dict[Key, int] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,9 @@ from orchestrator.base import open_beneath as beneath
 from orchestrator.base import safe_paths as paths
 from orchestrator.base.errors import HostFault
 from orchestrator.base.files import disk_errors, make_folders, sync_tree, write_all
+from orchestrator.base.text import json_text
 
+#: What a JSON file may take in memory.
 MAX_JSON_BYTES = 64 * 1024 * 1024
 
 
@@ -31,14 +32,16 @@ class Limits:
 class FolderIntake:
     """Files of mode 0o644 (never executable) below ``root``, which is created.
 
-    Names are taken first come, first served: one that a case-insensitive file system would take for an earlier one is
-    refused, on every system alike.
+    Every path is as the host calls the file. A name that a program of this computer would act on is stored under
+    another one (:func:`orchestrator.base.safe_paths.harmless`). Names are taken first come, first served: one that a
+    case-insensitive file system would take for an earlier one is refused, on every system alike.
     """
 
     def __init__(self, root: Path, limits: Limits | None = None) -> None:
         self.root = root
         self.limits = limits or Limits()
-        self._files: dict[str, str] = {}  # folded name -> as first spelled
+        self._files: dict[str, str] = {}  # folded name -> as first spelled, as stored
+        self._sent: dict[str, str] = {}  # as stored -> as this host calls it
         self._folders: dict[str, str] = {}
         self._left: dict[str, int] = {}  # path -> bytes of an earlier collection
         self._room: dict[str, int] = {}  # path -> bytes that are set aside for it
@@ -53,27 +56,34 @@ class FolderIntake:
 
         ``size`` is what the host announced, in bytes. What is here of a file that is too large goes.
         """
-        reason = paths.fault(path)
+        place, reason = _place(path)
         if reason:
             return reason
-        key = paths.folded(path)
-        if self._files.get(key) != path:
-            if key in self._files or self._clashes(path, key):
+        key = paths.folded(place)
+        if self._files.get(key) != place:
+            if key in self._files or self._clashes(place, key):
                 return "collides"
             if len(self._files) >= self.limits.files:
                 return "too_many_files"
-        if not self._reserve(path, max(size, self._left.get(path, 0))):
+        if self._sent.setdefault(place, path) != path:
+            return "collides"
+        if not self._reserve(place, max(size, self._left.get(place, 0))):
             self.discard(path)
             return "too_large"
-        self._take(path, key)
+        self._take(place, key)
         return None
+
+    def renamed(self) -> list[tuple[str, str]]:
+        """What is stored under another name than it was sent as, as (sent, stored): of a folder, not of each file in
+        it."""
+        return sorted({pair for place in self._files.values() if (pair := paths.renamed(place))})
 
     def size(self, path: str) -> int:
         """Bytes already here; 0 when the file is absent or its name is not acceptable."""
-        if paths.fault(path):
-            return 0
-        with self._reading(), beneath.opened(self.root, path, os.O_RDONLY) as fd:
-            return os.fstat(fd).st_size
+        place, reason = _place(path)
+        if not reason:
+            with self._reading(), beneath.opened(self.root, place, os.O_RDONLY) as fd:
+                return os.fstat(fd).st_size
         return 0
 
     def write(self, path: str, offset: int, data: bytes) -> None:
@@ -86,10 +96,11 @@ class FolderIntake:
         reason = self.accepts(path)
         if reason:
             raise HostFault(f"the host sent a file that cannot be stored: {path!r:.200}", fault=reason, cause=reason)
+        place = paths.harmless(path)
         again = "collect the run again: fcctl pull-results"
         with (
             disk_errors("store the results", self.root, again=again),
-            beneath.opened(self.root, path, os.O_WRONLY, create=True) as fd,
+            beneath.opened(self.root, place, os.O_WRONLY, create=True) as fd,
         ):
             size = os.fstat(fd).st_size
             if not 0 <= offset <= size:
@@ -98,7 +109,7 @@ class FolderIntake:
                     fault="bad_reply",
                     cause=f"{size} bytes are here and the next piece is for offset {offset}",
                 )
-            self._refuse_over_limit(path, offset + len(data))
+            self._refuse_over_limit(place, offset + len(data))
             os.lseek(fd, offset, os.SEEK_SET)
             try:
                 write_all(fd, data)
@@ -108,9 +119,10 @@ class FolderIntake:
 
     def verified(self, entry: wire.FileEntry) -> bool:
         """Whether the file here has the size and sha256 the host announced."""
-        if paths.fault(entry.path):
+        place, reason = _place(entry.path)
+        if reason:
             return False
-        with self._reading(), beneath.opened(self.root, entry.path, os.O_RDONLY) as fd:
+        with self._reading(), beneath.opened(self.root, place, os.O_RDONLY) as fd:
             if os.fstat(fd).st_size != entry.size:
                 return False
             with os.fdopen(os.dup(fd), "rb", buffering=0) as stream:
@@ -119,13 +131,14 @@ class FolderIntake:
 
     def discard(self, path: str) -> None:
         """Delete the file, if it is here; its name stays taken."""
-        if paths.fault(path):
+        place, reason = _place(path)
+        if reason:
             return
-        *folders, name = path.split("/")
+        *folders, name = place.split("/")
         with self._reading("discard a file"), beneath.folder(self.root, folders) as parent:
             os.unlink(name, dir_fd=parent)
-        self._left.pop(path, None)
-        self._taken -= self._room.pop(path, 0)
+        self._left.pop(place, None)
+        self._taken -= self._room.pop(place, 0)
 
     def flush(self) -> None:
         """Sync all collected files and their folders to the disk; they survive a power cut from then on."""
@@ -139,31 +152,30 @@ class FolderIntake:
 
     def _content(self, path: str, limit: int) -> bytes | None:
         """The file, one byte over ``limit`` at most; None if it is absent."""
-        if paths.fault(path):
+        place, reason = _place(path)
+        if reason:
             return None
         with (
             self._reading(),
-            beneath.opened(self.root, path, os.O_RDONLY) as fd,
+            beneath.opened(self.root, place, os.O_RDONLY) as fd,
             os.fdopen(os.dup(fd), "rb") as stream,
         ):
             return stream.read(limit + 1)
         return None
 
-    def read_json(self, path: str) -> Any:
+    def read_json(self, path: str, most: int = MAX_JSON_BYTES) -> Any:
         """A collected JSON file, None if absent.
 
         Raises:
-            ValueError: it is not JSON, nests too deeply, or is larger than 64 MiB.
+            ValueError: it is not JSON, nests too deeply, or takes more than ``most`` bytes of memory.
         """
-        content = self._content(path, MAX_JSON_BYTES)
+        content = self._content(path, most)
         if content is None:
             return None
-        if len(content) > MAX_JSON_BYTES:
-            raise ValueError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
         try:
-            return json.loads(content)
-        except RecursionError:
-            raise ValueError(f"{path}: nested too deeply") from None
+            return json_text.loads(content, most)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @contextmanager
     def _reading(self, action: str = "read the results") -> Iterator[None]:
@@ -192,7 +204,8 @@ class FolderIntake:
             )
 
     def _clashes(self, path: str, key: str) -> bool:
-        """Whether the new file ``path`` meets a folder of its name, or needs as folder a file or another spelling."""
+        """Whether the new file, stored as ``path``, meets a folder of its name, or needs as folder a file or another
+        spelling."""
         if key in self._folders:
             return True
         return any(
@@ -212,6 +225,14 @@ class FolderIntake:
                 if paths.fault(path) is None:
                     self._left[path] = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_size
                     self._take(path, paths.folded(path))
+
+
+def _place(path: str) -> tuple[str, str | None]:
+    """Where the file ``path`` of a host is stored, and why it is not."""
+    if reason := paths.fault(path):
+        return path, reason
+    place = paths.harmless(path)
+    return place, None if place == path else paths.fault(place)
 
 
 def _parents(path: str) -> list[tuple[str, str]]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base import open_beneath as beneath
-from orchestrator.base import safe_paths as paths
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.text.json_text import Budget
 from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
 
-MAX_BYTES = 64 * 1024 * 1024
-#: Benchmark documents of one run that are looked at.
-MAX_DOCUMENTS = 500
+#: Benchmark documents of one run that are looked at, and benchmarks that are kept of it.
+MAX_DOCUMENTS, MAX_MEASURED = 500, 20_000
 
 
 def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
@@ -28,19 +24,15 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> list[Measurement]:
     gpu = record.host.get("gpu")
     driver = gpu.get("driver") if isinstance(gpu, dict) else None
     known = driver[:200] if isinstance(driver, str) else None
-    return [m for path in named[:MAX_DOCUMENTS] for m in measurements(_content(Path(folder), path), row, known)]
+    contents = (_content(Path(folder), path) for path in named[:MAX_DOCUMENTS])
+    return list(islice((m for content in contents for m in measurements(content, row, known)), MAX_MEASURED))
 
 
 def _content(folder: Path, path: str) -> dict[str, Any]:
-    """An empty document in place of one that cannot be read."""
-    if paths.fault(path):
-        return {}
+    """One at a time, with all the memory for itself; an empty document in place of one that cannot be read."""
+    from orchestrator.results import documents
+
     try:
-        with beneath.opened(folder, path, os.O_RDONLY) as fd:
-            if os.fstat(fd).st_size > MAX_BYTES:
-                return {}
-            with os.fdopen(os.dup(fd), "rb") as stream:
-                value = json.loads(stream.read(MAX_BYTES))
-    except (OSError, ValueError, RecursionError, FcctlError):
+        return documents.read(folder, path, Budget())
+    except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}

@@ -13,9 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.base import run_id as run_ids
+from orchestrator.base.text import json_text
 from orchestrator.results.records import RunRecord, RunRow
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
+#: What a record may take in memory once it is read.
+MAX_RECORD_MEMORY = 96 * 1024 * 1024
 RECORD = "run.json"
 _TEXT = 200  # characters of a name the index keeps; run.json has them all
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
@@ -40,6 +43,8 @@ def read_record(folder: str | Path, run_id: str) -> RunRecord:
         DamagedRecord: with the reason, on one line.
     """
     content = _read_bounded(f"{folder}/{RECORD}")
+    if not fits(content):
+        raise DamagedRecord(f"{RECORD} takes more than {MAX_RECORD_MEMORY} bytes of memory")
     try:
         record = RunRecord.model_validate_json(content)
     except ValidationError as exc:
@@ -49,6 +54,11 @@ def read_record(folder: str | Path, run_id: str) -> RunRecord:
     if record.run_id != run_id:
         raise DamagedRecord(f"{RECORD} is of another run: {record.run_id[:70]!r}")
     return record
+
+
+def fits(content: bytes) -> bool:
+    """Whether a record's text, as it is written, can be read again."""
+    return len(content) < MAX_RECORD_BYTES and json_text.resident_bytes(content) <= MAX_RECORD_MEMORY
 
 
 def row_of(record: RunRecord) -> RunRow:

@@ -3,13 +3,13 @@ configuration says by then."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from fcctl_remote import wire
 from orchestrator.base.models import KEPT
+from orchestrator.base.text import json_text
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import as_gcp, fence_s, fenced_worst_case_usd, worst_case_minutes, worst_case_usd
 from orchestrator.money.deadline import Cap, fence_within, reserve_s, seconds_within
@@ -124,7 +124,7 @@ class SavedPlan(BaseModel):
 def plan_at_home(store: Store, run_id: str) -> dict[str, Any]:
     """The saved plan of a complete run; empty if it cannot be read."""
     try:
-        found = json.loads((store.folder(run_id) / "plan.json").read_bytes())
+        found = json_text.loads((store.folder(run_id) / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,6 +14,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, UsageError
+from orchestrator.base.text import json_text
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.runs.job.job import Gate, Job, Step
 
@@ -161,7 +162,7 @@ class Scheduler:
             HostFault: that makes no sense, or nobody without the key would be kept out.
         """
         try:
-            found = json.loads(data)
+            found = json_text.loads(data)
             port, tls, token = found["port"], found["tls"], found.get("token") or ""
             sound = found["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
         except (ValueError, KeyError, TypeError, AttributeError):

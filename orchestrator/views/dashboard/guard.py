@@ -5,6 +5,8 @@ It listens on loopback, where every program of the machine and every page in any
 * the ``Host`` must be this server's own, or a name that an attacker points at 127.0.0.1 would read along;
 * an ``Origin``, where a browser sends one, must be this server's own, and ``Sec-Fetch-Site`` must not be another site;
 * nothing is answered without the session's cookie, which a link on the terminal sets once (as Jupyter's does);
+* all pages are below a path that only the link's browser knows: a browser sends its cookies to every port of a host, so
+  that another server on 127.0.0.1 would get this one, too, were it not for this path only;
 * what changes something is a POST with the token of this start, which only our own pages hold.
 """
 
@@ -44,6 +46,8 @@ class Access:
 
     port: int
     announce: Callable[[str], None] = lambda _: None
+    #: All paths begin so.
+    root: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(16)}")
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     action: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     _code: str = field(default_factory=lambda: secrets.token_urlsafe(32))
@@ -51,7 +55,7 @@ class Access:
     @property
     def link(self) -> str:
         """Opens the dashboard in one browser, once."""
-        return f"http://127.0.0.1:{self.port}/?{PARAMETER}={self._code}"
+        return f"http://127.0.0.1:{self.port}{self.root}/?{PARAMETER}={self._code}"
 
     @property
     def cookie(self) -> str:
@@ -86,14 +90,20 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        refusal = self._judge(scope)
+        root, path = self._access.root, scope["path"]
+        scope = {**scope, "path": path.removeprefix(root)}
+        send = _with_headers(send, root)
+        refusal = self._judge(scope) if path.startswith(f"{root}/") else self._judge_host(scope) or _unknown()
         if refusal is not None:
-            await refusal(scope, receive, _with_headers(send))
+            await refusal(scope, receive, send)
         else:
-            await self._app(scope, _limited(receive), _with_headers(send))
+            await self._app(scope, _limited(receive), send)
 
     def _judge(self, scope: Scope) -> Response | None:
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        return self._judge_host(scope) or self._admit(scope, _headers(scope))
+
+    def _judge_host(self, scope: Scope) -> Response | None:
+        headers = _headers(scope)
         host = headers.get("host", "")
         if host not in self._access.hosts:
             return _refused(421, "this server is asked by its own name only: open the link that fcctl ui printed")
@@ -102,7 +112,7 @@ class Guard:
             return _refused(403, "another origin may not ask this server")
         if site not in ("none", "same-origin") and scope["path"] != "/":
             return _refused(403, "another site may not ask this server")
-        return self._admit(scope, headers)
+        return None
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> Response | None:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -112,12 +122,22 @@ class Guard:
             rest = urlencode([pair for pair in query if pair[0] != PARAMETER])
             there = RedirectResponse(_local(scope["path"]) + (f"?{rest}" if rest else ""), 303)
             if self._access.redeem(code):
-                there.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="lax", path="/")
+                there.set_cookie(
+                    self._access.cookie, self._access.session, httponly=True, samesite="lax", path=self._access.root
+                )
                 return there
             return there if known else _refused(403, "this link was used already: fcctl ui printed a new one")
         if known:
             return None
-        return _refused(401, "open the link that fcctl ui printed on its terminal; it opens one browser")
+        return _unknown()
+
+
+def _unknown() -> Response:
+    return _refused(401, "open the link that fcctl ui printed on its terminal; it opens one browser")
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
 
 
 def _cookie(headers: dict[str, str], name: str) -> str:
@@ -137,12 +157,15 @@ def _refused(status: int, said: str) -> Response:
     return PlainTextResponse(f"{said}\n", status)
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, root: str) -> Send:
+    """Also puts ``root`` in front of the path of a redirect."""
+
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
-            there = {name for name, _ in message["headers"]}
+            given = [(k, root.encode() + v if k == b"location" else v) for k, v in message["headers"]]
+            there = {name for name, _ in given}
             more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in there]
-            message["headers"] = [*message["headers"], *more]
+            message["headers"] = [*given, *more]
         await send(message)
 
     return wrapped

@@ -34,13 +34,14 @@ class Server:
         """Answer until SIGINT or SIGTERM."""
         import uvicorn
 
+        from orchestrator.views.dashboard.connections import Connection
         from orchestrator.views.dashboard.sections import SECTIONS
         from orchestrator.views.dashboard.site import application
 
         config = uvicorn.Config(
             application(backend, self.access, SECTIONS),
             log_config=None, access_log=False, server_header=False, date_header=False, proxy_headers=False,
-            ws="none", http="h11", loop="asyncio", lifespan="on", timeout_graceful_shutdown=GRACE_S,
+            ws="none", http=Connection, loop="asyncio", lifespan="on", timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=32 * 1024,
         )  # fmt: skip
         uvicorn.Server(config).run(sockets=[self.socket])

@@ -65,7 +65,10 @@ class Site:
     def render(self, name: str, **values: Any) -> str:
         sections = [section for section in self.sections if section.is_there(self)]
         template = self._templates.get_template(f"{name}.html.j2")
-        shared = {"sections": sections, "site": self, "now": self.now(), "project": self.backend.config.project.name}
+        project = self.backend.config.project.name
+        shared = {
+            "sections": sections, "site": self, "now": self.now(), "project": project, "root": self.access.root,
+        }  # fmt: skip
         return template.render({**shared, **values})
 
     @cached_property
@@ -131,6 +134,7 @@ def application(backend: Backend, access: Access, sections: Sequence[Section]) -
         },
     )
     app.state.site = site
+    app.router.redirect_slashes = False  # Starlette's own redirects do not know of the guard's path
     return app
 
 

@@ -106,6 +106,10 @@ def _heading(report: Report) -> Iterator[Text]:
     for label, side in (("old", report.old), ("new", report.new)):
         name = f" ({clean(side.name, 40)})" if side.name != side.first.run_id else ""
         yield text(f"{label}  {side_line(side)}{name}")
+    problems = [*report.old.problems, *report.new.problems]
+    for problem in problems[:MAX_MOVED]:
+        yield text(f"not compared: {clean(problem, 300)}", "yellow")
+    yield from more(len(problems), MAX_MOVED)
     if {r.run_id for r in report.old.runs} == {r.run_id for r in report.new.runs}:
         yield text("both sides are the same run; the one before it is last~1: fcctl results compare last~1", "yellow")
 

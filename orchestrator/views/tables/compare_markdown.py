@@ -40,6 +40,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     yield f"old: {_side(report.old)}<br>new: {_side(report.new)}"
     yield ""
+    yield from (f"- not compared: {cell(said, 300)}" for said in [*report.old.problems, *report.new.problems][:20])
     if failed:
         yield from (f"- **{cell(f.benchmark)}** {cell(f.mode)}: {cell(f.message, 200)}" for f in failed[:20])
         yield ""

@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 
 #: Wider lines are harder to read, and a console that is no terminal says it is hundreds of columns wide.
 MAX_WIDTH = 132
-_OMITTED = 20
+#: Files that were left out or renamed.
+_NAMES = 20
+#: Of all steps.
+_GATES = 500
 _INDENT = 2
 
 
-def print_run_summary(record: RunRecord, folder: Path, console: Console) -> None:
+def print_run_summary(record: RunRecord, folder: Path, console: Console, documents: Documents | None = None) -> None:
     """Print the report that ends ``fcctl run`` and that ``fcctl results show`` prints; legible from 80 columns.
 
-    ``folder`` is where the run's files are; documents that cannot be read are named, never an error.
+    ``folder`` is where the run's files are, from which the ``documents`` are read unless they are given; those that
+    cannot be read are named, never an error.
     """
-    documents = load(record, folder)
-    for piece in _pieces(record, folder, documents):
+    for piece in _pieces(record, folder, documents or load(record, folder)):
         print_trimmed(console, piece, min(console.width, MAX_WIDTH))
 
 
@@ -66,9 +69,9 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     if record.cost.usd:
         yield _heading("Cost", EMULATED if record.cost.emulated else "")
         yield from map(indented, cost_section(record.cost))
-    if record.omitted:
-        yield _heading("Left on the host")
-        yield indented(_omitted(record))
+    for title, detail, pairs in _listed(record):
+        yield _heading(title, detail)
+        yield indented(_names(pairs))
     for step in ended:
         yield _heading(TITLES.get(step.status, TITLES["unavailable"]), clean(step.id, 40))
         yield from failure(step, folder, _short(folder))
@@ -205,13 +208,15 @@ def _gates(record: RunRecord, told: list[StepRecord]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for step in record.steps:
-        for gate in step.gates:
-            said = Text(clean(gate.expr, 300))
-            said.append(_gate_value(gate) + ("  optional" if gate.optional else ""), "dim")
-            if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
-                said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
-            table.add_row(_verdict(gate), said)
+    pairs = [(step, gate) for step in record.steps for gate in step.gates]
+    for step, gate in pairs[:_GATES]:
+        said = Text(clean(gate.expr, 300))
+        said.append(_gate_value(gate) + ("  optional" if gate.optional else ""), "dim")
+        if gate.hint and gate.verdict in ("fail", "unavailable") and step not in told:
+            said.append(f"\nhint: {clean(gate.hint, 300)}", "cyan")
+        table.add_row(_verdict(gate), said)
+    if len(pairs) > _GATES:
+        table.add_row("", Text(f"... and {len(pairs) - _GATES} more", "dim"))
     return table
 
 
@@ -229,13 +234,21 @@ def _gate_value(gate: GateRecord) -> str:
     return gate_value(gate)
 
 
-def _omitted(record: RunRecord) -> Table:
+def _listed(record: RunRecord) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    if record.omitted:
+        yield "Left on the host", "", [(entry.reason.replace("_", " "), entry.path) for entry in record.omitted]
+    if record.renamed:
+        why = "programs of this computer act on files that are called so"
+        yield "Stored under another name", why, [(entry.path, entry.stored) for entry in record.renamed]
+
+
+def _names(pairs: list[tuple[str, str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False)
-    for entry in record.omitted[:_OMITTED]:
-        table.add_row(Text(clean(entry.reason.replace("_", " "), 30), "yellow"), Text(clean(entry.path, 200)))
-    if len(record.omitted) > _OMITTED:
-        table.add_row("", Text(f"... and {len(record.omitted) - _OMITTED} more", "dim"))
+    for first, second in pairs[:_NAMES]:
+        table.add_row(Text(clean(first, 200), "yellow"), Text(clean(second, 200)))
+    if len(pairs) > _NAMES:
+        table.add_row("", Text(f"... and {len(pairs) - _NAMES} more", "dim"))
     return table

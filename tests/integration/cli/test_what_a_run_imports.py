@@ -43,7 +43,7 @@ entry()
 BEFORE_LOGIN = """
     app
     base.clock base.errors base.files base.log_file base.models base.run_id base.safe_paths base.sanitize
-    base.text.problems base.text.timezones base.text.toml_lines
+    base.text.problems base.text.timezones base.text.toml_lines base.text.toml_text
     cli.amounts cli.commands cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.options
     cli.output cli.verbs.run
     machines.cache machines.connect.connector machines.connect.reconnect machines.connect.ssh.auth
@@ -54,11 +54,12 @@ BEFORE_LOGIN = """
     runs.notify.notices
     schedules.due
     views.live.run
-    workspace.config workspace.workspace
+    workspace.config workspace.root workspace.workspace
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
-    base.git base.journal base.lock base.observer base.open_beneath base.text.durations base.text.yaml_lines
+    base.git base.journal base.lock base.observer base.open_beneath base.text.durations
+    base.text.json_text base.text.yaml_lines
     cli.last_line cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files

@@ -224,6 +224,7 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
         ("reservations: {us-central1-a: [mine]}", "reservations are a mapping"),
         ("- {do: explode}", "fault 1"),
         ("[", "cannot read"),
+        ("[" * 1500, "cannot read"),
         ("5", "a mapping"),
     ],
 )

@@ -177,7 +177,17 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a huge extended header": (
         lambda: zstandard.compress(_tar(_extended(200_000))), "too long",
     ),
+    "a manifest that never comes": (
+        lambda: packed_members([plain(f"x{i}", b"") for i in range(4000)]), "begin with a manifest",
+    ),
+    "a manifest of brackets": (
+        lambda: zstandard.compress(_tar(plain("manifest.json", b"[" + b"{}," * 2_000_000 + b"0]"))), "MiB of memory",
+    ),
 }  # fmt: skip
+
+
+def packed_members(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    return zstandard.compress(b"".join(info.tobuf() + data for info, data in members))
 
 
 def _tar(member: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -219,6 +229,24 @@ def test_the_archives_that_hostile_ones_are_made_like_would_come_in(there: Path)
     long = "/".join(["d" * 40] * 6)
     (there / "good.tar.zst").write_bytes(one(long))
     assert main(["results", "import", "good.tar.zst"]) == 0
+
+
+def test_names_that_programs_act_on_are_changed(there: Path, capsys: Captured) -> None:
+    """An archive of before that was done, or of somebody who means harm."""
+    files = [described("run.json", RECORD), described("artifacts/.git/config", b"x"), described("artifacts/HEAD", b"y")]
+    members = [GOOD, plain(f"{RUN}/artifacts/.git/config", b"x"), plain(f"{RUN}/artifacts/HEAD", b"y")]
+    (there / "old.tar.zst").write_bytes(packed(files, members))
+    assert main(["results", "import", "old.tar.zst"]) == 0
+    assert "2 files are stored with underscores around a name" in capsys.readouterr().err
+    folder = there / "results" / "runs" / RUN / "artifacts"
+    assert (folder / "_.git_" / "config").read_bytes() == b"x"
+    assert sorted(p.name for p in folder.iterdir()) == ["_.git_", "_HEAD_"]
+    assert main(["results", "import", "old.tar.zst", "--json"]) == 0, "the same once more"
+    assert json.loads(capsys.readouterr().out)["here_already"] == [RUN]
+    both = [*files, described("artifacts/_.GIT_/config", b"z")]
+    (there / "both.tar.zst").write_bytes(packed(both, [*members, plain(f"{RUN}/artifacts/_.GIT_/config", b"z")]))
+    assert main(["results", "import", "both.tar.zst"]) == 1
+    assert "is there twice" in capsys.readouterr().err
 
 
 def test_a_folder_of_that_name_is_not_overwritten(there: Path, capsys: Captured) -> None:

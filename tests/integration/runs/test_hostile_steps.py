@@ -29,6 +29,10 @@ steps:
       mkdir -p deep/er && printf ok > deep/er/fine.txt
       printf x > "$(printf 'bad\377utf8')"
       printf '{"kind": "metrics", "schema_version": 1, "metrics": {"a": 1}}' > good.json
+      printf '{"kind": "metrics", "schema_version": 1, "metrics": {"b": 1}}' > .hidden.json
+      cd "$FCCTL_ARTIFACTS"
+      git init -q . && git config core.fsmonitor "touch $HOME/fired"
+      printf '[project]\nname = "theirs"\n' > fcctl.toml
 """
 NOISE = r"""
 steps:
@@ -86,7 +90,7 @@ def go_on(workspace: Workspace) -> None:
 
 def test_a_result_folder_full_of_traps(workspace: Workspace, tmp_path: Path) -> None:
     before = {p for p in everything_below(tmp_path) if "results" not in p.parts and "home" not in p.parts}
-    workspace.fcctl("run", "mess", "--on", "here")
+    ran = workspace.fcctl("run", "mess", "--on", "here")
     record, folder = workspace.only_run(), workspace.only_folder()
     reasons = {os.path.basename(o["path"]): o["reason"] for o in record["omitted"]}
     assert reasons["link"] == "symlink"
@@ -97,7 +101,16 @@ def test_a_result_folder_full_of_traps(workspace: Workspace, tmp_path: Path) -> 
     assert record["status"] == "passed"
     assert (folder / "steps/mess/out/deep/er/fine.txt").read_text() == "ok"
     assert (folder / "steps/mess/out/quote'\" name").read_text() == "x"
-    assert [d["kind"] for d in record["steps"][0]["documents"]] == ["metrics"]
+    renamed = {entry["path"]: entry["stored"] for entry in record["renamed"]}
+    assert renamed == {
+        "artifacts/.git": "artifacts/_.git_", "artifacts/fcctl.toml": "artifacts/_fcctl.toml_",
+        "steps/mess/out/.hidden.json": "steps/mess/out/_.hidden.json_",
+    }  # fmt: skip
+    assert "artifacts/_fcctl.toml_" in ran.stdout
+    shown = workspace.json("results", "show")
+    assert [d["content"]["metrics"] for d in shown["documents"]] == [{"b": 1}, {"a": 1}], "found by the host's name"
+    subprocess.run(["git", "status"], cwd=folder / "artifacts", env=workspace.env(), capture_output=True, check=False)
+    assert not (workspace.home / "fired").exists()
     for path in everything_below(folder):
         assert not path.is_symlink()
         assert path.is_dir() or (path.is_file() and path.stat().st_size < 1_000_000)

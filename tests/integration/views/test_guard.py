@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
+import re
 import socket
+import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -75,6 +80,54 @@ def test_another_origin_is_refused(opened: Dashboard, origin: str) -> None:
     assert opened.ask("/live", Sec_Fetch_Site="cross-site").status == 403
 
 
+class Listener(http.server.BaseHTTPRequestHandler):
+    """Another program's server; keeps the cookies that it is sent."""
+
+    cookies: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers["Cookie"])
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_server_on_another_port_never_gets_the_cookie(tmp_path: Path, private_home: Path) -> None:
+    """A browser sends cookies to every port of a host: to a path that begins as it should, and nobody else knows it."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with (
+        dashboard(Workspace(tmp_path / "ws", private_home)) as own,
+        http.server.HTTPServer(("127.0.0.1", 0), Listener) as other,
+    ):
+        assert b"Runs" in browser.open(own.link).read()
+        assert browser.open(own.pages + "hosts").status == 200, "the cookie is there"
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for path in ("/", "/hosts", "/runs/x"):
+            assert browser.open(f"http://127.0.0.1:{other.server_port}{path}").status == 204
+        other.shutdown()
+    assert Listener.cookies == [None] * 3
+    assert len(own.root) > 20
+
+
+def test_nothing_is_answered_outside_its_path(opened: Dashboard) -> None:
+    for path in (
+        "/",
+        "/hosts",
+        "/static/app.js",
+        opened.root,
+        f"{opened.root}x/",
+        f"/x{opened.root}/",
+        "/.." + opened.root,
+    ):
+        assert opened.ask_whole(path).status == 401, path
+    assert opened.ask_whole(f"{opened.root}/hosts").status == 200
+    page = opened.ask("/")
+    inside = re.findall(r'(?:href|src|action|data-stream)="(/[^"]*)"', page.text)
+    assert len(inside) > 5
+    assert all(link.startswith(f"{opened.root}/") for link in inside)
+
+
 def test_an_action_needs_the_token(opened: Dashboard) -> None:
     origin = {"Origin": opened.base}
     for path in (f"/runs/{RUN}/cancel", f"/runs/{RUN}/again"):
@@ -110,8 +163,8 @@ def test_no_path_leads_outside(opened: Dashboard, path: str) -> None:
 def test_the_links_code_never_stays_in_the_address(opened: Dashboard) -> None:
     answer = opened.ask("/history?job=x&token=whatever")
     assert answer.status == 303
-    assert answer.headers["location"] == "/history?job=x"
-    assert opened.ask("//evil.example/?token=whatever").headers["location"] == "/evil.example/"
+    assert answer.headers["location"] == f"{opened.root}/history?job=x"
+    assert opened.ask("//evil.example/?token=whatever").headers["location"] == f"{opened.root}/evil.example/"
 
 
 def test_every_answer_forbids_scripts_of_others(opened: Dashboard) -> None:

@@ -32,7 +32,6 @@ GOOD = [
     "a/run.json",
     "結果.json",
     "é",
-    "...",
     "a.partial",
     "x" * 255,
 ]
@@ -264,8 +263,8 @@ def test_nothing_is_ever_made_outside_the_folder(tmp_path_factory: pytest.TempPa
             intake.write(name, 0, b"%d" % number)
         except FcctlError:
             continue
-        key = paths.folded(name)
-        assert stored.setdefault(key, name) == name, "one file got two names"
+        place = paths.harmless(name)
+        assert stored.setdefault(paths.folded(place), place) == place, "one file got two names"
     assert os.listdir(outside) == []
     assert sorted(os.listdir(top)) == ["outside", "runs"]
     assert os.listdir(top / "runs") == ["x.partial"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
+from orchestrator.base.text.json_text import Budget, resident_bytes
+from orchestrator.results import documents
 from orchestrator.results.store import measured as store_measured
 from orchestrator.results.store import schema
 from orchestrator.results.store.store import FileStore
@@ -51,9 +54,10 @@ def test_a_document_is_read_up_to_a_limit(store: FileStore, monkeypatch: pytest.
     content = simple(10.0, note="x" * 2_000_000)
     measured(store, [content])
     assert len(store.measurements(benchmark="mission")) == 1, "two megabytes are not too many"
-    size = len(json.dumps(content))
+    data = json.dumps(content).encode()
+    size = len(data) + resident_bytes(data)
     for limit, found in ((size, 1), (size - 1, 0)):
-        monkeypatch.setattr(store_measured, "MAX_BYTES", limit)
+        monkeypatch.setattr(store_measured, "Budget", functools.partial(Budget, limit))
         store.reindex()
         assert len(store.measurements(benchmark="mission")) == found
 
@@ -62,6 +66,20 @@ def test_of_many_documents_the_first_count(store: FileStore, monkeypatch: pytest
     monkeypatch.setattr(store_measured, "MAX_DOCUMENTS", 2)
     measured(store, [simple(10.0), simple(11.0), simple(12.0)])
     assert sorted(round(m.p50) for m in store.measurements(benchmark="mission")) == [10, 11]
+
+
+def test_of_many_benchmarks_the_first_count(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_measured, "MAX_MEASURED", 3)
+    measured(store, [simple(10.0), simple(11.0), simple(12.0)])
+    assert len(store.measurements()) == 3, "of two in each document"
+
+
+def test_of_many_documents_the_first_are_read(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = measured(store, [simple(10.0), simple(11.0), simple(12.0)])
+    monkeypatch.setattr(documents, "MAX_DOCUMENTS", 2)
+    found = documents.load(store.get(run_id), store.folder(run_id))
+    assert len(found.items) == 2
+    assert [problem.partition(": ")[2] for problem in found.problems] == ["1 documents: 2 of a run are read"]
 
 
 def test_several_launches_of_a_run_are_all_there(store: FileStore) -> None:

@@ -1,0 +1,64 @@
+"""Where the workspace is: the nearest folder upward that holds fcctl.toml and came from no run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.base import run_id as run_ids
+from orchestrator.base.errors import NotFoundError
+from orchestrator.base.text import toml_text
+
+FILE_NAME = "fcctl.toml"
+#: Folders in ``runs/`` of runs that are not complete, or not any more.
+_UNFINISHED = re.compile(r".+\.partial|\.import-.+|\.pruned-.+")
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder from ``start`` upward that holds fcctl.toml, which no run left there.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    start = start.absolute()
+    if not start.is_dir():
+        raise NotFoundError(f"{start} is not a folder")
+    if (found := next(roots(start), None)) is not None:
+        return found
+    of_a_run = any((folder / FILE_NAME).is_file() for folder in (start, *start.parents))
+    raise NotFoundError(
+        f"no {FILE_NAME} in {start} or above it",
+        cause="the one that is there came from a run, and a run's files are no workspace" if of_a_run else None,
+        hint="fcctl init  (makes this folder a workspace), or point to one with -C DIR",
+    )
+
+
+def roots(start: Path) -> Iterator[Path]:
+    """The folders from ``start``, an absolute path, upward that may be a workspace's."""
+    for folder in (start, *start.parents):
+        if (folder / FILE_NAME).is_file() and not _is_result(folder.resolve()):
+            yield folder
+
+
+def _is_result(folder: Path) -> bool:
+    """Whether a run left it: it is in a run's folder, or below the results of a workspace around it."""
+    return any(_is_run(above) or _holds(above, folder) for above in (folder, *folder.parents))
+
+
+def _is_run(folder: Path) -> bool:
+    if folder.parent.name != "runs":
+        return False
+    complete = run_ids.is_valid(folder.name) and (folder / "run.json").is_file()
+    return complete or _UNFINISHED.fullmatch(folder.name) is not None
+
+
+def _holds(root: Path, folder: Path) -> bool:
+    """Whether ``folder`` is below the results of the workspace ``root``, if that is one."""
+    if root == folder or not (root / FILE_NAME).is_file():
+        return False
+    results: object = "results"
+    with suppress(OSError, ValueError, LookupError, TypeError):  # it says nothing of them, or cannot be read
+        results = toml_text.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
+    return folder.is_relative_to((root / Path(str(results)).expanduser()).resolve())
