@@ -231,7 +231,7 @@ def _known(launch: Launch, metric: str, rng: np.random.Generator) -> _Known:
     # A sample a block, so that the number of values is that of independent ones.
     parts = np.array_split(samples, max(1, count))
     centred = (drawn - drawn.mean()) * math.sqrt(count / max(1, count - 1))
-    return _Known(centred, float(centred.var()) + extra, extra, count, [float(np.median(p)) for p in parts])
+    return _Known(centred, float(centred.var()) + extra, extra, count, [statistics.median(p.tolist()) for p in parts])
 
 
 def _lacks(sides: list[list[Launch]]) -> str:

@@ -30,7 +30,7 @@ _LAYOUTS = (
 )
 #: Where it is known from how much launches differ, if there are few of them.
 _FEW = {
-    "assumed": "is assumed; 4 or more a side measure it (docs/statistics.md)",
+    "assumed": "is assumed; 4 runs of one source here, or 4 launches a side, measure it (docs/statistics.md)",
     "history": "is what runs of one source differed by on this machine",
     "launches": "is what those of one side do",
 }
