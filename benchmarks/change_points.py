@@ -106,7 +106,7 @@ def tables(trials: int) -> str:
     steps = in_parallel(step_row, STEPS, trials)
     return "\n".join([
         f"| flat series of {RUNS} runs, looked at after each | ever alarmed |", "|---|---:|", *flat, "",
-        f"| runs differ by | runs before the {100 * STEP:.0f} % | memory | median delay | nine in ten | within 5 runs |",
+        f"| runs differ by | runs before {100 * STEP:.0f} % | memory | median delay | nine in ten | within 5 runs |",
         "|---:|---:|---:|---:|---:|---:|", *steps, "",
         f"{trials} series a row.",
     ])  # fmt: skip

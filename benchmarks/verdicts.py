@@ -147,15 +147,12 @@ def side(scenario: Scenario, which: int, factor: float, rng: Rng) -> list[Row]:
     return rows
 
 
-def history(scenario: Scenario, rng: Rng) -> dict[Key, Spread]:
-    """What earlier runs of one source showed of each benchmark."""
+def history(scenario: Scenario, rng: Rng) -> Spread | None:
+    """What earlier runs of one source showed of a benchmark."""
     if not scenario.known:
-        return {}
-    sizes = scenario.between * np.sqrt(rng.chisquare(scenario.known - 1, scenario.benchmarks) / (scenario.known - 1))
-    return {
-        Key(f"case{i}", "kernel", "hot"): Spread(float(size), "history", scenario.known - 1)
-        for i, size in enumerate(sizes)
-    }
+        return None
+    freedom = scenario.known - 1
+    return Spread(scenario.between * float(np.sqrt(rng.chisquare(freedom) / freedom)), "history", freedom)
 
 
 def _offset(scenario: Scenario, rng: Rng) -> float:
@@ -182,7 +179,8 @@ def measure(scenario: Scenario, trials: int, seed: int = 0) -> Rates:
 
     def judged(factor: float) -> tuple[Compared, ...]:
         sides = side(scenario, 0, 1.0, rng), side(scenario, 1, factor, rng)
-        return compare(*sides, Options(metric=scenario.metric), history(scenario, rng)).benchmarks
+        known = history(scenario, rng)
+        return compare(*sides, Options(metric=scenario.metric), lambda _: known).benchmarks
 
     for _ in range(trials):
         equal = judged(1.0)

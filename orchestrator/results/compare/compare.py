@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,8 +26,8 @@ from orchestrator.results.statistics.effect import Spread
 
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
-#: Measurements of a machine that are looked at for how much its runs differ, the newest ones.
-HISTORY = 5000
+#: Measurements of a benchmark that are looked at for how much its runs differ, the newest ones.
+HISTORY = 300
 
 
 class Library(Shelf, Protocol):
@@ -201,14 +201,20 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> Busy:
 
 
 # ------------------------------------------------------------------------------------------------ inside
-def _history(store: Library, old: Side, new: Side) -> dict[Key, Spread]:
+def _history(store: Library, old: Side, new: Side) -> Callable[[Key], Spread | None]:
     """How much runs of one source differed on the machine of these sides, other runs than theirs."""
     runs = (*old.runs, *new.runs)
-    if len({run.target for run in runs}) != 1:
-        return {}
-    compared = {run.run_id for run in runs}
-    known = store.measurements(limit=HISTORY, target=runs[0].target)
-    return run_to_run(m for m in known if m.run_id not in compared)
+    compared, targets = {run.run_id for run in runs}, {run.target for run in runs}
+
+    def of(key: Key) -> Spread | None:
+        if len(targets) > 1:
+            return None
+        known = store.measurements(
+            limit=HISTORY, benchmark=key.name, variant=key.variant, mode=key.mode, target=runs[0].target
+        )
+        return run_to_run(m for m in known if m.run_id not in compared)
+
+    return of
 
 
 def _machines(of: Side) -> list[dict[str, Any]]:

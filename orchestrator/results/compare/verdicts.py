@@ -15,7 +15,7 @@ inconclusive              neither: too little was measured to tell
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from typing import Any, Literal
 from orchestrator.results.compare import samples
 from orchestrator.results.compare.rows import Conditions, Key, Row
 from orchestrator.results.statistics.blocks import METRICS
-from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS, Effect, Spread, effect
+from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
 from orchestrator.results.statistics.ranks import holm, midranks
 
 Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
@@ -41,6 +41,8 @@ IN_TURNS = 1 / 3 + 1e-9
 CLOCK_TOLERANCE = 0.03
 #: Modes that time single calls from a program: the processor takes part.
 CALLS = frozenset({"eager", "wall", "cpu"})
+#: How much runs of one source differ here, of a benchmark; None where too few are known.
+History = Callable[[Key], Spread | None]
 #: What ``allow`` may name.
 CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
 
@@ -99,21 +101,20 @@ def compare(
     old: Sequence[Row],
     new: Sequence[Row],
     options: Options | None = None,
-    history: Mapping[Key, Spread] | None = None,
+    history: History = lambda _: None,
 ) -> Comparison:
-    """Match the rows of two sides and judge each pair. Several rows of one benchmark are several launches. ``history``
-    knows how much runs of one source differ here.
+    """Match the rows of two sides and judge each pair. Several rows of one benchmark are several launches.
 
     Needs NumPy and SciPy, which are imported when it is called.
     """
-    options, history = options or Options(), history or {}
+    options = options or Options()
     pairs, only_old, only_new = _matched(_grouped(old), _grouped(new))
     interleaved = _interleaved(old, new) if old and new else None
-    measured = [_measured(p, options, None, 0.0) for p in pairs if p.is_control]
+    measured = [_measured(p, options, history, 0.0) for p in pairs if p.is_control]
     ours = [
-        _measured(p, options, history.get(key), _moved(measured, key.mode, interleaved=interleaved))
+        _measured(p, options, history, _moved(measured, p.new[0].key.mode, interleaved=interleaved))
         for p in pairs
-        if not p.is_control and (key := p.new[0].key)
+        if not p.is_control
     ]
     return Comparison(
         options=options,
@@ -160,12 +161,12 @@ def _matched(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> tuple[list
 
 
 # ------------------------------------------------------------------------------------------------ measuring
-def _measured(pair: _Pair, options: Options, known: Spread | None, moved: float | None) -> Compared:
-    """A pair with its effect, and the verdict as far as one benchmark alone decides it. ``known``: how much runs of
-    one source differ here; ``moved``: the standard deviation between the sides that controls show."""
+def _measured(pair: _Pair, options: Options, history: History, moved: float | None) -> Compared:
+    """A pair with its effect, and the verdict as far as one benchmark alone decides it. ``moved`` is the standard
+    deviation between the sides that controls show."""
     key, was = pair.new[0].key, pair.old[0].key
     reasons, notes = _obstacles(pair, options)
-    spread, drift = _spread(key, options, known), _drift(pair, key, known, moved)
+    spread, drift = _spread(pair, options, history), _drift(pair, history, moved)
     shown = max((moved or 0.0) / math.sqrt(2), _clock_unrest(pair))  # two launches differ by the square root of two
     found = effect(
         [r.launch for r in pair.old], [r.launch for r in pair.new], metric=options.metric,
@@ -195,16 +196,17 @@ def _measured(pair: _Pair, options: Options, known: Spread | None, moved: float 
     )
 
 
-def _spread(key: Key, options: Options, known: Spread | None) -> Spread:
+def _spread(pair: _Pair, options: Options, history: History) -> Spread:
     """Between launches, where too few are there to measure it."""
+    key = pair.new[0].key
     if options.spread is not None:
         return Spread(options.spread, "stated")
-    if known is not None and options.metric == "p50":  # which is what the index keeps
-        return known
-    return SPREAD_CALLS if key.mode in CALLS else SPREAD
+    few = min(len(pair.old), len(pair.new)) < MIN_LAUNCHES
+    known = history(key) if few and options.metric == "p50" else None  # which is what the index keeps
+    return known or (SPREAD_CALLS if key.mode in CALLS else SPREAD)
 
 
-def _drift(pair: _Pair, key: Key, known: Spread | None, moved: float | None) -> Spread:
+def _drift(pair: _Pair, history: History, moved: float | None) -> Spread:
     """Between the sides, however many launches they have. What controls show counts always; what nothing shows is
     taken from history or assumed where one side was measured before the other."""
     clocks = _clock_unrest(pair)
@@ -212,7 +214,8 @@ def _drift(pair: _Pair, key: Key, known: Spread | None, moved: float | None) -> 
         return Spread(moved, "controls").at_least(clocks)
     if _interleaved(pair.old, pair.new):
         return Spread(0.0).at_least(clocks)
-    return (known or (DRIFT_CALLS if key.mode in CALLS else DRIFT)).at_least(clocks)
+    key = pair.new[0].key
+    return (history(key) or (DRIFT_CALLS if key.mode in CALLS else DRIFT)).at_least(clocks)
 
 
 def _drift_notes(drift: Spread, *, interleaved: bool | None) -> list[str]:

@@ -9,7 +9,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
-from orchestrator.results.compare.rows import Busy, Key, Machine, Row, rows_of
+from orchestrator.results.compare.rows import Busy, Machine, Row, rows_of
 from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.measurement import Measurement
@@ -279,8 +279,8 @@ def test_sides_that_were_not_are_said_and_widened() -> None:
     said = "the sides were not measured in turns: a drift of 1.0 % between them counts (assumed)"
     assert (found.interleaved, found.benchmarks[0].verdict, found.benchmarks[0].notes) == (False, "same", (said,))
     assert compare(launches(10.0, AFTER), launches(10.5, BEFORE)).benchmarks[0].verdict == "slower"
-    known = {Key("mission", "fused", "hot"): Spread(0.03, "history", 7)}
-    (found_here,) = compare(launches(10.0, BEFORE), launches(10.5, AFTER), history=known).benchmarks
+    sides = launches(10.0, BEFORE), launches(10.5, AFTER)
+    (found_here,) = compare(*sides, history=lambda _: Spread(0.03, "history", 7)).benchmarks
     assert found_here.verdict == "inconclusive"
     assert found_here.notes == (said.replace("1.0", "3.0").replace("assumed", "as its runs differ here"),)
     unknown = compare(rows(*[simple(10.0)] * 4), rows(*[document(entry("mission", samples(10.1)))] * 4))
@@ -310,18 +310,18 @@ def test_history_says_how_much_runs_differ_where_one_launch_cannot() -> None:
         }  # fmt: skip
         return Measurement(**{**values, **changed})
 
-    key = Key("mission", "fused", "hot")
     calm = [run(i, 10.0 + 0.02 * i, "a") for i in range(3)] + [run(9 + i, 20.0 + 0.04 * i, "b") for i in range(3)]
-    found = run_to_run(calm)[key]
+    found = run_to_run(calm)
+    assert found is not None
     assert (found.share, found.freedom, found.source) == (pytest.approx(0.002, rel=0.01), 4, "history")
-    assert run_to_run(calm[:3]) == {}, "three runs are too few"
+    assert run_to_run(calm[:3]) is None, "three runs are too few"
     spoilt = [run(20, 90.0, "a", status="failed"), run(0, 80.0, "a"), run(21, 70.0, "c")]
-    assert run_to_run([*calm, *spoilt])[key] == found, "failed runs, second launches and other sources do not count"
+    assert run_to_run([*calm, *spoilt]) == found, "failed runs, second launches and other sources do not count"
 
     one, other = rows(document(entry("mission", samples(10.0)))), rows(document(entry("mission", samples(10.4))))
     for known, verdict, source in ((None, "inconclusive", "assumed"), (found, "slower", "history"),
                                    (Spread(0.02, "history", 7), "inconclusive", "history")):  # fmt: skip
-        (compared,) = compare(one, other, history={key: known} if known else None).benchmarks
+        (compared,) = compare(one, other, None, lambda _, known=known: known).benchmarks  # type: ignore[misc]
         assert compared.effect is not None
         assert (compared.verdict, compared.effect.spread_from) == (verdict, source)
 

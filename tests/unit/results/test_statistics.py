@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.change_points import FLAT, STEPS
+from benchmarks.tables import PAGE
 from benchmarks.verdicts import APART, SCENARIOS, Scenario, drifting, measure
 from orchestrator.results.statistics import blocks
 from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, Effect, Launch, Spread, effect
@@ -221,6 +223,20 @@ def test_false_alarms_stay_below_the_stated_rate_and_slowdowns_are_found(
     assert rates.false_alarms <= 4 / 24
     assert rates.found >= power
     assert rates.misjudged <= 0.05
+
+
+def test_the_page_has_every_row_of_the_calibration() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for scenario in SCENARIOS:
+        launches = " and ".join(dict.fromkeys(map(str, scenario.launches)))
+        name = f"*{scenario.name}*" if scenario.beyond else scenario.name
+        assert page.count(f"\n| {launches} | {name} | {scenario.benchmarks} | ") == 1
+    for flat in FLAT:
+        assert page.count(f"\n| {flat.name} | ") == 1
+    for step in STEPS:
+        assert page.count(f"\n| {100 * step.noise:g} % | {step.before} | {step.memory:g} | ") == 1
+    assert "1000 pairs a row" in page
+    assert "1000 series a row" in page
 
 
 @pytest.mark.full
