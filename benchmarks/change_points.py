@@ -91,13 +91,10 @@ def flat_row(flat: Flat, trials: int) -> str:
 
 def step_row(stepped: Stepped, trials: int) -> str:
     found = sorted(delays(stepped, trials))
-    late = quantile(found, 0.9)
-    within = sum(delay <= 5 for delay in found) / trials
-    shown = f"{late:.0f}" if late <= LATEST else f"over {LATEST}"
-    return (
-        f"| {100 * stepped.noise:g} % | {stepped.before} | {stepped.memory:g} | {median(found):.0f} | {shown} "
-        f"| {100 * within:.1f} % |"
-    )
+    middle, late = (f"{d:.0f}" if d <= LATEST else f"over {LATEST}" for d in (median(found), quantile(found, 0.9)))
+    within = 100 * sum(delay <= 5 for delay in found) / trials
+    noise = f"{100 * stepped.noise:g} %"
+    return f"| {noise} | {stepped.before} | {stepped.memory:g} | {middle} | {late} | {within:.1f} % |"
 
 
 def tables(trials: int) -> str:

@@ -43,6 +43,11 @@ CLOCK_TOLERANCE = 0.03
 CALLS = frozenset({"eager", "wall", "cpu"})
 #: How much runs of one source differ here, of a benchmark; None where too few are known.
 History = Callable[[Key], Spread | None]
+#: How a drift is known that is not assumed away by turns.
+BASIS = {
+    "controls": "code that did not change moved so", "history": "as runs of one source differ here",
+    "assumed": "assumed: nothing shows it",
+}  # fmt: skip
 #: What ``allow`` may name.
 CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
 
@@ -219,15 +224,13 @@ def _drift(pair: _Pair, history: History, moved: float | None) -> Spread:
 
 
 def _drift_notes(drift: Spread, *, interleaved: bool | None) -> list[str]:
-    """What widens a comparison of many launches, if it matters."""
+    """What widens a comparison of many launches."""
     size = f"{100 * drift.share:.1f} %"
-    if drift.source == "controls" and drift.share >= NEGLIGIBLE:
-        return [f"code that did not change moved too: the sides are taken to differ by {size} besides"]
-    if interleaved or drift.source == "controls":
-        return []
+    if interleaved:
+        moved = drift.source == "controls" and drift.share >= NEGLIGIBLE
+        return [f"code that did not change moved too: a drift of {size} between the sides counts"] * moved
     said = "are not known to have been" if interleaved is None else "were not"
-    basis = "as its runs differ here" if drift.source == "history" else "assumed"
-    return [f"the sides {said} measured in turns: a drift of {size} between them counts ({basis})"]
+    return [f"the sides {said} measured in turns: a drift of {size} between them counts ({BASIS[drift.source]})"]
 
 
 def _interleaved(old: Sequence[Row], new: Sequence[Row]) -> bool | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -237,6 +240,20 @@ def test_the_page_has_every_row_of_the_calibration() -> None:
         assert page.count(f"\n| {100 * step.noise:g} % | {step.before} | {step.memory:g} | ") == 1
     assert "1000 pairs a row" in page
     assert "1000 series a row" in page
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("program", "rows"), [("verdicts", len(SCENARIOS)), ("change_points", len(FLAT) + len(STEPS))])
+def test_the_command_prints_the_rows_of_the_page(program: str, rows: int) -> None:
+    command = [sys.executable, f"benchmarks/{program}.py", "--trials", "2"]
+    found = subprocess.run(command, cwd=PAGE.parents[1], capture_output=True, text=True, check=True).stdout
+    begin, end = f"<!-- rates: benchmarks/{program}.py --write -->", f"<!-- end of rates: benchmarks/{program}.py -->"
+    page = PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+    printed, published = ([line for line in text.splitlines() if line.startswith("|")] for text in (found, page))
+    assert [line.split("|")[1:3] for line in printed if "%" not in line.split("|")[2]] == [
+        line.split("|")[1:3] for line in published if "%" not in line.split("|")[2]
+    ]
+    assert len(printed) == len(published) >= rows
 
 
 @pytest.mark.full
