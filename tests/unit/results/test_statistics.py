@@ -243,17 +243,18 @@ def test_the_page_has_every_row_of_the_calibration() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("program", "rows"), [("verdicts", len(SCENARIOS)), ("change_points", len(FLAT) + len(STEPS))])
-def test_the_command_prints_the_rows_of_the_page(program: str, rows: int) -> None:
+@pytest.mark.parametrize(("program", "named_by"), [("verdicts", 3), ("change_points", 1)])
+def test_the_command_prints_the_rows_of_the_page(program: str, named_by: int) -> None:
     command = [sys.executable, f"benchmarks/{program}.py", "--trials", "2"]
     found = subprocess.run(command, cwd=PAGE.parents[1], capture_output=True, text=True, check=True).stdout
     begin, end = f"<!-- rates: benchmarks/{program}.py --write -->", f"<!-- end of rates: benchmarks/{program}.py -->"
     page = PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
-    printed, published = ([line for line in text.splitlines() if line.startswith("|")] for text in (found, page))
-    assert [line.split("|")[1:3] for line in printed if "%" not in line.split("|")[2]] == [
-        line.split("|")[1:3] for line in published if "%" not in line.split("|")[2]
-    ]
-    assert len(printed) == len(published) >= rows
+    printed, published = (
+        [line.split("|")[1 : 1 + named_by] for line in text.splitlines() if line.startswith("|")]
+        for text in (found, page)
+    )
+    assert printed == published
+    assert len(printed) > 25
 
 
 @pytest.mark.full
