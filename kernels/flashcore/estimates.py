@@ -5,6 +5,8 @@ two equal. Medians (of an even number: the mean of the two in the middle) and ge
 ``statistics``.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from statistics import NormalDist

@@ -5,9 +5,11 @@ two equal. Medians (of an even number: the mean of the two in the middle) and ge
 ``statistics``.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Sequence
 
 CONFIDENCE = 0.95
 #: Samples that a percentile takes: with fewer, none lies beyond it.
