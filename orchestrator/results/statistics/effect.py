@@ -186,10 +186,10 @@ def _from_samples(
         medians.append([value for found in known for value in found.medians])
         drawn += rng.normal(0, math.sqrt((between.share**2 + max(f.extra for f in known)) / len(side)), RESAMPLES)
     settled = between.share**2 * sum(1 / len(side) for side in sides)
+    freedom = _freedom([*errors, settled, drift.share**2], [*freedoms, between.freedom, drift.freedom])
     lacks = _lacks(sides)
     return _effect(
-        sides, metric, difference, drawn,
-        _freedom([*errors, settled, drift.share**2], [*freedoms, between.freedom, drift.freedom]), confidence,
+        sides, metric, difference, drawn, min(freedom, between.freedom), confidence,
         error=float(drawn.std()),
         basis="none" if lacks else "samples",
         rank_p=rank_test(*medians) if all(medians) else 1.0,
