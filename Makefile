@@ -7,7 +7,7 @@ SHELL := /bin/bash
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST := $(PY) -m pytest -q --workers $(WORKERS)
 
-.PHONY: setup demo test test-all test-changed mutants simulate lint bench browser lowest clean help
+.PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate browser lowest clean help
 
 help:            ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ lint: setup      ## ruff, formatting, mypy
 
 bench: setup     ## the speed table: ratios measured in one run
 	$(PY) benchmarks/all.py
+
+calibrate: setup ## how often compare and history are wrong: writes the tables of docs/statistics.md, 1,000 trials a row
+	$(PY) benchmarks/verdicts.py --write
+	$(PY) benchmarks/change_points.py --write
 
 browser: setup   ## the dashboard and the report in a real headless Chromium
 	@$(PY) -c 'import sys; from orchestrator.views.report import chromium; sys.exit(chromium.find() is None and "error: there is no Chromium; hint: apt install chromium")'

@@ -1,6 +1,6 @@
 """How often ``fcctl results compare`` is wrong, on simulated runs whose truth is known.
 
-    python benchmarks/verdicts.py [--trials 400] [--write]
+    python benchmarks/verdicts.py [--trials 1000] [--write]
 
 Each scenario is tried many times without any difference (whatever is called faster or slower is a false alarm) and with
 a new side that is 5 % slower in every benchmark. ``--write`` puts the table into docs/statistics.md.
@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
+sys.path[:0] = [str(root := Path(__file__).resolve().parent.parent), str(root / "remote")]
 
+from benchmarks.tables import in_parallel, write  # noqa: E402
 from orchestrator.results.compare.rows import Conditions, Key, Row  # noqa: E402
-from orchestrator.results.compare.verdicts import ALPHA, compare  # noqa: E402
-from orchestrator.results.statistics.effect import Launch  # noqa: E402
+from orchestrator.results.compare.verdicts import ALPHA, Compared, Options, compare  # noqa: E402
+from orchestrator.results.statistics.effect import Launch, Spread  # noqa: E402
 
-PAGE = ROOT / "docs" / "statistics.md"
-BEGIN, END = "<!-- rates: benchmarks/verdicts.py --write -->", "<!-- end of rates -->"
 SLOWDOWN = 1.05
 COLUMNS = (
     "launches a side", "what the samples do", "benchmarks", "false alarms", "5 % slower, found",
@@ -73,50 +71,88 @@ def coarse(rng: Rng, n: int) -> np.ndarray:
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    noise: Noise
+    noise: Noise = independent
     launches: tuple[int, int] = (1, 1)
     samples: tuple[int, int] = (112, 112)
     benchmarks: int = 1
     #: True standard deviation between launches, and its tails: with ``rough`` one launch in ten is off by five of them.
     between: float = 0.007
     rough: bool = False
+    #: All launches of the new side after those of the old, and by how much everything is slower then.
+    apart: bool = False
+    drift: float = 0.0
+    controls: int = 0
+    #: Earlier runs of one source that are known.
+    known: int = 0
+    metric: str = "p50"
     beyond: bool = False  # outside of what is promised
 
 
+APART = "new side after the old"
 SCENARIOS = (
-    Scenario("independent samples", independent),
-    Scenario("launches differ by the whole 1 % that is assumed", independent, between=0.01),
+    Scenario("independent samples"),
+    Scenario("launches differ by 2 %", between=0.02),
+    Scenario("launches differ by the whole 2.5 % that is assumed", between=0.025),
     Scenario("autocorrelated (0.9)", autocorrelated),
     Scenario("heavy tails", heavy_tailed),
+    Scenario("heavy tails, p99 of 112 samples", heavy_tailed, metric="p99"),
+    Scenario("the lowest of 112 samples", metric="min"),
     Scenario("drift of up to 3 % within the run", drifting),
     Scenario("two levels, 2 % apart", two_states),
     Scenario("a timer with ticks of 2 %", coarse),
-    Scenario("20 samples against 800", independent, samples=(20, 800)),
-    Scenario("12 benchmarks, autocorrelated", autocorrelated, benchmarks=12),
-    Scenario("launches differ by 2 %, twice what is assumed", independent, between=0.02, beyond=True),
-    Scenario("independent samples", independent, launches=(5, 5)),
+    Scenario("20 samples against 200", samples=(20, 200)),
+    Scenario("4 benchmarks, autocorrelated", autocorrelated, benchmarks=4),
+    Scenario("8 runs known, launches differ by 0.7 %", known=8),
+    Scenario("8 runs known, launches differ by 2 %", between=0.02, known=8),
+    Scenario("4 runs known, launches differ by 2 %", between=0.02, known=4),
+    Scenario("launches differ by 5 %, twice what is assumed", between=0.05, beyond=True),
+    Scenario("4 old launches, one new", launches=(4, 1)),
+    Scenario("independent samples", launches=(5, 5)),
     Scenario("autocorrelated (0.9)", autocorrelated, launches=(5, 5)),
     Scenario("heavy tails", heavy_tailed, launches=(5, 5)),
+    Scenario("heavy tails, p99 of 112 samples", heavy_tailed, launches=(5, 5), metric="p99"),
+    Scenario("the lowest of 112 samples", launches=(5, 5), metric="min"),
     Scenario("drift of up to 3 % within the run", drifting, launches=(5, 5)),
-    Scenario("launches differ by 2 %", independent, launches=(5, 5), between=0.02),
-    Scenario("one launch in ten is far off", independent, launches=(5, 5), rough=True),
-    Scenario("4 launches against 8", independent, launches=(4, 8), samples=(30, 112)),
+    Scenario("launches differ by 2 %", launches=(5, 5), between=0.02),
+    Scenario("one launch in ten is far off", launches=(5, 5), rough=True),
+    Scenario("4 launches against 8", launches=(4, 8), samples=(30, 112)),
     Scenario("12 benchmarks, autocorrelated", autocorrelated, launches=(5, 5), benchmarks=12),
-    Scenario("12 benchmarks, launches differ by 2 %", independent, launches=(8, 8), benchmarks=12, between=0.02),
+    Scenario("12 benchmarks, launches differ by 2 %", launches=(8, 8), benchmarks=12, between=0.02),
+    Scenario(APART, launches=(4, 4), apart=True),
+    Scenario(f"{APART}, 1 % drift", launches=(4, 4), apart=True, drift=0.01),
+    Scenario(f"{APART}, 1 % drift", launches=(8, 8), apart=True, drift=0.01),
+    Scenario(f"{APART}, 1 % drift, a control", launches=(4, 4), apart=True, drift=0.01, controls=1),
+    Scenario(f"{APART}, 1 % drift, a control", launches=(8, 8), apart=True, drift=0.01, controls=1),
+    Scenario(f"{APART}, 3 % drift, a control", launches=(4, 4), apart=True, drift=0.03, controls=1),
+    Scenario(f"{APART}, 3 % drift, 3 controls", launches=(8, 8), apart=True, drift=0.03, controls=3),
+    Scenario("in turns, a control", launches=(4, 4), controls=1),
+    Scenario(f"{APART}, 2 % drift, nothing shows it", launches=(8, 8), apart=True, drift=0.02, beyond=True),
 )
 
 
 def side(scenario: Scenario, which: int, factor: float, rng: Rng) -> list[Row]:
     """The rows of one side. Half of what sets a launch apart it has in all benchmarks, half in one."""
     rows = []
-    for _ in range(scenario.launches[which]):
+    for n in range(scenario.launches[which]):
         shared = _offset(scenario, rng)
-        for i in range(scenario.benchmarks):
-            offset = (shared + _offset(scenario, rng)) / np.sqrt(2)
-            samples = 10 * (i + 1) * factor * np.exp(offset + scenario.noise(rng, scenario.samples[which]))
-            key = Key(f"case{i}", "kernel", "hot")
-            rows.append(Row(key, Launch(tuple(samples.tolist())), "us", (), "v1", False, Conditions(device="GPU")))
+        time = (n + 0.5) / scenario.launches[which] + which * (1 if scenario.apart else 0.001)
+        for i in range(scenario.benchmarks + scenario.controls):
+            is_control = i >= scenario.benchmarks
+            offset = (shared + _offset(scenario, rng)) / np.sqrt(2) + which * scenario.drift
+            level = 10 * (i + 1) * (1 if is_control else factor)
+            samples = level * np.exp(offset + scenario.noise(rng, scenario.samples[which]))
+            key = Key(f"case{i}", "sdpa" if is_control else "kernel", "hot")
+            launch, conditions = Launch(tuple(samples.tolist())), Conditions(device="GPU")
+            rows.append(Row(key, launch, "us", (), "v1", is_control, conditions, time=time))
     return rows
+
+
+def history(scenario: Scenario, rng: Rng) -> Spread | None:
+    """What earlier runs of one source showed of a benchmark."""
+    if not scenario.known:
+        return None
+    freedom = scenario.known - 1
+    return Spread(scenario.between * float(np.sqrt(rng.chisquare(freedom) / freedom)), "history", freedom)
 
 
 def _offset(scenario: Scenario, rng: Rng) -> float:
@@ -140,45 +176,47 @@ def measure(scenario: Scenario, trials: int, seed: int = 0) -> Rates:
     """Try it ``trials`` times without a difference and as often with one."""
     rng = np.random.default_rng(seed)
     alarms, found, misjudged, same, covered = 0, 0, 0, 0, 0
+
+    def judged(factor: float) -> tuple[Compared, ...]:
+        sides = side(scenario, 0, 1.0, rng), side(scenario, 1, factor, rng)
+        known = history(scenario, rng)
+        return compare(*sides, Options(metric=scenario.metric), lambda _: known).benchmarks
+
     for _ in range(trials):
-        equal = compare(side(scenario, 0, 1.0, rng), side(scenario, 1, 1.0, rng)).benchmarks
+        equal = judged(1.0)
         alarms += any(b.verdict in ("faster", "slower") for b in equal)
         same += sum(b.verdict == "same" for b in equal)
         covered += sum(b.effect is not None and b.effect.low <= 1 <= b.effect.high for b in equal)
-        slower = compare(side(scenario, 0, 1.0, rng), side(scenario, 1, SLOWDOWN, rng)).benchmarks
+        slower = judged(SLOWDOWN)
         found += sum(b.verdict == "slower" for b in slower)
         misjudged += sum(b.verdict in ("faster", "same") for b in slower)
     total = trials * scenario.benchmarks
     return Rates(alarms / trials, found / total, misjudged / total, same / total, covered / total, trials)
 
 
+def row(scenario: Scenario, trials: int) -> str:
+    """The rates of one scenario, of Markdown."""
+    rates = measure(scenario, trials)
+    shown = [rates.false_alarms, rates.found, rates.misjudged, rates.same, rates.covered]
+    cells = [f"{100 * value:.1f} %" for value in shown]
+    name = f"*{scenario.name}*" if scenario.beyond else scenario.name
+    launches = " and ".join(dict.fromkeys(str(n) for n in scenario.launches))
+    return f"| {launches} | {name} | {scenario.benchmarks} | {' | '.join(cells)} |"
+
+
 def table(trials: int) -> str:
-    """The rates of all scenarios as Markdown."""
+    """All of them."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---:|---:|---:|---:|---:|---:|"]
-    for scenario in SCENARIOS:
-        rates = measure(scenario, trials)
-        print(f"{scenario.launches} {scenario.name}: {rates}", file=sys.stderr, flush=True)
-        shown = [rates.false_alarms, rates.found, rates.misjudged, rates.same, rates.covered]
-        cells = [f"{100 * value:.1f} %" for value in shown]
-        name = f"*{scenario.name}*" if scenario.beyond else scenario.name
-        launches = " and ".join(dict.fromkeys(str(n) for n in scenario.launches))
-        lines.append(f"| {launches} | {name} | {scenario.benchmarks} | {' | '.join(cells)} |")
-    counted = f"{trials} trials a row without a difference, {trials} with one; alpha is {100 * ALPHA:.0f} %."
-    return "\n".join([*lines, "", counted])
+    counted = f"{trials} pairs a row without a difference, {trials} with one; alpha is {100 * ALPHA:.0f} %."
+    return "\n".join([*lines, *in_parallel(row, SCENARIOS, trials), "", counted])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    found = table(options.trials)
-    if not options.write:
-        print(found)
-        return 0
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}")
+    write("benchmarks/verdicts.py", table(options.trials), page=options.write)
     return 0
 
 

@@ -111,7 +111,7 @@ class _Gpu:
         rounds = _calibrate(launch, 512, BURST_US)
         count = rounds * self.per_round * self.sms
         burst = min(_timed(lambda: launch(rounds)) for _ in range(REPEATS))
-        cycles = float(self.cycles[: self.sms].double().median())
+        cycles = statistics.median(self.cycles[: self.sms].tolist())
         launches = max(1, round(SUSTAINED_US / burst))
         sustained = _timed(lambda: [launch(rounds) for _ in range(launches)]) / launches
         return {

@@ -8,13 +8,14 @@ own) are, so the interval is made from replicates.
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from flashcore import estimates
+from flashcore.estimates import CONFIDENCE
+
 RESAMPLES = 2000
-CONFIDENCE = 0.95
 #: No comparison is finer. A steady kernel gives intervals of 0.04 %, and of 20 that compared one with itself (an H200),
 #: two did not contain 1: what else is different in two replicates shows by then.
 FINEST = 0.001
@@ -23,11 +24,14 @@ TRIM = 0.2
 
 
 def summary(samples: np.ndarray) -> dict[str, Any]:
-    """n, percentiles (linear interpolation), min, max, mean and sample standard deviation, in the samples' unit."""
+    """n, percentiles, min, max, mean and sample standard deviation, in the samples' unit; a percentile of too few is
+    None (:data:`flashcore.estimates.NEEDS`)."""
     p50, p90, p99 = np.percentile(samples, [50, 90, 99])
     spread = float(np.std(samples, ddof=1)) if samples.size > 1 else 0.0
     named = {"p50": p50, "p90": p90, "p99": p99, "min": samples.min(), "max": samples.max(), "mean": samples.mean()}
-    return {"n": int(samples.size), **{k: round(float(v), 4) for k, v in named.items()}, "stddev": round(spread, 4)}
+    enough = {k: samples.size >= estimates.NEEDS.get(k, 1) for k in named}
+    known = {k: round(float(v), 4) if enough[k] else None for k, v in named.items()}
+    return {"n": int(samples.size), **known, "stddev": round(spread, 4)}
 
 
 def paired_ratio(a: np.ndarray, b: np.ndarray, *, floor: float = 0.0, seed: int = 0) -> dict[str, float]:
@@ -46,7 +50,7 @@ def paired_ratio(a: np.ndarray, b: np.ndarray, *, floor: float = 0.0, seed: int 
     columns = rng.integers(0, blocks, size=(RESAMPLES, replicates, blocks))
     drawn = _trimmed(logs[rows, columns].mean(axis=2))
     low, high = np.percentile(drawn, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
-    stretch = _small_sample(replicates)
+    stretch = estimates.stretch(replicates, TRIM)
     least = math.log1p(floor)
     return {
         "ratio": round(math.exp(middle), 5),
@@ -66,26 +70,8 @@ def floor_of(null: dict[str, float]) -> float:
     return round(max(abs(null["ratio"] - 1), (null["ci_high"] - null["ci_low"]) / 2, FINEST), 5)
 
 
-def student_t(freedom: int) -> float:
-    """The two-sided quantile of Student's t at :data:`CONFIDENCE`, for 3 degrees of freedom or more (to 1 %)."""
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    v = float(max(3, freedom))
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
-
-
 def _trimmed(values: np.ndarray) -> np.ndarray:
     """Mean along the last axis without the :data:`TRIM` largest and smallest."""
     n = values.shape[-1]
     out = int(TRIM * n)
     return np.asarray(np.sort(values, axis=-1)[..., out : n - out].mean(axis=-1))
-
-
-def _small_sample(n: int) -> float:
-    """By how much a bootstrap of ``n`` replicates is too narrow."""
-    left = n - 2 * int(TRIM * n)
-    return student_t(left - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(n / max(1, n - 1))

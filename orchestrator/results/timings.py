@@ -29,6 +29,7 @@ class Timing:
     shape: dict[str, int] | None
     stats: dict[str, float]  # finite numbers only: n, p50, p90, p99, min, max, mean, stddev
     is_reference: bool
+    is_anchor: bool = False  # code that never changes, timed to show what the machine does
     error: str = ""  # why there is no time
 
     @property
@@ -114,6 +115,7 @@ def _timing(entry: dict[str, Any]) -> Timing:
         shape=shape_of(entry.get("shape")),
         stats={k: v for k, v in ((k, number(v)) for k, v in stats.items()) if v is not None},
         error=str(entry.get("error") or ""),
+        is_anchor=role == "anchor",
         is_reference=role == "reference" or any(_REFERENCE.search(text) for text in (name, variant)),
     )
 

@@ -80,9 +80,9 @@ PURE = """
     providers/gcp: list_prices price_catalogue quota
     results: last measure measurement records tags timings tuning
     results/archive: manifest
-    results/compare: changes facts fail_on rows verdicts
+    results/compare: changes facts fail_on rows run_to_run samples verdicts
     results/levers: grades levers
-    results/statistics: blocks effect ranks
+    results/statistics: blocks change_points effect ranks
     runs: ending lifecycle
     runs/notify: notices
     runs/cost: machine_cost

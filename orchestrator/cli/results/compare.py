@@ -31,7 +31,8 @@ ALLOW = ("gpu", "driver", "clocks", "throttling", "method")
     "--launch-spread",
     "spread",
     metavar="SHARE",
-    help="How far launches of one program differ, where there are too few to tell; else 1%, 2.5% for single calls.",
+    help="How far launches of one program differ, where there are too few to tell; else what earlier runs of one "
+    "source on this machine did, else 2.5%, 5% for single calls.",
 )
 @click.option("--allow", multiple=True, type=click.Choice(ALLOW), help="Compare although this differs.")
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a comment.")

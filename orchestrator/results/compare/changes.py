@@ -1,32 +1,15 @@
-"""One benchmark over many runs: where it changed, and how it came to be as fast as it is.
-
-Change points are found by binary segmentation: a segment is split where two levels fit it best, if its ranks can be
-told apart by a split (Pettitt's statistic, standardised for the place) better than all but 5 % of its random
-reorderings can be by theirs. So a series that never changed shows any change with a probability of 5 %, whatever the
-noise is distributed like, and a single odd run makes none.
-"""
+"""One benchmark over many runs: where it changed, and how it came to be as fast as it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from statistics import geometric_mean, median
 
 from orchestrator.results.measurement import Measurement
-from orchestrator.results.statistics.blocks import midranks
+from orchestrator.results.statistics.change_points import change_points
 
-if TYPE_CHECKING:
-    import numpy as np
-
-ALPHA = 0.05
-#: Runs a segment has at least: two could be two odd ones.
-LEAST = 3
-PERMUTATIONS = 499
-#: Reordering more values than this at once would take memory, not give certainty.
-CELLS = 2_000_000
-#: A series without a change is known for one after few reorderings.
-CHUNK = 100
 #: Changes smaller than this are not worth a line, as a share.
 WORTH_TELLING = 0.005
 
@@ -58,6 +41,8 @@ class Change:
     p: float
     last_before: Measurement
     first_after: Measurement
+    #: Of an episode: the first point at the old level again.
+    end: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -99,16 +84,17 @@ def series(measurements: Iterable[Measurement]) -> list[Series]:
     return sorted(made, key=lambda s: (s.points[-1].created, len(s.points)), reverse=True)
 
 
-def changes(of: Series, *, alpha: float = ALPHA, worth: float = WORTH_TELLING) -> list[Change]:
-    """Where the level of the series changed, oldest first."""
-    splits = change_points(of.values, alpha=alpha)
-    bounds = [0, *(at for at, _ in splits), len(of.points)]
-    found = []
-    for i, (at, p) in enumerate(splits):
-        before = _median(of.values[bounds[i] : at])
-        after = _median(of.values[at : bounds[i + 2]])
+def changes(of: Series, *, worth: float = WORTH_TELLING) -> list[Change]:
+    """Where the level of the series changed, oldest first, episodes among them."""
+    steps = change_points(of.values)
+    found, since = [], 0
+    for i, step in enumerate(steps):
+        following = steps[i + 1].start if i + 1 < len(steps) else len(of.points)
+        before, after = median(of.values[since : step.start]), median(of.values[step.start : step.end or following])
         if abs(after / before - 1) >= worth:
-            found.append(Change(at, before, after, p, of.points[at - 1], of.points[at]))
+            last, first = of.points[step.start - 1], of.points[step.start]
+            found.append(Change(step.start, before, after, step.p, last, first, step.end))
+        since = step.end or step.start
     return found
 
 
@@ -129,96 +115,8 @@ def ladder(of: Series, *, worth: float = WORTH_TELLING) -> list[Rung]:
     return rungs
 
 
-def change_points(values: Sequence[float], *, alpha: float = ALPHA, seed: int = 0) -> list[tuple[int, float]]:
-    """(index of the first value after it, p) of each change, in order; deterministic for the same values."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    data = np.asarray(values, dtype=float)
-    found: dict[int, float] = {}
-    open_segments = [(0, data.size)]
-    while open_segments:
-        start, end = open_segments.pop()
-        split = _split(data[start:end], alpha, rng)
-        if split is not None:
-            at, p = split
-            found[start + at] = p
-            open_segments += [(start, start + at), (start + at, end)]
-    return _settled(data, found)
-
-
 # ------------------------------------------------------------------------------------------------ inside
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
 def _merged(launches: list[Measurement]) -> Measurement:
     if len(launches) == 1:
         return launches[0]
-    middle = math.exp(math.fsum(math.log(m.p50) for m in launches) / len(launches))
-    return replace(launches[-1], p50=middle, n=sum(m.n for m in launches))
-
-
-def _split(segment: np.ndarray, alpha: float, rng: np.random.Generator) -> tuple[int, float] | None:
-    """The best split of ``segment`` and its p, if there is one."""
-    import numpy as np
-
-    n = segment.size
-    if n < 2 * LEAST:
-        return None
-    ranks = midranks(segment)
-    height = float(_heights(ranks[None, :]).max())
-    reached, done = 0, 0
-    while done < PERMUTATIONS:
-        rows = min(PERMUTATIONS - done, CHUNK, max(1, CELLS // n))
-        shuffled = rng.permuted(np.broadcast_to(ranks, (rows, n)), axis=1)
-        reached += int((_heights(shuffled).max(axis=1) >= height - 1e-9).sum())
-        done += rows
-        if (1 + reached) / (1 + PERMUTATIONS) > alpha:  # it can only grow
-            return None
-    return _place(segment), (1 + reached) / (1 + PERMUTATIONS)
-
-
-def _place(segment: np.ndarray) -> int:
-    """Where two levels fit ``segment`` best, by least squares; odd values count as far as three interquartile ranges.
-
-    Not where the ranks differ most, which is drawn towards the middle: ranks of one level differ among themselves as
-    much as the levels do.
-    """
-    import numpy as np
-
-    n = segment.size
-    low, high = np.quantile(segment, [0.25, 0.75])
-    reach = 3 * (high - low)
-    values = np.clip(segment, low - reach, high + reach)
-    values = values - values.mean()
-    before = np.arange(LEAST, n - LEAST + 1)
-    sums = np.cumsum(values)[LEAST - 1 : n - LEAST]
-    return int(np.argmax(sums**2 * (1 / before + 1 / (n - before)))) + LEAST
-
-
-def _heights(ranks: np.ndarray) -> np.ndarray:
-    """For each row of ranks and each split: how far apart the parts' mean ranks are, in standard errors."""
-    import numpy as np
-
-    n = ranks.shape[1]
-    before = np.arange(LEAST, n - LEAST + 1)
-    sums = np.cumsum(ranks - ranks.mean(axis=1, keepdims=True), axis=1)[:, LEAST - 1 : n - LEAST]
-    return np.asarray(np.abs(sums) / np.sqrt(before * (n - before) / n))
-
-
-def _settled(data: np.ndarray, found: dict[int, float]) -> list[tuple[int, float]]:
-    """Each change where it is best between its neighbours: the first split of a long series is made before anybody
-    knows of the others."""
-    places = sorted(found)
-    p_values = [found[at] for at in places]
-    for i in range(len(places)):
-        start = places[i - 1] if i else 0
-        end = places[i + 1] if i + 1 < len(places) else data.size
-        if end - start >= 2 * LEAST:
-            places[i] = start + _place(data[start:end])
-    return list(zip(places, p_values, strict=True))
-
-
-__all__ = ["Change", "Measurement", "Rung", "Series", "best", "change_points", "changes", "ladder", "series"]
+    return replace(launches[-1], p50=geometric_mean(m.p50 for m in launches), n=sum(m.n for m in launches))

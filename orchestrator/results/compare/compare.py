@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from orchestrator.base.errors import NotFoundError
@@ -14,21 +15,27 @@ from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
-from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, Busy, Machine, Row, rows_of
+from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, Busy, Key, Machine, Row, rows_of
+from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.source_history import SourceChanges, SourceHistory
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
 from orchestrator.results.documents import Documents, load
+from orchestrator.results.measurement import Measurement
 from orchestrator.results.name_runs import Shelf, named
 from orchestrator.results.records import RunRecord, StepRecord
+from orchestrator.results.statistics.effect import Spread
 
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
+#: Measurements of a benchmark that are looked at for how much its runs differ, the newest ones.
+HISTORY = 300
 
 
 class Library(Shelf, Protocol):
     """What this workflow needs of :class:`orchestrator.results.store_api.Store`."""
 
     def folder(self, run_id: str) -> Path: ...
+    def measurements(self, *, limit: int = HISTORY, **filters: str | None) -> list[Measurement]: ...
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class Report:
             "new": _side_json(self.new),
             "options": {**asdict(options), "allow": sorted(options.allow)},
             "counts": self.comparison.counts(),
+            "interleaved": self.comparison.interleaved,
             "benchmarks": [b.as_json() for b in self.comparison.benchmarks],
             "controls": [b.as_json() for b in self.comparison.controls],
             "only_old": [asdict(key) for key in self.comparison.only_old],
@@ -134,7 +142,7 @@ def compare_runs(
     """
     budget = Budget()
     sides = side(store, old, budget), side(store, new, budget)
-    comparison = compare(sides[0].rows, sides[1].rows, options)
+    comparison = compare(sides[0].rows, sides[1].rows, options, _history(store, *sides))
     if fail_on and fail_on != BY_DEFAULT and not comparison.benchmarks:
         raise NotFoundError(
             f"{old} and {new} have no benchmark in common",
@@ -180,12 +188,12 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
     found = documents.of("benchmark")
     if not found:
         return []
-    seen = telemetry.load(folder)
+    seen, created = telemetry.load(folder), _epoch(record.created)
     steps = {step.id: step for step in record.steps}
     return [
         row
         for document in found
-        for row in rows_of(document.content, Machine(record.host, busy(seen, steps.get(document.step))))
+        for row in rows_of(document.content, Machine(record.host, busy(seen, steps.get(document.step)), created))
     ]
 
 
@@ -195,14 +203,30 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> Busy:
     if began is None or ended is None:
         return Busy()
     at_work = [s for s in seen.samples if began <= s.time <= ended and s.values.get("util_pct", 0.0) >= AT_WORK]
-    clocks = sorted(s.values["sm_mhz"] for s in at_work if "sm_mhz" in s.values)
+    clocks = [s.values["sm_mhz"] for s in at_work if "sm_mhz" in s.values]
     if not clocks:
         return Busy()
     throttled = sum(bool(THROTTLES.intersection(s.throttled)) for s in at_work)
-    return Busy(clocks[len(clocks) // 2], throttled >= THROTTLED_SHARE * len(at_work))
+    return Busy(median(clocks), throttled >= THROTTLED_SHARE * len(at_work))
 
 
 # ------------------------------------------------------------------------------------------------ inside
+def _history(store: Library, old: Side, new: Side) -> Callable[[Key], Spread | None]:
+    """How much runs of one source differed on the machine of these sides, other runs than theirs."""
+    runs = (*old.runs, *new.runs)
+    compared, targets = {run.run_id for run in runs}, {run.target for run in runs}
+
+    def of(key: Key) -> Spread | None:
+        if len(targets) > 1:
+            return None
+        known = store.measurements(
+            limit=HISTORY, benchmark=key.name, variant=key.variant, mode=key.mode, target=runs[0].target
+        )
+        return run_to_run(m for m in known if m.run_id not in compared)
+
+    return of
+
+
 def _machines(of: Side) -> list[dict[str, Any]]:
     """Environment documents where there are any, else what the records say of the hosts; and the runs' settings."""
     machines = of.of("environment") or [run.host for run in of.runs]

@@ -109,6 +109,7 @@ def _change(found: Found) -> dict[str, Any]:
         "p": change.p,
         "commits": change.commits,
         "why": list(change.why),
+        "episode_runs": change.end - change.index if change.end else None,
         "last_before": _point(change.last_before),
         "first_after": _point(change.first_after),
         "source": asdict(found.source) if found.source else None,

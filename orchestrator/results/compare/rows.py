@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median, median_low
 from typing import Any
 
 from orchestrator.results.statistics.effect import Launch
 from orchestrator.results.timings import MAX_ENTRIES, Timing, entries, number
 
 MAX_SAMPLES = 100_000
+#: What is so many times the median of its launch, or so small a part of it, is no time of the same thing.
+FAR = 1e6
 #: From this share of blocks or samples on, a benchmark counts as throttled.
 THROTTLED_SHARE = 0.1
 #: Telemetry's reasons that mean a GPU ran slower than it could; a clock that somebody chose is no throttling.
@@ -50,12 +53,13 @@ class Row:
 
     key: Key
     launch: Launch
-    unit: str
+    unit: str  # empty where the document states none
     shape: tuple[tuple[str, int], ...]
     method: str  # of measuring: the tool and its version of the method
     is_control: bool  # code that is not ours, timed beside ours
     conditions: Conditions
     p50: float | None = None
+    time: float | None = None  # when its run was created, seconds since 1970 by the controller's clock
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Machine:
 
     host: dict[str, Any] = field(default_factory=dict)
     busy: Busy = Busy()
+    time: float | None = None  # of the run, as a row has it
 
 
 def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
@@ -85,8 +90,9 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
     for timing, entry in zip(timed, raw, strict=True):
         beside = paired.get(timing.name, [])
         groups = max(1, *(_whole(c.get("replicates")) or 1 for c in beside)) if beside else 1
-        launch = Launch(_samples(entry.get("samples")), timing.stats, groups)
-        if launch.value("p50") is None and launch.value("mean") is None:
+        samples, left_out = _samples(entry.get("samples"))
+        launch = Launch(samples, timing.stats, groups, left_out)
+        if launch.value("p50") is None and launch.value("mean") is None and not left_out:
             continue
         key = Key(timing.name, timing.variant, timing.mode)
         seen[key] = seen.get(key, 0) + 1
@@ -96,21 +102,23 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
             Row(
                 key=key,
                 launch=launch,
-                unit=timing.unit,
+                unit=timing.unit if entry.get("unit") else "",
                 shape=tuple(sorted((timing.shape or {}).items())),
                 method=method_of(document),
                 is_control=id(timing) in theirs,
                 conditions=_conditions(document, beside, machine),
                 p50=timing.p50,
+                time=machine.time,
             )
         )
     return found
 
 
 def controls(timed: list[Timing]) -> list[Timing]:
-    """References that stand beside something that is none: alone, code with PyTorch in its name is somebody's own."""
-    ours = {(t.case, t.mode) for t in timed if not t.is_reference}
-    return [t for t in timed if t.is_reference and (t.case, t.mode) in ours]
+    """Anchors, and references that stand beside something that is none: alone, code with PyTorch in its name is
+    somebody's own."""
+    ours = {(t.case, t.mode) for t in timed if not t.is_reference and not t.is_anchor}
+    return [t for t in timed if t.is_anchor or (t.is_reference and (t.case, t.mode) in ours)]
 
 
 def method_of(document: dict[str, Any]) -> str:
@@ -163,16 +171,16 @@ def _clocks(comparisons: list[dict[str, Any]]) -> tuple[float | None, bool | Non
             each = _objects(clocks)
             readings += [v for v in (number(c.get("sm_mhz")) for c in each) if v]
             blocks += len(each)
-    readings.sort()
-    middle = readings[len(readings) // 2] if readings else None
-    return middle, throttled >= THROTTLED_SHARE * blocks if blocks else None
+    return median(readings) if readings else None, throttled >= THROTTLED_SHARE * blocks if blocks else None
 
 
-def _samples(value: object) -> tuple[float, ...]:
-    """All of them, or none: what is no time spoils the rest."""
+def _samples(value: object) -> tuple[tuple[float, ...], int]:
+    """Those that can be times, and how many cannot: not a finite number above 0, or too far from the others."""
     given = value[:MAX_SAMPLES] if isinstance(value, list) else []
     found = [v for v in map(number, given) if v is not None and v > 0]
-    return tuple(found) if len(found) == len(given) else ()
+    middle = median_low(found) if found else 0.0
+    found = [v for v in found if middle / FAR <= v <= middle * FAR]
+    return tuple(found), len(given) - len(found)
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

@@ -15,15 +15,16 @@ inconclusive              neither: too little was measured to tell
 from __future__ import annotations
 
 import math
-import statistics as stdlib_statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean, median
 from typing import Any, Literal
 
+from orchestrator.results.compare import samples
 from orchestrator.results.compare.rows import Conditions, Key, Row
-from orchestrator.results.statistics.blocks import METRICS, NEEDS
-from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS, Effect, effect
-from orchestrator.results.statistics.ranks import holm
+from orchestrator.results.statistics.blocks import METRICS
+from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
+from orchestrator.results.statistics.ranks import holm, midranks
 
 Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "incomparable")
@@ -32,10 +33,21 @@ VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "in
 ALPHA = 0.05
 #: A difference up to which two times may be called the same, as a share; and one that nobody minds however certain.
 MARGIN, NEGLIGIBLE = 0.03, 0.005
+#: Assumed between sides that were not measured in turns, where nothing shows it; of single calls from a program, too.
+DRIFT, DRIFT_CALLS = Spread(0.01), Spread(0.025)
+#: Sides count as measured in turns up to this difference of the mean ranks of their times: A B A B A B has a third.
+IN_TURNS = 1 / 3 + 1e-9
 #: Clocks further apart than this explain a difference by themselves.
 CLOCK_TOLERANCE = 0.03
 #: Modes that time single calls from a program: the processor takes part.
 CALLS = frozenset({"eager", "wall", "cpu"})
+#: How much runs of one source differ here, of a benchmark; None where too few are known.
+History = Callable[[Key], Spread | None]
+#: How a drift is known that is not assumed away by turns.
+BASIS = {
+    "controls": "code that did not change moved so", "history": "as runs of one source differ here",
+    "assumed": "assumed: nothing shows it",
+}  # fmt: skip
 #: What ``allow`` may name.
 CONDITIONS = ("gpu", "driver", "clocks", "throttling", "method")
 
@@ -83,27 +95,39 @@ class Comparison:
     controls: tuple[Compared, ...]  # code that is not ours, timed in the same processes
     only_old: tuple[Key, ...] = ()
     only_new: tuple[Key, ...] = ()
+    #: Whether the launches of both sides were measured in turns; None if nobody knows when.
+    interleaved: bool | None = None
 
     def counts(self) -> dict[str, int]:
         return {v: sum(b.verdict == v for b in self.benchmarks) for v in VERDICTS}
 
 
-def compare(old: Sequence[Row], new: Sequence[Row], options: Options | None = None) -> Comparison:
+def compare(
+    old: Sequence[Row],
+    new: Sequence[Row],
+    options: Options | None = None,
+    history: History = lambda _: None,
+) -> Comparison:
     """Match the rows of two sides and judge each pair. Several rows of one benchmark are several launches.
 
     Needs NumPy and SciPy, which are imported when it is called.
     """
     options = options or Options()
     pairs, only_old, only_new = _matched(_grouped(old), _grouped(new))
-    controls = [p for p in pairs if p.is_control]
-    measured = [_measured(p, options, 0.0) for p in controls]
-    ours = [_measured(p, options, _unrest(measured, p.new[0].key.mode)) for p in pairs if not p.is_control]
+    interleaved = _interleaved(old, new) if old and new else None
+    measured = [_measured(p, options, history, 0.0) for p in pairs if p.is_control]
+    ours = [
+        _measured(p, options, history, _moved(measured, p.new[0].key.mode, interleaved=interleaved))
+        for p in pairs
+        if not p.is_control
+    ]
     return Comparison(
         options=options,
         benchmarks=tuple(sorted(_judged(ours, options), key=_order)),
         controls=tuple(_judged(measured, options)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
+        interleaved=interleaved,
     )
 
 
@@ -142,20 +166,25 @@ def _matched(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> tuple[list
 
 
 # ------------------------------------------------------------------------------------------------ measuring
-def _measured(pair: _Pair, options: Options, unrest: float) -> Compared:
-    """A pair with its effect, and the verdict as far as one benchmark alone decides it."""
+def _measured(pair: _Pair, options: Options, history: History, moved: float | None) -> Compared:
+    """A pair with its effect, and the verdict as far as one benchmark alone decides it. ``moved`` is the standard
+    deviation between the sides that controls show."""
     key, was = pair.new[0].key, pair.old[0].key
     reasons, notes = _obstacles(pair, options)
-    spread = max(_spread(key, options), unrest, _clock_unrest(pair))
+    spread, drift = _spread(pair, options, history), _drift(pair, history, moved)
+    shown = max((moved or 0.0) / math.sqrt(2), _clock_unrest(pair))  # two launches differ by the square root of two
     found = effect(
-        [r.launch for r in pair.old], [r.launch for r in pair.new], metric=options.metric, spread=spread,
-        confidence=1 - options.alpha,
+        [r.launch for r in pair.old], [r.launch for r in pair.new], metric=options.metric,
+        spread=spread.at_least(shown), drift=drift, confidence=1 - options.alpha,
     )  # fmt: skip
-    if found is None:
-        needs = NEEDS.get(options.metric)
-        reasons.append(f"no {options.metric}" + (f": that takes {needs} samples in a launch" if needs else ""))
-    elif found.basis == "samples" and unrest > _spread(key, options):
-        notes.append(f"code that did not change moved too: launches are taken to differ by {100 * unrest:.1f} %")
+    reasons += samples.obstacles(pair.old, pair.new, options.metric, found)
+    notes += samples.notes(pair.old, pair.new, options.metric)
+    if found and found.basis == "launches":
+        notes += _drift_notes(drift, interleaved=_interleaved(pair.old, pair.new))
+    elif found and shown > spread.share and moved:
+        notes.append(f"code that did not change moved too: launches are taken to differ by {100 * shown:.1f} %")
+    if (clocks := _clock_unrest(pair)) >= NEGLIGIBLE:
+        notes.append(f"the clocks differ by {100 * clocks:.1f} %, and so may the times")
     if was.variant != key.variant:
         notes.append(f"variant {was.variant or 'unnamed'} against {key.variant or 'unnamed'}")
     return Compared(
@@ -172,19 +201,56 @@ def _measured(pair: _Pair, options: Options, unrest: float) -> Compared:
     )
 
 
-def _spread(key: Key, options: Options) -> float:
-    return options.spread if options.spread is not None else SPREAD_CALLS if key.mode in CALLS else SPREAD
+def _spread(pair: _Pair, options: Options, history: History) -> Spread:
+    """Between launches, where too few are there to measure it."""
+    key = pair.new[0].key
+    if options.spread is not None:
+        return Spread(options.spread, "stated")
+    few = min(len(pair.old), len(pair.new)) < MIN_LAUNCHES
+    known = history(key) if few and options.metric == "p50" else None  # which is what the index keeps
+    return known or (SPREAD_CALLS if key.mode in CALLS else SPREAD)
 
 
-def _unrest(controls: Sequence[Compared], mode: str) -> float:
-    """The spread between launches that the controls of this mode show, robust against single ones; 0 without any."""
-    moved = [
-        abs(math.log(c.effect.ratio)) for c in controls if c.effect and c.mode == mode and c.verdict != "incomparable"
-    ]
-    if not moved:
-        return 0.0
-    # The median of |x| of a normal x is 0.6745 standard deviations; two launches differ by the square root of two.
-    return stdlib_statistics.median(moved) / 0.6745 / math.sqrt(2)
+def _drift(pair: _Pair, history: History, moved: float | None) -> Spread:
+    """Between the sides, however many launches they have. What controls show counts always; what nothing shows is
+    taken from history or assumed where one side was measured before the other."""
+    clocks = _clock_unrest(pair)
+    if moved is not None:
+        return Spread(moved, "controls").at_least(clocks)
+    if _interleaved(pair.old, pair.new):
+        return Spread(0.0).at_least(clocks)
+    key = pair.new[0].key
+    return (history(key) or (DRIFT_CALLS if key.mode in CALLS else DRIFT)).at_least(clocks)
+
+
+def _drift_notes(drift: Spread, *, interleaved: bool | None) -> list[str]:
+    """What widens a comparison of many launches."""
+    size = f"{100 * drift.share:.1f} %"
+    if interleaved:
+        moved = drift.source == "controls" and drift.share >= NEGLIGIBLE
+        return [f"code that did not change moved too: a drift of {size} between the sides counts"] * moved
+    said = "are not known to have been" if interleaved is None else "were not"
+    return [f"the sides {said} measured in turns: a drift of {size} between them counts ({BASIS[drift.source]})"]
+
+
+def _interleaved(old: Sequence[Row], new: Sequence[Row]) -> bool | None:
+    """Whether the launches of both sides were taken in turns, so that what drifts hits both alike; None if times are
+    unknown. By the mean ranks of their times: 0 apart in turns A B B A, 1 if one side came first."""
+    times = [row.time for row in (*old, *new)]
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return None
+    ranks, _ = midranks(known)
+    apart = abs(fmean(ranks[: len(old)]) - fmean(ranks[len(old) :])) * 2 / len(ranks)
+    return apart <= IN_TURNS
+
+
+def _moved(controls: Sequence[Compared], mode: str, *, interleaved: bool | None) -> float | None:
+    """The standard deviation between the sides that the controls of this mode show, robust against single ones; None
+    without any. In turns, what a control's own interval explains is no movement."""
+    found = [c.effect for c in controls if c.effect and c.mode == mode and c.verdict != "incomparable"]
+    sizes = [0.0 if interleaved and e.low <= 1 <= e.high else abs(math.log(e.ratio)) for e in found]
+    return median(sizes) / 0.6745 if sizes else None  # the median of |x| of a normal x is 0.6745 standard deviations
 
 
 def _clock_unrest(pair: _Pair) -> float:
@@ -204,7 +270,7 @@ def _obstacles(pair: _Pair, options: Options) -> tuple[list[str], list[str]]:
 
 
 def _differences(pair: _Pair) -> Iterable[tuple[str, str]]:
-    yield "unit", _unlike(pair, "unit", lambda r: r.unit)
+    yield "unit", _unlike(pair, "unit", lambda r: r.unit or "none stated")
     yield "shape", _unlike(pair, "shape", lambda r: ",".join(f"{k}={v}" for k, v in r.shape))
     yield "method", _unlike(pair, "method of measuring", lambda r: r.method)
     yield "gpu", _unlike(pair, "device", lambda r: r.conditions.device)
@@ -241,7 +307,7 @@ def _other_throttling(pair: _Pair) -> str:
 
 def _middle(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v]
-    return stdlib_statistics.median(known) if known else None
+    return median(known) if known else None
 
 
 # ------------------------------------------------------------------------------------------------ judging

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from orchestrator.results.statistics.ranks import midranks
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 METRICS = ("p50", "mean", "min", "p90", "p99")
-#: A percentile near the end of a distribution needs samples there.
-NEEDS = {"p90": 30, "p99": 300}
 #: Batches whose medians tell whether the samples drifted: at most so many, of at least so many samples.
 BATCHES, BATCH = 8, 4
 #: Blocks that a bootstrap draws from, at least.
@@ -23,11 +23,12 @@ MAX_SAMPLES = 2000
 
 
 def statistic(samples: Floats, metric: str) -> Floats:
-    """``metric`` of the last axis, in the samples' unit; means are geometric, which is what a ratio's mean is about."""
+    """``metric`` of the last axis, in the samples' unit. The mean of samples is arithmetic, as every tool reports it;
+    of launches and of ratios it is geometric."""
     import numpy as np
 
     if metric == "mean":
-        return np.asarray(np.exp(np.log(samples).mean(axis=-1)))
+        return np.asarray(samples.mean(axis=-1))
     if metric == "min":
         return np.asarray(samples.min(axis=-1))
     if metric == "p50":
@@ -44,7 +45,7 @@ def block_length(samples: Floats) -> int:
     import numpy as np
 
     n = samples.size
-    values = midranks(samples)  # equal ones alike: in their order they would look like a trend
+    values = np.array(midranks(samples.tolist())[0])  # equal ones alike: in their order they would look like a trend
     values -= values.mean()
     variance = float(values @ values) / n
     if n < 8 or variance == 0:
@@ -108,15 +109,6 @@ def grain(samples: Floats) -> float:
     if values.size == 1 or values.size > samples.size / 2:
         return 0.0
     return float(np.diff(values).min()) / float(np.median(samples)) / math.sqrt(12)
-
-
-def midranks(values: Floats) -> Floats:
-    """The ranks from 1, those of equal values their mean."""
-    import numpy as np
-
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[inverse], dtype=float)
 
 
 def thinned(samples: Floats) -> Floats:

@@ -5,7 +5,9 @@ it runs. Samples within a launch only say how well that launch is known. So ther
 
 ``launches``  :data:`MIN_LAUNCHES` or more a side. Their spread is measured; Welch's t and a bootstrap over launches.
 ``samples``   fewer. Samples, drawn in blocks as long as they remember, say how well each launch is known; by how much
-              launches differ is an assumption (``spread``), enlarged by whatever the data say against it.
+              launches differ (``spread``) is known from elsewhere or assumed, and enlarged by what the data say.
+
+Launches of one side that were measured before those of the other share what the machine was like then: ``drift``.
 
 docs/statistics.md has the rates of both, measured on simulated data whose truth is known.
 """
@@ -13,10 +15,12 @@ docs/statistics.md has the rates of both, measured on simulated data whose truth
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from fcctl_remote.base.estimates import NEEDS
 from orchestrator.results.statistics import blocks
 from orchestrator.results.statistics.ranks import rank_test
 
@@ -29,11 +33,27 @@ RESAMPLES = 1000
 MIN_LAUNCHES = 4
 #: Samples below which a launch is not known at all.
 MIN_SAMPLES = 10
-#: The standard deviation between launches that is assumed where it cannot be measured, as a share of the time. Six
-#: launches of the same PyTorch kernels on one H200 (results/reference/h200): 0.3 % for the median row and 0.7 % root
-#: mean square over 30 rows timed on the GPU; 2.6 % over 15 rows timed around single calls from Python.
-SPREAD, SPREAD_CALLS = 0.01, 0.025
+#: Degrees of freedom from which a measured standard deviation between launches replaces the assumed one.
+MIN_FREEDOM = 3
 _TINY = 1e-5  # of the time: nothing is known better than this
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A standard deviation, as a share of the time, and in how many degrees of freedom it is known."""
+
+    share: float
+    source: Literal["assumed", "stated", "history", "controls", "launches"] = "assumed"
+    freedom: float = math.inf
+
+    def at_least(self, share: float) -> Spread:
+        return self if share <= self.share else Spread(share, self.source, self.freedom)
+
+
+#: Assumed between launches where it cannot be measured: the most that any row of six launches of the same PyTorch
+#: kernels on one H200 showed (results/reference/h200), for what is timed on the GPU and for single calls from Python.
+SPREAD, SPREAD_CALLS = Spread(0.025), Spread(0.05)
+NONE = Spread(0.0)
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,12 @@ class Launch:
     stats: dict[str, float] = field(default_factory=dict)
     #: Groups of samples with buffers of their own, within the process.
     groups: int = 1
+    #: Samples beside these that cannot be times.
+    left_out: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.samples) or int(self.stats.get("n", 0))
 
     def value(self, metric: str) -> float | None:
         """``metric`` in the samples' unit; None if it is not known, or no time."""
@@ -52,7 +78,7 @@ class Launch:
 
             if not all(map(_is_time, (min(self.samples), max(self.samples)))):
                 return None
-            if len(self.samples) < blocks.NEEDS.get(metric, 1):
+            if len(self.samples) < NEEDS.get(metric, 1):
                 return None
             return float(blocks.statistic(np.asarray(self.samples), metric))
         found = self.stats.get(metric)
@@ -81,8 +107,9 @@ class Effect:
     new: float
     launches: tuple[int, int]
     samples: tuple[int, int]
-    #: Standard deviation between launches, as a share: measured, or assumed.
+    #: Standard deviation between launches, as a share, and where it is known from.
     spread: float
+    spread_from: str
     #: What more is needed before this could be a verdict; empty if nothing.
     lacks: str = ""
 
@@ -92,11 +119,16 @@ def effect(
     new: Sequence[Launch],
     *,
     metric: str = "p50",
-    spread: float = SPREAD,
+    spread: Spread = SPREAD,
+    drift: Spread = NONE,
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Effect | None:
-    """Compare the two sides; None if either has no time at all. The same input always gives the same answer."""
+    """Compare the two sides; None if either has no time at all. The same input always gives the same answer.
+
+    ``spread`` is between launches, for sides that have too few to measure it; from history it is between runs, drift
+    included. ``drift`` is between the sides, whatever the number of launches.
+    """
     sides = [[launch for launch in side if launch.value(metric) is not None] for side in (old, new)]
     if not all(sides):
         return None
@@ -104,30 +136,27 @@ def effect(
 
     rng = np.random.default_rng(seed)
     if min(map(len, sides)) >= MIN_LAUNCHES:
-        return _from_launches(sides, metric, confidence, rng)
-    return _from_samples(sides, metric, spread, confidence, rng)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive values."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+        return _from_launches(sides, metric, drift, confidence, rng)
+    return _from_samples(sides, metric, spread, drift, confidence, rng)
 
 
 # ------------------------------------------------------------------------------------------------ launches
-def _from_launches(sides: list[list[Launch]], metric: str, confidence: float, rng: np.random.Generator) -> Effect:
+def _from_launches(
+    sides: list[list[Launch]], metric: str, drift: Spread, confidence: float, rng: np.random.Generator
+) -> Effect:
     """Welch's t on the launches' logarithms; the interval is a bootstrap over launches, stretched as t is wider."""
-
     logs = [_logs(side, metric) for side in sides]
     difference = float(logs[1].mean() - logs[0].mean())
     ticks = [_floor(side) ** 2 for side in sides]
     errors = [float(x.var(ddof=1) + t) / x.size for x, t in zip(logs, ticks, strict=True)]
-    freedom = _freedom(errors, [float(x.size - 1) for x in logs])
+    errors.append(drift.share**2)
+    freedom = _freedom(errors, [*(float(x.size - 1) for x in logs), drift.freedom])
     resampled = []
     for values, tick in zip(logs, ticks, strict=True):
         picked = values[rng.integers(0, values.size, size=(RESAMPLES, values.size))].mean(axis=1)
         centred = (picked - values.mean()) * math.sqrt(values.size / (values.size - 1))
         resampled.append(centred + rng.normal(0, math.sqrt(tick / values.size), RESAMPLES))
-    drawn = resampled[1] - resampled[0]
+    drawn = resampled[1] - resampled[0] + rng.normal(0, drift.share, RESAMPLES)
     return _effect(
         sides, metric, difference, drawn, freedom, confidence,
         error=math.sqrt(sum(errors)),
@@ -139,15 +168,15 @@ def _from_launches(sides: list[list[Launch]], metric: str, confidence: float, rn
 
 # ------------------------------------------------------------------------------------------------ samples
 def _from_samples(
-    sides: list[list[Launch]], metric: str, spread: float, confidence: float, rng: np.random.Generator
-) -> Effect:
-    """Block bootstrap within each launch, and the assumed spread between them."""
+    sides: list[list[Launch]], metric: str, spread: Spread, drift: Spread, confidence: float, rng: np.random.Generator,
+) -> Effect:  # fmt: skip
+    """Block bootstrap within each launch, and the spread between them."""
     import numpy as np
 
     logs = [_logs(side, metric) for side in sides]
     difference = float(logs[1].mean() - logs[0].mean())
-    between = max(spread, _pooled(logs))
-    drawn = np.zeros(RESAMPLES)
+    between, drift = _between(logs, spread, drift)
+    drawn = rng.normal(0, drift.share, RESAMPLES)
     errors, freedoms, medians = [], [], []
     for sign, side in zip((-1, 1), sides, strict=True):
         known = [_known(launch, metric, rng) for launch in side]
@@ -155,17 +184,27 @@ def _from_samples(
         errors.append(sum(found.variance for found in known) / len(side) ** 2)
         freedoms.append(max(1.0, min(found.blocks for found in known) - 1.0))
         medians.append([value for found in known for value in found.medians])
-        drawn += rng.normal(0, math.sqrt((between**2 + max(f.extra for f in known)) / len(side)), RESAMPLES)
-    settled = [between**2 / len(side) for side in sides]
+        drawn += rng.normal(0, math.sqrt((between.share**2 + max(f.extra for f in known)) / len(side)), RESAMPLES)
+    settled = between.share**2 * sum(1 / len(side) for side in sides)
+    freedom = _freedom([*errors, settled, drift.share**2], [*freedoms, between.freedom, drift.freedom])
     lacks = _lacks(sides)
     return _effect(
-        sides, metric, difference, drawn, _freedom([*errors, *settled], [*freedoms, math.inf, math.inf]), confidence,
+        sides, metric, difference, drawn, min(freedom, between.freedom), confidence,
         error=float(drawn.std()),
         basis="none" if lacks else "samples",
         rank_p=rank_test(*medians) if all(medians) else 1.0,
         spread=between,
         lacks=lacks,
     )  # fmt: skip
+
+
+def _between(logs: Sequence[np.ndarray], spread: Spread, drift: Spread) -> tuple[Spread, Spread]:
+    """Between launches, and between the sides besides. What is assumed gives way to enough launches of one side; it
+    and history count the drift already."""
+    own = _pooled(logs)
+    if spread.source == "assumed" and own.freedom >= MIN_FREEDOM:
+        return own, drift
+    return spread.at_least(own.share), NONE
 
 
 @dataclass(frozen=True)
@@ -192,7 +231,7 @@ def _known(launch: Launch, metric: str, rng: np.random.Generator) -> _Known:
     # A sample a block, so that the number of values is that of independent ones.
     parts = np.array_split(samples, max(1, count))
     centred = (drawn - drawn.mean()) * math.sqrt(count / max(1, count - 1))
-    return _Known(centred, float(centred.var()) + extra, extra, count, [float(np.median(p)) for p in parts])
+    return _Known(centred, float(centred.var()) + extra, extra, count, [statistics.median(p.tolist()) for p in parts])
 
 
 def _lacks(sides: list[list[Launch]]) -> str:
@@ -207,7 +246,7 @@ def _lacks(sides: list[list[Launch]]) -> str:
 # ------------------------------------------------------------------------------------------------ pieces
 def _effect(
     sides: list[list[Launch]], metric: str, difference: float, drawn: np.ndarray, freedom: float, confidence: float,
-    *, error: float, basis: str, rank_p: float, spread: float, lacks: str = "",
+    *, error: float, basis: str, rank_p: float, spread: Spread, lacks: str = "",
 ) -> Effect:  # fmt: skip
     import numpy as np
     from scipy.special import ndtri, stdtr, stdtrit  # type: ignore[import-untyped]  # it ships without types
@@ -224,7 +263,7 @@ def _effect(
 
     low, high = reach((1 - confidence) / 2)
     inner_low, inner_high = reach(1 - confidence)
-    old, new = (geometric_mean(_values(side, metric)) for side in sides)
+    old, new = (statistics.geometric_mean(_values(side, metric)) for side in sides)
     return Effect(
         ratio=math.exp(difference),
         low=low,
@@ -238,7 +277,8 @@ def _effect(
         new=new,
         launches=(len(sides[0]), len(sides[1])),
         samples=(_count(sides[0]), _count(sides[1])),
-        spread=spread,
+        spread=spread.share,
+        spread_from=spread.source,
         lacks=lacks,
     )
 
@@ -254,13 +294,14 @@ def _values(side: list[Launch], metric: str) -> list[float]:
 
 
 def _count(side: list[Launch]) -> int:
-    return sum(len(launch.samples) or int(launch.stats.get("n", 0)) for launch in side)
+    return sum(launch.count for launch in side)
 
 
-def _pooled(logs: Sequence[np.ndarray]) -> float:
-    """Standard deviation between launches over both sides; 0 where no side has two."""
+def _pooled(logs: Sequence[np.ndarray]) -> Spread:
+    """Between launches of each side; 0 in no degree of freedom where no side has two."""
     freedom = sum(x.size - 1 for x in logs)
-    return math.sqrt(sum(float(((x - x.mean()) ** 2).sum()) for x in logs) / freedom) if freedom else 0.0
+    share = math.sqrt(sum(float(((x - x.mean()) ** 2).sum()) for x in logs) / freedom) if freedom else 0.0
+    return Spread(max(share, _TINY) if freedom else 0.0, "launches", freedom)
 
 
 def _floor(side: list[Launch]) -> float:
@@ -274,5 +315,5 @@ def _floor(side: list[Launch]) -> float:
 def _freedom(variances: Sequence[float], freedoms: Sequence[float]) -> float:
     """Welch and Satterthwaite's degrees of freedom of a sum of independent estimates."""
     total = sum(variances)
-    below = sum(v**2 / f for v, f in zip(variances, freedoms, strict=True))
+    below = sum(v**2 / f for v, f in zip(variances, freedoms, strict=True) if v)
     return total**2 / below if below > 0 else math.inf

@@ -17,7 +17,7 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
     for continuity. 1.0 if either side is empty.
     """
     n, m = len(a), len(b)
-    ranks, ties = _ranks([*a, *b])
+    ranks, ties = midranks([*a, *b])
     u = sum(ranks[:n]) - n * (n + 1) / 2
     if n + m <= EXACT and not ties:
         counts = _arrangements(n, m)
@@ -42,7 +42,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _ranks(values: list[float]) -> tuple[list[float], list[int]]:
+def midranks(values: Sequence[float]) -> tuple[list[float], list[int]]:
     """Mid-ranks from 1, and the sizes of the groups of equal values."""
     order = sorted(range(len(values)), key=lambda i: values[i])
     ranks, ties, start = [0.0] * len(values), [], 0

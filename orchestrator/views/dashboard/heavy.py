@@ -41,7 +41,7 @@ def trend(measurements: list[dict[str, Any]]) -> dict[str, Any]:
             "best_run": rungs[-1].point.run_id if rungs else None,
             "changes": [
                 {"ratio": c.ratio, "before": c.before, "after": c.after, "p": c.p, "commits": c.commits, "why": c.why,
-                 "run_id": c.first_after.run_id}
+                 "run_id": c.first_after.run_id, "episode_runs": c.end - c.index if c.end else None}
                 for c in moved
             ],
         })  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from statistics import median
 
 from orchestrator.results.compare.changes import Change, Rung, Series
 from orchestrator.views.report.chart import WIDTH
@@ -18,11 +19,8 @@ def trend_chart(of: Series, changes: Sequence[Change], rungs: Sequence[Rung]) ->
         {"i": i + 1, "v": p.p50, "record": i in best, "said": f"{p.run_id}: {microseconds(p.p50)} {p.unit}"}
         for i, p in enumerate(of.points)
     ]
-    bounds = [0, *(c.index for c in changes), len(of.points)]
-    levels = [
-        {"from": a + 0.5, "to": b + 0.5, "v": sorted(of.values[a:b])[(b - a) // 2]}
-        for a, b in itertools.pairwise(bounds)
-    ]
+    bounds = [0, *sorted({at for c in changes for at in (c.index, c.end) if at}), len(of.points)]
+    levels = [{"from": a + 0.5, "to": b + 0.5, "v": median(of.values[a:b])} for a, b in itertools.pairwise(bounds)]
     ticks = {"tickMinStep": 1, "grid": False, "format": "d", "tickCount": min(12, len(of.points))}
     x = {"field": "i", "type": "quantitative", "title": "run", "axis": ticks,
          "scale": {"domain": [0.5, len(of.points) + 0.5], "nice": False}}  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fcctl_remote.base.estimates import quantile
 from orchestrator.views.report.chart import MAX_ROWS, WIDTH, Chart
 from orchestrator.views.report.drawing import Spec, colour
 from orchestrator.views.report.model import Row, Table
@@ -71,7 +72,7 @@ def spread(table: Table) -> Chart | None:
     if not rows:
         return None
     deviations = {_unique(r, rows): sorted(100 * (s / (r.p50 or 1.0) - 1) for s in r.samples) for r in rows}
-    ends = [(_quantile(d, _TRIM / 100), _quantile(d, 1 - _TRIM / 100)) for d in deviations.values()]
+    ends = [(quantile(d, _TRIM / 100), quantile(d, 1 - _TRIM / 100)) for d in deviations.values()]
     low, high = min(e[0] for e in ends), max(e[1] for e in ends)
     width = (high - low) / MAX_BINS or 0.01
     data = [cell for name, values in deviations.items() for cell in _bins(name, values, low, width)]
@@ -94,7 +95,7 @@ def spread(table: Table) -> Chart | None:
         (
             name,
             str(len(values)),
-            *(f"{_quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99)),
+            *(f"{quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99)),
             f"{values[-1]:+.2f} %",
         )
         for name, values in deviations.items()
@@ -135,7 +136,3 @@ def _unit(table: Table) -> str:
 def _of(table: Table) -> str:
     what = " ".join(w for w in (table.case, f"({table.mode})" if table.mode else "") if w)
     return f" of {what}" if what else ""
-
-
-def _quantile(ordered: list[float], q: float) -> float:
-    return ordered[min(len(ordered) - 1, max(0, round(q * (len(ordered) - 1))))]

@@ -28,6 +28,12 @@ _LAYOUTS = (
     ("old", "new", "change", "interval"),
     ("change",),
 )
+#: Where it is known from how much launches differ, if there are few of them.
+_FEW = {
+    "assumed": "is assumed; 4 runs of one source here, or 4 launches a side, measure it (docs/statistics.md)",
+    "history": "is what runs of one source differed by on this machine",
+    "launches": "is what those of one side do",
+}
 _KERNELS = ("Compiled kernels", "Profile, what moved most first")
 _RIGHT = ("old", "new", "change", "interval", "p", "basis")
 
@@ -116,7 +122,7 @@ def _heading(report: Report) -> Iterator[Text]:
 
 def _table(rows: Sequence[Compared], layout: tuple[str, ...]) -> Table:
     units = sorted({"µs" if r.unit == "us" else clean(r.unit, 8) for r in rows})
-    heads = {"p": "p (Holm)", "interval": "95 % interval", "old": f"old {'/'.join(units)}", "new": "new"}
+    heads = {"p": "p (Holm)", "interval": "95 % interval", "old": f"old {'/'.join(units)}".rstrip(), "new": "new"}
     shown = [key for key in layout if key != "variant" or len({r.variant for r in rows}) > 1]
     shown = [key for key in shown if key != "mode" or len({r.mode for r in rows}) > 1]
     left = [key for key in shown if key not in _RIGHT]
@@ -158,19 +164,18 @@ def _reasons(rows: Sequence[Compared]) -> Iterator[Text]:
 
 def _around(report: Report) -> Iterator[RenderableType]:
     found = report.comparison
-    known = [r.effect for r in found.benchmarks if r.effect and r.effect.basis == "samples"]
-    if known:
-        low, high = (100 * edge(e.spread for e in known) for edge in (min, max))
-        span = f"{low:.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} %"
-        yield text(
-            f"few launches: that they differ by {span} (standard deviation) is assumed; "
-            "4 or more a side measure it (docs/statistics.md)",
-            "dim",
-        )
+    effects = [r.effect for r in found.benchmarks if r.effect]
+    for source, why in _FEW.items():
+        known = [e for e in effects if e.basis == "samples" and e.spread_from == source]
+        if known:
+            low, high = (100 * edge(e.spread for e in known) for edge in (min, max))
+            span = f"{low:.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} %"
+            yield text(f"few launches: that they differ by {span} (standard deviation) {why}", "dim")
+    if found.interleaved and any(e.basis == "launches" for e in effects):
+        yield text("the launches of both sides were measured in turns", "dim")
     moved = [c.effect.ratio for c in found.controls if c.effect and c.verdict != "incomparable"]
     if moved:
-        middle = sorted(moved)[len(moved) // 2]
-        span = f"{percent(min(moved))} to {percent(max(moved))}" if len(moved) > 1 else percent(middle)
+        span = f"{percent(min(moved))} to {percent(max(moved))}" if len(moved) > 1 else percent(moved[0])
         yield text(f"code that is not ours, in the same processes: {span} over {plural(len(moved), 'row')}", "dim")
     for what, keys in (("only in the old", found.only_old), ("only in the new", found.only_new)):
         if keys:

@@ -67,7 +67,8 @@ def _change(found: Found, of: Series) -> Iterator[Text]:
     change = found.change
     unit = _unit(of)
     colour = "red" if change.ratio > 1 else "green"
-    said = f"  {speed(change.ratio)} since {change.first_after.created[:16].replace('T', ' ')}"
+    spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
+    said = f"  {speed(change.ratio)} {spell} {change.first_after.created[:16].replace('T', ' ')}"
     figures = f"{microseconds(change.before)} to {microseconds(change.after)} {unit}, p {change.p:.3f}"
     yield text(f"{said}: {figures}", colour)
     yield text(f"    first in {change.first_after.run_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 
@@ -25,5 +26,4 @@ def _medians(values: Sequence[float], width: int) -> list[float]:
     n = len(values)
     if n <= width:
         return list(values)
-    parts = (sorted(values[i * n // width : (i + 1) * n // width]) for i in range(width))
-    return [part[len(part) // 2] for part in parts]
+    return [median(values[i * n // width : (i + 1) * n // width]) for i in range(width)]

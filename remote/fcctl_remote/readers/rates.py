@@ -12,6 +12,7 @@ name that comes again the median counts; a line with ``inf GB/s`` is an error.
 """
 
 import re
+import statistics
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from fcctl_remote.readers import timing
@@ -45,7 +46,7 @@ def read(path: str, env: Mapping[str, str]) -> Dict[str, Any]:  # noqa: ARG001 -
             raise ReaderError("%s: rates of more than %d names" % (path, MAX_METRICS))
     if not taken:
         raise ReaderError("%s: no number with a unit per second in it" % path, _HINT)
-    return {"kind": "metrics", "metrics": {name: timing.percentile(sorted(v), 0.5) for name, v in taken.items()}}
+    return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
 
 
 def _of_line(line: str) -> Iterator[Tuple[str, float]]:

@@ -4,6 +4,7 @@ import math
 import re
 from typing import Any, Dict, List, Optional, Sequence
 
+from fcctl_remote.base.estimates import NEEDS, quantile
 from fcctl_remote.readers.source import ReaderError, finite
 
 MAX_SAMPLES = 10_000  # kept per benchmark; statistics are over all of them
@@ -14,7 +15,7 @@ _SHAPE = re.compile(r"\bB(\d{1,9})_?H(\d{1,9})_?S(\d{1,9})_?D(\d{1,9})\b", re.IG
 def statistics_us(samples: Sequence[float]) -> Dict[str, Any]:
     """n, p50, p90, p99, min, max, mean and stddev of samples in us.
 
-    A percentile that the number of samples cannot carry is null, not a guess: p90 takes 10 samples, p99 100.
+    A percentile of too few samples (:data:`fcctl_remote.base.estimates.NEEDS`) is null, not a guess.
     """
     n = len(samples)
     stats: Dict[str, Any] = {"n": n}
@@ -23,22 +24,11 @@ def statistics_us(samples: Sequence[float]) -> Dict[str, Any]:
         return stats
     ordered = sorted(samples)
     mean = math.fsum(ordered) / n
-    stats.update(p50=percentile(ordered, 0.5), min=ordered[0], max=ordered[-1], mean=mean)
-    if n >= 10:
-        stats["p90"] = percentile(ordered, 0.9)
-    if n >= 100:
-        stats["p99"] = percentile(ordered, 0.99)
+    stats.update(p50=quantile(ordered, 0.5), min=ordered[0], max=ordered[-1], mean=mean)
+    stats.update({name: quantile(ordered, int(name[1:]) / 100) for name, least in NEEDS.items() if n >= least})
     if n >= 2:
         stats["stddev"] = math.sqrt(math.fsum((x - mean) ** 2 for x in ordered) / (n - 1))
     return stats
-
-
-def percentile(ordered: Sequence[float], quantile: float) -> float:
-    """Linear interpolation between the closest ranks of sorted values."""
-    position = quantile * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def benchmark(name: str, samples: Optional[Sequence[float]] = None, **known: Any) -> Dict[str, Any]:

@@ -11,8 +11,10 @@ import random
 import statistics
 from typing import Dict, List, Sequence
 
+from fcctl_remote.base import estimates
+from fcctl_remote.base.estimates import CONFIDENCE
+
 RESAMPLES = 1000
-CONFIDENCE = 0.95
 #: No comparison is finer: by then what is different between a configuration and itself shows.
 FINEST = 0.001
 #: Turns of a block.
@@ -40,9 +42,8 @@ def ratio(cases: Sequence[Sequence[float]], floor: float = 0.0, seed: int = 0) -
     means = sorted(
         statistics.fmean(_trimmed(rng.choices(blocks, k=len(blocks))) for blocks in cases) for _ in range(RESAMPLES)
     )
-    low = means[math.floor(RESAMPLES * (1 - CONFIDENCE) / 2)]
-    high = means[math.ceil(RESAMPLES * (1 + CONFIDENCE) / 2) - 1]
-    stretch, least = _few(min(len(blocks) for blocks in cases)), math.log1p(floor)
+    low, high = (estimates.quantile(means, (1 + side * CONFIDENCE) / 2) for side in (-1, 1))
+    stretch, least = estimates.stretch(min(len(blocks) for blocks in cases), TRIM), math.log1p(floor)
     return {
         "ratio": round(math.exp(middle), 5),
         "ci_low": round(math.exp(middle - max(stretch * (middle - low), least)), 5),
@@ -59,12 +60,3 @@ def floor_of(null: Dict[str, float]) -> float:
 def _trimmed(values: Sequence[float]) -> float:
     out = int(TRIM * len(values))
     return statistics.fmean(sorted(values)[out : len(values) - out])
-
-
-def _few(blocks: int) -> float:
-    """By how much a bootstrap of so many blocks is too narrow: t by z (a series in 1 / freedom, to 1 % from 3 on), and
-    the missing n / (n - 1) of its variance."""
-    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    v = float(max(3, blocks - 1))
-    t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-    return t / z * math.sqrt(blocks / max(1, blocks - 1))

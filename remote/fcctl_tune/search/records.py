@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import statistics
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -110,16 +111,15 @@ def objective(per_case: Mapping[str, float], default: Mapping[str, float], direc
     Raises:
         ValueError: a case is missing, or a figure is not finite and above 0.
     """
-    logs = []
+    ratios = []
     for case, reference in default.items():
         figure = per_case.get(case, math.nan)
         if not (0 < figure < math.inf and 0 < reference < math.inf):
             raise ValueError(f"case {case}: {figure} against the default's {reference}")
-        logs.append(math.log(figure / reference))
-    if not logs:
+        ratios.append(reference / figure if direction == "max" else figure / reference)
+    if not ratios:
         raise ValueError("no case was timed")
-    mean = math.fsum(logs) / len(logs)
-    return math.exp(-mean if direction == "max" else mean)
+    return statistics.geometric_mean(ratios)
 
 
 def ranked(records: Sequence[TrialRecord]) -> List[TrialRecord]:

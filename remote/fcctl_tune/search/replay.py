@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import statistics
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Contest:
         """How far above the best of the landscape a side (0: the strategy, 1: random) stays: the geometric mean of
         the ratio, less 1."""
         best = self.landscape.values[0]
-        return math.exp(math.fsum(math.log(pair[side] / best) for pair in self.pairs) / len(self.pairs)) - 1
+        return statistics.geometric_mean(pair[side] / best for pair in self.pairs) - 1
 
     def to_dict(self) -> Dict[str, Any]:
         return {

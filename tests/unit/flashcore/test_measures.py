@@ -88,13 +88,6 @@ def test_the_null_puts_a_floor_under_other_intervals() -> None:
     assert stats.floor_of({"ratio": 1.0001, "ci_low": 1.0, "ci_high": 1.0002}) == stats.FINEST
 
 
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(3, 3.1824), (5, 2.5706), (11, 2.2010), (30, 2.0423), (1000, 1.9623)]
-)
-def test_students_quantiles(freedom: int, quantile: float) -> None:
-    assert stats.student_t(freedom) == pytest.approx(quantile, rel=0.01)
-
-
 def test_no_side_has_an_advantage_by_its_turn() -> None:
     """Each side comes first equally often, in the blocks of a replicate and in the capture of the graphs."""
     blocks = bench.blocks_for(bench.MIN_ITERATIONS)

@@ -10,7 +10,10 @@ from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
 from orchestrator.results.compare.rows import Busy, Machine, Row, rows_of
+from orchestrator.results.compare.run_to_run import run_to_run
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
+from orchestrator.results.measurement import Measurement
+from orchestrator.results.statistics.effect import Spread
 from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
@@ -33,7 +36,9 @@ def test_the_five_verdicts() -> None:
         entry("c", samples(10.01, seed=7)),
         entry("d", samples(10.0), shape={"B": 2, "H": 8, "S": 512, "D": 64}),
     )
-    assert verdicts(rows(old), rows(new)) == {"a": "slower", "b": "faster", "c": "same", "d": "incomparable"}
+    expected = {"a": "slower", "b": "faster", "c": "same", "d": "incomparable"}
+    assert verdicts(rows(old), rows(new), spread=0.01) == expected
+    assert verdicts(rows(old), rows(new))["c"] == "inconclusive", "launches may differ by more than the margin"
     noisy = rows(document(entry("a", samples(10.2, noise=0.05, seed=3))))
     assert verdicts(rows(document(entry("a", samples(10.0)))), noisy) == {"a": "inconclusive"}
 
@@ -88,8 +93,9 @@ def test_telemetry_speaks_where_the_document_does_not() -> None:
 
 def test_clocks_within_the_tolerance_still_count_as_uncertainty() -> None:
     old = rows(simple(10.0, comparisons=clocks(2040)))
-    near = compare(old, rows(simple(10.4, comparisons=clocks(1990)))).benchmarks[0]
-    alike = compare(old, rows(simple(10.4, comparisons=clocks(2040)))).benchmarks[0]
+    stated = Options(spread=0.01)
+    near = compare(old, rows(simple(10.4, comparisons=clocks(1990))), stated).benchmarks[0]
+    alike = compare(old, rows(simple(10.4, comparisons=clocks(2040))), stated).benchmarks[0]
     assert alike.verdict == "slower"
     assert near.verdict == "inconclusive"
 
@@ -107,9 +113,9 @@ def test_a_processor_is_told_from_another() -> None:
 def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
     old = rows(simple(10.0, seed=1))
     new = rows(simple(10.6, seed=2))
-    assert verdicts(old, new) == {"mission": "slower"}
+    assert verdicts(old, new, spread=0.01) == {"mission": "slower"}
     moved = document(entry("mission", samples(10.6)), entry("mission/sdpa", samples(21.5), variant="sdpa"))
-    (found,) = compare(old, rows(moved)).benchmarks
+    (found,) = compare(old, rows(moved), Options(spread=0.01)).benchmarks
     assert found.verdict == "inconclusive", "SDPA moved by 7 %, and nobody touched it"
     assert "code that did not change moved too" in found.notes[0]
 
@@ -151,13 +157,13 @@ def test_several_documents_are_several_launches() -> None:
 def test_many_benchmarks_need_more_evidence() -> None:
     """A rise that one benchmark alone would carry does not carry when it is one of many."""
     alone = rows(document(entry("a", samples(10.0)))), rows(document(entry("a", samples(10.34, seed=5))))
-    assert verdicts(*alone) == {"a": "slower"}
+    assert verdicts(*alone, spread=0.01) == {"a": "slower"}
     others = [entry(f"case{i}", samples(10.0, seed=i)) for i in range(25)]
     crowd = (
         rows(document(entry("a", samples(10.0)), *others)),
         rows(document(entry("a", samples(10.34, seed=5)), *others)),
     )
-    assert verdicts(*crowd)["a"] == "inconclusive"
+    assert verdicts(*crowd, spread=0.01)["a"] == "inconclusive"
 
 
 def test_calls_from_a_program_are_less_certain() -> None:
@@ -184,11 +190,146 @@ def test_documents_from_a_host_may_hold_anything() -> None:
         assert len(found.only_new) == 2
 
 
-@pytest.mark.parametrize("odd", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None, True, [1.0]])
-def test_a_sample_that_is_no_time_spoils_the_others(odd: object) -> None:
-    (found,) = rows(document({**entry("a", [10.0, 11.0]), "samples": [10.0, odd, 11.0]}))
-    assert found.launch.samples == ()
-    assert rows(document(entry("a", [10.0, 11.0])))[0].launch.samples == (10.0, 11.0)
+# ------------------------------------------------------------------------------------------------ odd samples
+@pytest.mark.parametrize(
+    "odd", [0, 0.0, -1.0, float("nan"), float("inf"), 1e300, 1e-320, "1", None, True, [1.0]], ids=repr
+)
+def test_a_sample_that_is_no_time_is_said_and_hides_no_regression(odd: object) -> None:
+    def launches(p50: float) -> list[Row]:
+        taken = [samples(p50, seed=int(p50) + i) for i in range(4)]
+        return rows(*(document({**entry("a", s), "samples": [*s[:50], odd, *s[50:]]}) for s in taken))
+
+    for metric in ("p50", "mean", "min"):
+        (found,) = compare(launches(10.0), launches(11.0), Options(metric=metric)).benchmarks
+        assert found.verdict == "slower"
+        assert found.effect is not None
+        assert found.effect.ratio == pytest.approx(1.1, rel=0.01)
+        assert any(note.startswith("8 of 904 samples are no times") for note in found.notes)
+
+
+def test_many_samples_that_are_no_times_decide_nothing() -> None:
+    good = samples(10.0)
+    broken = document({**entry("a", good), "samples": [*good[:100], *[float("nan")] * 12]})
+    slow = document(entry("a", samples(20.0)))
+    (found,) = compare(rows(broken), rows(slow)).benchmarks
+    assert (found.verdict, found.reasons) == ("incomparable", ("12 of 112 samples of a launch are no times",))
+    nothing = document({**entry("a", good), "samples": [0.0] * 112, "stats": {}})
+    (found,) = compare(rows(nothing), rows(slow)).benchmarks
+    assert found.verdict == "incomparable"
+    assert found.reasons == ("112 of 112 samples of a launch are no times", "no p50")
+
+
+def test_a_launch_without_the_metric_is_said() -> None:
+    old = rows(*(document(entry("a", samples(10.0, seed=i))) for i in range(5)))
+    new = rows(*(document(entry("a", samples(10.0, n=112 if i else 90, seed=i))) for i in range(5)))
+    (found,) = compare(old, new, Options(metric="p99")).benchmarks
+    assert "1 of 10 launches have no p99 and are left out" in found.notes
+
+
+@pytest.mark.parametrize("metric", ["min", "p90", "p99"])
+def test_ends_of_a_distribution_take_as_many_samples_on_both_sides(metric: str) -> None:
+    def sides(n: int) -> tuple[list[Row], list[Row]]:
+        old = rows(*(document(entry("a", samples(10.0, n=120, noise=0.02, seed=i))) for i in range(5)))
+        return old, rows(*(document(entry("a", samples(10.0, n=n, noise=0.02, seed=9 + i))) for i in range(5)))
+
+    (found,) = compare(*sides(800), Options(metric=metric)).benchmarks
+    said = f"the {metric} of 120 samples against that of 800: compare --metric p50"
+    assert (found.verdict, found.reasons) == ("incomparable", (said,))
+    assert compare(*sides(800)).benchmarks[0].verdict == "same"
+    assert compare(*sides(125), Options(metric=metric)).benchmarks[0].reasons == ()
+
+
+def test_a_missing_unit_never_makes_milliseconds_of_microseconds() -> None:
+    in_us, in_ms = samples(10.0), samples(0.01)
+    unstated = {**entry("a", in_ms), "unit": None}
+    (found,) = compare(rows(document(entry("a", in_us))), rows(document(unstated))).benchmarks
+    assert found.verdict == "incomparable"
+    assert found.reasons[0] == "other unit: us, now none stated"
+    (found,) = compare(rows(document({**entry("a", in_us), "unit": None})), rows(document(unstated))).benchmarks
+    assert found.verdict == "incomparable"
+    assert found.reasons == ("no unit is stated, and the times are 1000 times apart",)
+    (found,) = compare(rows(document(unstated)), rows(document(unstated)), Options(spread=0.005)).benchmarks
+    assert (found.verdict, found.notes) == ("same", ("no unit is stated: both sides are taken to have the same",))
+
+
+# ------------------------------------------------------------------------------------------------ measured in turns
+def launches(p50: float, times: Sequence[float], sdpa: float | None = None, role: str = "", n: int = 40) -> list[Row]:
+    found = []
+    for i, time in enumerate(times):
+        entries = [entry("mission", samples(p50, n, seed=int(1000 * p50) + i))]
+        if sdpa is not None:
+            theirs = samples(sdpa, n, seed=int(1000 * sdpa) + i)
+            plain = {"role": role} if role else {"variant": "sdpa"}
+            entries.append(entry("warm_copy" if role else "mission/sdpa", theirs, **plain))
+        found += rows(document(*entries), machine=Machine(HOST, time=time))
+    return found
+
+
+BEFORE, AFTER = (0.0, 1.0, 2.0, 3.0), (10.0, 11.0, 12.0, 13.0)
+
+
+def test_sides_that_were_measured_in_turns_need_no_allowance_for_drift() -> None:
+    found = compare(launches(10.0, (0, 2, 4, 6)), launches(10.1, (1, 3, 5, 7)))
+    assert (found.interleaved, found.benchmarks[0].verdict, found.benchmarks[0].notes) == (True, "slower", ())
+    assert compare(launches(10.0, (0, 3, 4, 7)), launches(10.1, (1, 2, 5, 6))).interleaved is True
+
+
+def test_sides_that_were_not_are_said_and_widened() -> None:
+    found = compare(launches(10.0, BEFORE), launches(10.1, AFTER))
+    said = "the sides were not measured in turns: a drift of 1.0 % between them counts (assumed: nothing shows it)"
+    assert (found.interleaved, found.benchmarks[0].verdict, found.benchmarks[0].notes) == (False, "same", (said,))
+    assert compare(launches(10.0, AFTER), launches(10.5, BEFORE)).benchmarks[0].verdict == "slower"
+    sides = launches(10.0, BEFORE), launches(10.5, AFTER)
+    (found_here,) = compare(*sides, history=lambda _: Spread(0.03, "history", 7)).benchmarks
+    assert found_here.verdict == "inconclusive"
+    basis = "as runs of one source differ here"
+    assert found_here.notes == (said.replace("1.0", "3.0").replace("assumed: nothing shows it", basis),)
+    unknown = compare(rows(*[simple(10.0)] * 4), rows(*[document(entry("mission", samples(10.1)))] * 4))
+    assert unknown.interleaved is None
+    assert "are not known to have been measured in turns" in unknown.benchmarks[0].notes[0]
+
+
+@pytest.mark.parametrize("role", ["", "anchor"])
+def test_a_control_that_moved_as_much_takes_the_verdict_away(role: str) -> None:
+    old = launches(10.0, BEFORE, 20.0, role)
+    (found,) = compare(old, launches(10.3, AFTER, 20.6, role)).benchmarks
+    said = (
+        "the sides were not measured in turns: a drift of 4.4 % between them counts (code that did not change moved so)"
+    )
+    assert (found.verdict, found.notes) == ("inconclusive", (said,))
+    (found,) = compare(old, launches(10.3, AFTER, 20.0, role)).benchmarks
+    assert found.verdict == "slower", "the control shows that nothing drifted"
+    assert found.notes == (said.replace("4.4", "0.0"),)
+    turns = launches(10.0, (0, 2, 4, 6), 20.0, role), launches(10.3, (1, 3, 5, 7), 20.6, role)
+    (found,) = compare(*turns).benchmarks
+    said = "code that did not change moved too: a drift of 4.4 % between the sides counts"
+    assert (found.verdict, found.notes) == ("inconclusive", (said,))
+
+
+def test_history_says_how_much_runs_differ_where_one_launch_cannot() -> None:
+    def run(i: int, p50: float, tree: str, **changed: Any) -> Measurement:
+        values = {
+            "run_id": f"r{i}", "created": "", "job": "bench", "target": "l4", "status": "passed",
+            "benchmark": "mission", "variant": "fused", "mode": "hot", "unit": "us", "shape": "", "method": "",
+            "reference": False, "p50": p50, "n": 100, "gpu": "L4", "driver": "1", "git_commit": None,
+            "tree_sha256": tree,
+        }  # fmt: skip
+        return Measurement(**{**values, **changed})
+
+    calm = [run(i, 10.0 + 0.02 * i, "a") for i in range(3)] + [run(9 + i, 20.0 + 0.04 * i, "b") for i in range(3)]
+    found = run_to_run(calm)
+    assert found is not None
+    assert (found.share, found.freedom, found.source) == (pytest.approx(0.002, rel=0.01), 4, "history")
+    assert run_to_run(calm[:3]) is None, "three runs are too few"
+    spoilt = [run(20, 90.0, "a", status="failed"), run(0, 80.0, "a"), run(21, 70.0, "c")]
+    assert run_to_run([*calm, *spoilt]) == found, "failed runs, second launches and other sources do not count"
+
+    one, other = rows(document(entry("mission", samples(10.0)))), rows(document(entry("mission", samples(10.4))))
+    for known, verdict, source in ((None, "inconclusive", "assumed"), (found, "slower", "history"),
+                                   (Spread(0.02, "history", 7), "inconclusive", "history")):  # fmt: skip
+        (compared,) = compare(one, other, None, lambda _, known=known: known).benchmarks  # type: ignore[misc]
+        assert compared.effect is not None
+        assert (compared.verdict, compared.effect.spread_from) == (verdict, source)
 
 
 # ------------------------------------------------------------------------------------------------ failing on it
@@ -287,3 +428,15 @@ def test_two_runs_are_compared_by_all_that_they_left(store: FileStore) -> None:
     assert [benchmark.verdict for benchmark in report.comparison.benchmarks] == ["slower"]
     for found, before, after in ((report.resources, 100, 128), (report.profile, 20, 60), (report.metrics, 0.5, 0.25)):
         assert [(d.old, d.new) for d in found] == [(before, after)]
+
+
+def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: FileStore) -> None:
+    earlier = [measured(store, [simple(10.0 + 0.01 * i, seed=i)], at=60 * i, commit="c") for i in range(4)]
+    old = measured(store, [simple(10.0, seed=8)], at=600)
+    new = measured(store, [simple(10.4, seed=9)], at=660, commit="b")
+    (found,) = compare_runs(store, old, new).comparison.benchmarks
+    assert found.effect is not None
+    assert (found.verdict, found.effect.spread_from) == ("slower", "history")
+    (found,) = compare_runs(store, ",".join(earlier[:2]), new).comparison.benchmarks
+    assert found.effect is not None
+    assert found.effect.spread_from == "assumed", "what is compared is no history of itself"

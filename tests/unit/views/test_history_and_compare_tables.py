@@ -10,6 +10,7 @@ from orchestrator.app import SystemClock
 from orchestrator.results.compare.compare import compare_runs
 from orchestrator.results.compare.history import history
 from orchestrator.results.store.store import FileStore
+from orchestrator.views.dashboard.trend_chart import trend_chart
 from orchestrator.views.tables.compare import percent, print_comparison
 from orchestrator.views.tables.compare_markdown import cell, markdown
 from orchestrator.views.tables.history import print_history
@@ -78,3 +79,32 @@ def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
     for text in (printed(out), markdown(found)):
         assert text.count("incomplete") == 1
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
+
+
+def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:
+    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    for i in range(30):
+        measured(made, [simple(13.0 if 12 <= i < 15 else 10.0, seed=i)], at=60 * i)
+    (trend,) = history(made, "mission", variant="fused")
+    out = console(120)
+    print_history([trend], out)
+    assert "1.30x slower for 3 runs from 2026-11-21" in printed(out)
+    (change,) = trend.as_json()["changes"]
+    assert (change["episode_runs"], change["ratio"]) == (3, pytest.approx(1.3, rel=0.01))
+    points = trend_chart(trend.series, [found.change for found in trend.changes], ())["layer"][0]["data"]["values"]
+    assert [round(level["v"]) for level in points] == [10, 13, 10]
+
+
+def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
+    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    runs = [measured(made, [document(entry("a", samples(10.0 + i % 2, seed=i)))], at=60 * i) for i in range(12)]
+
+    def told(old: list[str], new: list[str]) -> str:
+        out = console(200)
+        print_comparison(compare_runs(made, ",".join(old), ",".join(new)), out)
+        return printed(out)
+
+    assert "the launches of both sides were measured in turns" in told(runs[0:8:2], runs[1:8:2])
+    assert "1 slower" in told(runs[0:8:2], runs[1:8:2])
+    assert "not measured in turns: a drift of" in told(runs[0:8:2], runs[8:12])
+    assert "is what runs of one source differed by on this machine" in told(runs[:1], runs[1:2])

@@ -1,0 +1,33 @@
+"""Tables of docs/statistics.md: made by all processors, and put where their markers are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "statistics.md"
+Scenario = TypeVar("Scenario")
+
+
+def in_parallel(row: Callable[[Scenario, int], str], scenarios: Sequence[Scenario], trials: int) -> list[str]:
+    """A row for each scenario, as they come told on stderr."""
+    found = []
+    with ProcessPoolExecutor(os.cpu_count()) as processes:
+        for made in processes.map(row, scenarios, [trials] * len(scenarios)):
+            print(made, file=sys.stderr, flush=True)
+            found.append(made)
+    return found
+
+
+def write(name: str, table: str, *, page: bool) -> None:
+    """Print the table that the program ``name`` made; with ``page``, replace the one between its markers."""
+    print(table)
+    if page:
+        begin, end = f"<!-- rates: {name} --write -->", f"<!-- end of rates: {name} -->"
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+        _, _, after = rest.partition(end)
+        PAGE.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
