@@ -71,7 +71,7 @@ def test_two_runs_are_compared(page: Any) -> None:
     same = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mission", exact=True)).filter(
         has_text="stage5"
     )  # fmt: skip
-    assert "same" in same.inner_text()
+    assert "inconclusive" in same.inner_text(), "one launch a side says little of 5 %"
     assert overflow(page) <= 0
 
 
