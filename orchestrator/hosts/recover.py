@@ -6,34 +6,38 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import ConflictError, FcctlError, HostError, MachineStopped, RunNotFound
-from orchestrator.machines.connect.reconnect import Hurry
 from orchestrator.runs.lifecycle import Move, decide
 from orchestrator.runs.reopen import UNREADABLE, ActiveState, broken, known, new_link, resumed, saved_plan
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
+    from orchestrator.machines.connect.reconnect import Hurry
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.machine.pending_releases import Effort
 
 
-def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: Effort = "moment") -> list[ActiveState]:
+def settle(
+    services: Services,
+    run_ids: Sequence[str] | None = None,
+    *,
+    debts: Effort = "moment",
+    hurry: Hurry | None = None,
+) -> list[ActiveState]:
     """Complete every active run that has ended; say how the others stand.
 
     This is what makes a killed controller harmless: ``run``, ``ps`` and ``pull-results`` begin with it. Nothing is
     started, nothing is waited for, and one unreachable host does not keep the others from being settled.
 
-    A host that takes longer than a few seconds to answer is unreachable.
-
     Args:
         debts: how much is done about machines that could not be stopped.
+        hurry: how long a host may take to answer; one that takes longer is unreachable.
     """
     states = []
     if run_ids is None and services.sessions.open():
         from orchestrator.sessions.session import settle as settle_sessions
 
         settle_sessions(services)
-    hurry = Hurry()
     for run_id in services.store.active() if run_ids is None else run_ids:
         try:
             state = _settle_one(services, run_id, hurry)
@@ -48,7 +52,7 @@ def settle(services: Services, run_ids: Sequence[str] | None = None, *, debts: E
     return states
 
 
-def _settle_one(services: Services, run_id: str, hurry: Hurry) -> ActiveState | None:
+def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveState | None:
     try:
         saved = saved_plan(services, run_id)
     except FcctlError as e:
@@ -78,7 +82,7 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry) -> ActiveState | 
         return broken(run_id, e, job, target)
 
 
-def _look(services: Services, saved: SavedPlan, hurry: Hurry) -> wire.RunSummary | None:
+def _look(services: Services, saved: SavedPlan, hurry: Hurry | None) -> wire.RunSummary | None:
     """How a run that another fcctl follows stands, asked on a link of our own; None if the host has no answer yet."""
     link = new_link(services, saved.target, patience_s=0.0, hurry=hurry)
     try:

@@ -40,14 +40,16 @@ class Hurry:
         self.seconds = seconds
         self._silent: dict[str, HostError] = {}
 
-    def within(self, name: str, action: Callable[[], R], late: Callable[[R], None]) -> R:
-        """``action`` on the host of target ``name``; what it comes to later on is given to ``late``.
+    def within(self, target: Target, action: Callable[[], R], late: Callable[[R], None]) -> R:
+        """``action`` on the host of ``target``; what it comes to later on is given to ``late``.
 
         Raises:
             HostUnreachable: there is no answer in time, or was none before.
         """
-        if name in self._silent:
-            raise self._silent[name]
+        # A run has the target as it was then: its address may be another one by now.
+        name, host = target.name, target.model_dump_json(exclude={"env", "idle", "usd_per_hour"})
+        if host in self._silent:
+            raise self._silent[host]
         answer: Future[R] = Future()
         # A daemon: what hangs must not keep a finished command from exiting.
         threading.Thread(target=_answer, args=(answer, action), name="fcctl-ask", daemon=True).start()
@@ -61,7 +63,7 @@ class Hurry:
             )  # fmt: skip
         except (HostUnreachable, LinkLost) as lost:
             error = lost
-        self._silent[name] = error
+        self._silent[host] = error
         raise error
 
 
@@ -136,7 +138,7 @@ class Link:
         if self._session is None:
             opening, self._opening = self._opening, None
             if self.hurry is not None:
-                self._session = self.hurry.within(self.target.name, self._connect, _close)
+                self._session = self.hurry.within(self.target, self._connect, _close)
             else:
                 self._session = opening.result() if opening else self._connect()
         return self._session
@@ -166,7 +168,7 @@ class Link:
                 own.close()
                 raise
 
-        self._session, answer, refused = self.hurry.within(self.target.name, asked, lambda late: late[0].close())
+        self._session, answer, refused = self.hurry.within(self.target, asked, lambda late: late[0].close())
         if refused is not None:
             raise refused
         return cast("R", answer)

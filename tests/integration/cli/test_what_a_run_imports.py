@@ -63,7 +63,7 @@ LATER = """
     cli.last_line cli.prices cli.run_end
     hosts.recover
     leases.session_api leases.session_files
-    machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
+    machines.bounds machines.cloud_api machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.host_command machines.connect.host_program machines.connect.replies
     machines.connect.transfer.small_files machines.host_api machines.parts machines.provision.wake_options
     machines.shutdown_timer
