@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 
+from orchestrator.base.clock import bounded
+
 
 def start_of_day(moment: float, zone: tzinfo) -> float:
     """When the day of ``moment`` began."""
@@ -23,7 +25,8 @@ def end_of_month(moment: float, zone: tzinfo) -> float:
 
 
 def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
-    """The pieces of a time that lie in one day each."""
+    """The pieces of a time that lie in one day each; what a damaged record adds beyond :data:`LATEST` is left out."""
+    start, end = bounded(start), bounded(end)
     while start < end:
         midnight = _midnight(datetime.fromtimestamp(start, zone) + timedelta(days=1), zone)
         yield start, min(end, midnight)

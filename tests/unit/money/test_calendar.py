@@ -43,3 +43,10 @@ def test_the_days_of_a_budget_are_utc_s_or_those_of_the_zone_that_it_names() -> 
     assert datetime.fromtimestamp(start_of_month(late, delhi), UTC) == datetime(2026, 11, 30, 18, 30, tzinfo=UTC)
     with pytest.raises(ValueError, match="unknown time zone 'Europe/Berln', did you mean 'Europe/Berlin'"):
         Budget(timezone="Europe/Berln")
+
+
+def test_a_damaged_time_has_no_days_beyond_the_last_one() -> None:
+    assert list(days(1e300, 1e301, UTC)) == []
+    assert list(days(float("nan"), -1.0, UTC)) == []
+    pieces = list(days(4_102_444_800.0 - 3600, 1e300, UTC))
+    assert pieces == [(4_102_444_800.0 - 3600, 4_102_444_800.0)]
