@@ -4,7 +4,7 @@ TORCH_INDEX ?=
 SHELL := /bin/bash
 
 # Tests wait for processes, links and clocks more than they compute.
-WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 )))
 PYTEST := $(PY) -m pytest -q --workers $(WORKERS)
 
 .PHONY: setup demo test test-all test-changed mutants simulate lint bench calibrate browser lowest clean help

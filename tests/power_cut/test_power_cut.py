@@ -21,6 +21,7 @@ def test_there_are_thousands_of_states(tmp_path: Path) -> None:
     assert sum(len(recorder.cuts) for recorder in recorders) >= 2000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_noticed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)

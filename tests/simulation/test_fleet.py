@@ -91,6 +91,7 @@ BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("plant", "seed", "says"), BUGS, ids=lambda bug: getattr(bug, "__name__", None))
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], seed: int, says: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from tests.simulation.schedule import FiringPlan, Schedule
 from tests.simulation.world import Fault
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mutant", MONEY_MUTANTS, ids=lambda m: m.name)
 def test_a_planted_bug_of_money_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)

@@ -103,6 +103,7 @@ def test_a_clock_that_is_set_while_a_machine_is_had_ends_nothing(jump: float, tm
     assert [line.split()[1:] for line in played.world.trace if ": run " in line] == [["fcctl-0:", "run", "ended"]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)

@@ -126,6 +126,7 @@ def test_the_steps_run(tmp_path: Path) -> None:
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 @pytest.mark.parametrize("name", ["plain", "make-cuda"])
 def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:

@@ -27,7 +27,7 @@ def killed(zygote: Zygote, workspace: CloudWorkspace, line: int, *args: str) -> 
     return zygote.wait(number)
 
 
-@pytest.mark.parametrize("line", sampled(range(2, LINES + 1), keep=(6, 11, 16)))
+@pytest.mark.parametrize("line", sampled(range(2, LINES + 1), keep=(11,)))
 def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
     line: int, tmp_path: Path, private_home: Path, zygote: Zygote
 ) -> None:

@@ -59,6 +59,7 @@ def test_evolution_beats_random_search_at_equal_budget() -> None:
     assert found.behind(0) < found.behind(1) / 2
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", LANDSCAPES, ids=lambda path: path.stem)
 def test_a_fast_run_of_32_trials_gains_by_it_too(path: Path) -> None:
