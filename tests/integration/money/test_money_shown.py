@@ -88,7 +88,8 @@ def test_machines_that_are_kept_on(tmp_path: Path, private_home: Path, cloud: Em
     workspace.type("run", "noop", "--on", "l4", check=0)
     one = only(budget(workspace))
     assert one["owner"] == "kept"
-    assert one["ends"] == f"kept until {at(one['until'])} (fcctl hosts down l4)"
+    assert one["ends"].startswith("kept until ")
+    assert one["ends"].endswith(f"{at(one['until'])} (fcctl hosts down l4)"), "with its date, if that is not today's"
     until = datetime.fromisoformat(one["until"]).timestamp()
     assert until == pytest.approx(cloud.clock.now() + 600, abs=30), "its own timer, before the cloud's limit"
     (machine,) = workspace.type("--json", "ps", check=0).json["machines"]
@@ -102,7 +103,8 @@ def test_by_hand_and_a_session(workspace: CloudWorkspace, cloud: Emulator) -> No
     workspace.type("hosts", "up", "l4", "--minutes", "30", check=0)
     cloud.advance(900)
     one = only(budget(workspace))
-    assert one["ends"] == f"on until {at(one['until'])} (fcctl hosts down l4)"
+    assert one["ends"].startswith("on until ")
+    assert one["ends"].endswith(f"{at(one['until'])} (fcctl hosts down l4)"), "with its date, if that is not today's"
     assert one["so_far_usd"] == pytest.approx(RATE / 4, abs=0.01)
     workspace.type("hosts", "down", "l4", check=0)
     session = workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0).out.strip()
