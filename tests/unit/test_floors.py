@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import pytest
 
+#: One worker reads the sources.
+pytestmark = pytest.mark.group("sources")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     "orchestrator": ROOT / "orchestrator",

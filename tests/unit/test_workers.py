@@ -117,6 +117,7 @@ def test_each_test_runs_once_and_what_it_said_is_told(folder: Path) -> None:
     assert first == second != third
 
 
+@pytest.mark.full
 def test_pytest_xdist_does_it_where_a_fork_is_not_safe(folder: Path) -> None:
     (folder / "conftest.py").write_text(f"from tests.support import workers\nworkers.FORKS = False\n{HOOKS}")
     (folder / "test_shared.py").write_text(TESTS + SHARED)

@@ -63,6 +63,7 @@ def test_what_earlier_runs_left_is_fetched_in_the_worst_case_too(fcctl: Fcctl, w
     assert after["worst_usd"] - before["worst_usd"] == pytest.approx(after["egress_usd"], abs=1e-6)
 
 
+@pytest.mark.full
 def test_the_plan_of_a_run_and_its_cost_say_what_spot_would_save(fcctl: Fcctl, workspace: Path) -> None:
     """List prices of us-west1: $0.706832 on demand, $0.424 as spot."""
     config = (workspace / "fcctl.toml").read_text().replace("spot_then_on_demand", "on_demand")

@@ -82,6 +82,7 @@ def test_time_does_not_run_backwards(tmp_path: Path, start: Callable[..., Cloud]
     assert emulator.clock.now() >= before
 
 
+@pytest.mark.full
 def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, start: Callable[..., Cloud]) -> None:
     argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--state", str(tmp_path), "--json"]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=source_environment())

@@ -145,6 +145,7 @@ def test_it_outlives_the_command_and_the_next_finds_it(sandbox: Sandbox) -> None
     assert len([row for row in processes_about(sandbox.folder) if "daemon" in row]) == 1
 
 
+@pytest.mark.full
 def test_stopped_it_leaves_no_process_and_its_machine_off(sandbox: Sandbox, key: Path) -> None:
     gce = client(sandbox, key)
     wake(gce, key)
@@ -208,6 +209,7 @@ def test_one_that_hangs_is_replaced(sandbox: Sandbox, monkeypatch: pytest.Monkey
     wait_for(lambda: gone(before))
 
 
+@pytest.mark.full
 def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
     sandbox: Sandbox, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
         assert billed(cloud) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delay_s", sampled([0.0, 0.2, 0.6], keep=[0.2]))
 def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_home: Path, zygote: Zygote) -> None:
     """It has no journal; the machine is found by its name, and has its limit from the start."""

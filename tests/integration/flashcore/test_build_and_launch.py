@@ -399,6 +399,7 @@ def test_a_build_that_failed_does_not_wait_for_what_others_compile(tmp_path: Pat
     assert said == ""
 
 
+@pytest.mark.full
 @needs_nvcc
 @pytest.mark.skipif(not shutil.which("objdump"), reason="unavailable: objdump reads the object files")
 def test_the_hosts_part_does_not_depend_on_the_tiling(tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ def test_stopped_under_a_run_for_another_reason(
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
 
 
+@pytest.mark.full
 def test_deleted_under_a_run(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     workspace.job("slow", SLOW)
@@ -222,6 +223,7 @@ def test_deleted_afterwards_if_the_target_says_so(shared_cloud: Emulator, worksp
     assert workspace.machines() == {}
 
 
+@pytest.mark.full
 def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
     from orchestrator.emulator.core.scenario import Latency
 

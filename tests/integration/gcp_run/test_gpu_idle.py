@@ -64,6 +64,7 @@ def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
     assert sorted(one["status"] for one in workspace.runs().values()) == ["idle", "passed"]
 
 
+@pytest.mark.full
 def test_while_the_laptop_sleeps_the_host_ends_it_and_turns_itself_off(
     idle_cloud: Emulator, workspace_on: Make
 ) -> None:
@@ -81,6 +82,7 @@ def test_while_the_laptop_sleeps_the_host_ends_it_and_turns_itself_off(
     assert machine.status == "TERMINATED"
 
 
+@pytest.mark.full
 def test_in_a_session_the_idle_minutes_of_the_gpu_are_idle_minutes_of_the_session(
     idle_cloud: Emulator, workspace_on: Make
 ) -> None:

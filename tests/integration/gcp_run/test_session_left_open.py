@@ -24,6 +24,7 @@ def cloud() -> Iterator[Emulator]:
         yield made
 
 
+@pytest.mark.full
 def test_nobody_comes_and_the_next_command_says_so(cloud: Emulator, tmp_path: Path, private_home: Path) -> None:
     workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
     start = ("session", "start", "--on", "l4", "--budget", "1", "--idle-minutes", "5")

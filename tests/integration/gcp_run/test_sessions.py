@@ -121,6 +121,7 @@ def test_another_workspace_shares_it(shared_cloud: Emulator, workspace_on: Make)
     assert theirs.fcctl("run", "hello", "--on", "l4", "--dry-run").stderr.count("session") == 0, "it is over"
 
 
+@pytest.mark.full
 def test_one_that_is_over_is_in_no_other_workspaces_way(shared_cloud: Emulator, workspace_on: Make) -> None:
     ours = workspace_on(shared_cloud)
     theirs = CloudWorkspace(ours.root.parent / "theirs", ours.home, shared_cloud, instance=ours.instance)
@@ -171,6 +172,7 @@ def test_it_stops_itself_and_is_closed_by_whoever_looks(shared_cloud: Emulator, 
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "a run of its own again"
 
 
+@pytest.mark.full
 def test_two_hours_pass(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
     """The fence ends it with nobody there; what it cost is within the budget."""
     cloud = start_cloud()
@@ -200,6 +202,7 @@ def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, worksp
     assert workspace.json("session", "status")["sessions"] == []
 
 
+@pytest.mark.full
 def test_interrupted_while_it_wakes(start_cloud: Callable[..., Emulator], workspace_on: Make) -> None:
     from orchestrator.emulator.core.scenario import Latency, Scenario
 

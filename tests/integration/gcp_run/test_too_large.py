@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.tiers import sampled
 
 Make = Callable[..., CloudWorkspace]
 JOB = """
@@ -24,7 +25,7 @@ steps:
 LIMIT = "import orchestrator.results.store.intake as i\ni.Limits.__init__.__defaults__ = (1_000_000, 100_000)\n"
 
 
-@pytest.mark.parametrize("release", ["stop", "delete"])
+@pytest.mark.parametrize("release", sampled(["stop", "delete"], keep=("stop",)))
 def test_the_rest_comes_home_and_the_machine_goes_off(
     release: str, shared_cloud: Emulator, workspace_on: Make, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_on_one_computer_the_second_waits_and_joins_the_first(
     assert pair[0].operations("insert") == ["insert"]
 
 
+@pytest.mark.full
 def test_one_that_has_found_the_machine_on_may_take_its_time_to_come_to_it(
     pair: list[CloudWorkspace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

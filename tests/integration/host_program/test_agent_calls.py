@@ -32,6 +32,7 @@ def test_hello_tells_where_one_is(host: Host, agent: Agent) -> None:
     assert host.root.stat().st_mode & 0o077 == 0 or host.root.parent == host.base
 
 
+@pytest.mark.full
 def test_ticks_come_while_nothing_is_asked_and_during_a_long_call(agent: Agent) -> None:
     run_id = agent.submit(step("quiet", "sleep 300"))
     agent.wait_for(run_id, "step_started")

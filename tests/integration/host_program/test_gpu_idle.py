@@ -67,6 +67,7 @@ def test_a_step_that_needs_no_gpu_and_a_busy_gpu_end_nothing(agent: Agent, used:
     assert outcome.steps[0].duration_s > RULE.seconds + 2 * gpu_idle.LOOK_S, "long enough to be ended"
 
 
+@pytest.mark.full
 def test_without_telemetry_of_a_gpu_nothing_is_ended(host: Host) -> None:
     plain = host.agent()
     run_id = plain.submit(step("train", samples(5), timeout_s=60), idle=RULE)

@@ -102,6 +102,7 @@ def test_one_that_is_there_is_kept(below: Path, tmp_path: Path) -> None:
     assert len((packages(tmp_path / "venv") / PTH).read_text().splitlines()) == 1
 
 
+@pytest.mark.full
 def test_what_does_not_work_is_told_with_what_to_do(below: Path, tmp_path: Path) -> None:
     done = make(tmp_path / "none", tmp_path / "venv", tmp_path)
     assert done.returncode == 1

@@ -42,6 +42,7 @@ def test_up_ls_ssh_down(workspace: CloudWorkspace, cloud: Emulator) -> None:
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["local", "sandbox", "here", "l4"]
 
 
+@pytest.mark.full
 def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
     workspace.type("hosts", "up", "l4-2", "--minutes", "30", "--yes", check=0)
     assert billed(cloud) == [f"us-west1-c/{INSTANCE}-2 RUNNING"]
@@ -101,6 +102,7 @@ def test_up_asks_and_is_held_to_the_caps(workspace: CloudWorkspace, cloud: Emula
     workspace.type("hosts", "up", "l4", "--minutes", "10", check=0)  # within the cap: no question
 
 
+@pytest.mark.full
 def test_up_that_fails_leaves_nothing_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.faults.add(action="instances.getGuestAttributes", nth="1+", do={"http": 404})
     failed = workspace.type("hosts", "up", "l4", "--yes")

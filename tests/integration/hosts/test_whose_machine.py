@@ -120,6 +120,7 @@ def test_a_working_run_of_another_workspace_is_not_for_nobody(
     assert billed(cloud) == []
 
 
+@pytest.mark.full
 def test_not_even_where_a_run_of_ours_was_left_on_the_machine(
     workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator
 ) -> None:
@@ -176,6 +177,7 @@ def test_nor_without_its_labels(
     assert billed(cloud) == ON
 
 
+@pytest.mark.full
 def test_one_that_somebody_comes_to_after_the_look_is_not_stopped(
     workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_machine_that_fcctl_never_had_is_a_persons_too(
     assert billed(cloud) == ON
 
 
+@pytest.mark.full
 def test_one_that_a_person_started_to_see_what_a_run_left(
     workspace: CloudWorkspace, cloud: Emulator, keeps_ids: bool
 ) -> None:

@@ -225,6 +225,7 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
     session.close()
 
 
+@pytest.mark.full
 def test_agent_that_stops_reading(connect: Connect) -> None:
     session = connect("hello()\ntime.sleep(600)", 4.0)
     entries = [wire.TreeEntry(f"f{n}", SHA, 1) for n in range(5000)]

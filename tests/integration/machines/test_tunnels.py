@@ -248,6 +248,7 @@ def test_a_link_that_is_cut_takes_its_connections_with_it_and_another_one_does_a
         again.close()
 
 
+@pytest.mark.full
 def test_a_link_that_falls_silent_is_noticed(sshd: LoopbackSshd, link: LinkProxy, tunnels: SshTunnels) -> None:
     passage = tunnels.open(sshd.target(port=link.port, link_timeout_s=5.0))
     try:

@@ -197,6 +197,7 @@ def test_hostile_tree_root_stays_on_the_host(sshd: LoopbackSshd, source: Path, t
     session.close()
 
 
+@pytest.mark.full
 def test_ten_thousand_files(session: AgentSession, tmp_path: Path) -> None:
     root = tmp_path / "many"
     for number in range(10_000):
@@ -262,6 +263,7 @@ def test_link_breaks_during_the_upload(
     again.close()
 
 
+@pytest.mark.full
 def test_link_falls_silent_during_a_call(sshd: LoopbackSshd, link: LinkProxy) -> None:
     session = Connector().connect(sshd.target(port=link.port, link_timeout_s=5.0))
     assert session.status() == []

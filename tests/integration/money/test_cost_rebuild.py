@@ -73,6 +73,7 @@ def test_of_a_book_that_was_deleted(workspace: CloudWorkspace, cloud: Emulator) 
     assert money(workspace)[1] == 0
 
 
+@pytest.mark.full
 def test_a_session_and_a_kept_machine_are_reserved_again(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
     workspace = napping(tmp_path / "w", private_home, cloud, CAPS, release="keep")
     session = workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0).out.strip()

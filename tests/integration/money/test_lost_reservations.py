@@ -77,6 +77,7 @@ def test_of_a_machine_without_a_history_all_that_was_reserved_counts(workspace: 
     assert money(workspace) == (pytest.approx(usd), 0), "once"
 
 
+@pytest.mark.full
 def test_of_one_that_was_not_started_since_nothing_counts(workspace: CloudWorkspace, cloud: Emulator) -> None:
     machine_by_hand(cloud, "stopped")
     workspace.type("hosts", "audit", check=0)
@@ -88,6 +89,7 @@ def test_of_one_that_was_not_started_since_nothing_counts(workspace: CloudWorksp
     assert money(workspace) == (pytest.approx(before[0]), 0)
 
 
+@pytest.mark.full
 def test_it_is_the_bill_of_whoever_made_it(
     workspace: CloudWorkspace, tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:

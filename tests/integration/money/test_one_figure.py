@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
+from tests.support.tiers import sampled
 from tests.support.virtual_cloud import CloudWorkspace, start_by_hand, stop_by_hand
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -49,7 +50,7 @@ def test_each_start_of_a_machine_costs_a_minute_and_its_run_says_so(
     assert usd == pytest.approx(sum(run["cost"]["usd"] for run in workspace.runs().values()), abs=1e-5)
 
 
-@pytest.mark.parametrize("ahead_s", [0.0, 900.0, -900.0])
+@pytest.mark.parametrize("ahead_s", sampled([0.0, 900.0, -900.0], keep=(900.0,)))
 def test_runs_that_share_a_start_share_its_minute(
     ahead_s: float, tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:

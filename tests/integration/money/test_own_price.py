@@ -222,6 +222,7 @@ def test_old_prices_are_named_at_every_plan_and_ones_of_a_year_are_accepted_in_w
     assert "days old" not in own.type(*PLANS[0], check=0).said, "what the user says himself has no date"
 
 
+@pytest.mark.full
 def test_a_firing_of_a_schedule_accepts_no_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
     become(cloud, "g2-standard-96")
     for option in ("--accept-price", "--accept-old-prices"):
@@ -244,6 +245,7 @@ steps:
 """
 
 
+@pytest.mark.full
 def test_a_machine_that_became_dearer_is_not_woken_again_unasked(workspace: CloudWorkspace, cloud: Emulator) -> None:
     """Neither to fetch what is on its disk, nor to go on with the run; and with the option within the caps."""
     workspace.job("long", LONG)

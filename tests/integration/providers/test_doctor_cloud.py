@@ -147,6 +147,7 @@ def test_the_names_of_limits(accelerator: str, spot: bool, metric: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- the way in
+@pytest.mark.full
 def test_the_tunnel_s_firewall(world: Worlds) -> None:
     here = world()
     assert "firewall" not in findings(here)
@@ -221,6 +222,7 @@ def test_what_the_sandbox_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.status == "ok"
 
 
+@pytest.mark.full
 def test_the_command_looks_and_logs_in_where_it_can(world: Worlds, private_home: Path, tmp_path: Path) -> None:
     here = world()
     here.stopped()

@@ -42,6 +42,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield workspace(tmp_path_factory.mktemp("memory") / "ws", 4_000_000, 2)
 
 
+@pytest.mark.full
 def test_a_run_is_shown(two_runs: Path) -> None:
     shown = fcctl(two_runs, "results", "show")
     assert (shown.code, shown.peak_mb < MOST_MB) == (0, True), (shown.peak_mb, shown.err)

@@ -69,6 +69,7 @@ def test_cut_while_sending_the_source(workspace: Workspace, link: LinkProxy, tmp
     assert link.up < 8_000_000 * 1.6, "what had arrived was not sent again"
 
 
+@pytest.mark.full
 def test_stalled_while_following(tmp_path: Path, private_home: Path, sshd: LoopbackSshd, link: LinkProxy) -> None:
     workspace = Workspace(tmp_path / "w", private_home, sshd, port=link.port, link_timeout_s=3.0, reconnect_s=120.0)
     workspace.job("slow", SLOW)
@@ -140,6 +141,7 @@ def test_a_host_that_stays_away_leaves_the_run_to_the_next_command(
     assert (tmp_path / "c").read_text().split() == ["one", "two"]
 
 
+@pytest.mark.full
 def test_a_host_that_never_answers_has_no_run_to_come_back_to(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_host_that_never_answers_has_no_run_to_come_back_to(
     assert workspace.active() == []
 
 
+@pytest.mark.full
 def test_pull_results_says_what_it_did_as_json(workspace: Workspace, tmp_path: Path) -> None:
     marks = ("--set", f"COUNT={tmp_path / 'c'}", "--set", f"GO={tmp_path / 'go'}")
     run_id = workspace.fcctl("run", "slow", "--on", "box", "-d", *marks).stdout.strip()

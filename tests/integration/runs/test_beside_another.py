@@ -63,6 +63,7 @@ def test_logs_of_a_run_that_is_still_being_sent(workspace: Workspace, slow_link:
     assert running.returncode == 0
 
 
+@pytest.mark.full
 def test_cancel_of_a_run_that_is_still_being_sent_cancels_the_others(
     workspace: Workspace, slow_link: LinkProxy
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_closed_terminal_detaches(workspace: Workspace) -> None:
     workspace.fcctl("attach")
 
 
+@pytest.mark.full
 def test_nohup_stays_nohup(workspace: Workspace) -> None:
     process = subprocess.Popen(
         ["nohup", *FCCTL, "run", "count", "--on", "here"],

@@ -202,6 +202,7 @@ def test_a_step_that_failed_by_itself_is_not_begun_again(workspace: Workspace) -
     assert "had ended: failed" in workspace.fcctl("run", "--resume", "last", check=8).stderr
 
 
+@pytest.mark.full
 def test_a_run_that_another_goes_on_with_names_it(workspace: Workspace, tmp_path: Path) -> None:
     count = tmp_path / "count"
     workspace.job("slow", f"budget: {{minutes: 15}}\nenv: {{COUNT: {count}}}\n{SLOW}")

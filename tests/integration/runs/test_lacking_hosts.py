@@ -84,6 +84,7 @@ def test_no_room_for_the_source(workspace: Workspace, sshd: LoopbackSshd) -> Non
     workspace.fcctl("run", "hello", "--on", "box")
 
 
+@pytest.mark.full
 def test_a_machine_that_allows_one_session_a_connection(workspace: Workspace, sshd: LoopbackSshd) -> None:
     """It can run what fits into the calls of the one session; more is refused with the cure, and not tried for ever."""
     sshd.settings = ("MaxSessions 1",)

@@ -196,6 +196,7 @@ def at_work(workspace: Workspace) -> str:
     return run_id
 
 
+@pytest.mark.full
 def test_their_logs_are_there_while_they_run_and_afterwards(workspace: Workspace, tmp_path: Path) -> None:
     workspace.job("talks", """
 steps:
@@ -238,7 +239,9 @@ def test_a_killed_controller_leaves_no_process(
     assert host_was_untouched(sshd)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143)], keep=((signal.SIGINT, 130),))
+)
 def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Signals, code: int) -> None:
     process, run_id = slow_run(workspace)
     process.send_signal(number)

@@ -35,6 +35,7 @@ def test_the_newest_stay_and_what_is_only_there_stays(workspace: Workspace) -> N
     assert there == [mine[0], *mine[-tidy.KEPT_ON_HOST :]]
 
 
+@pytest.mark.full
 def test_a_disk_that_is_nearly_full_keeps_none(workspace: Workspace) -> None:
     for name in ("kept", "plain", "plain"):
         workspace.fcctl("run", name, "--on", "here", "-q")
@@ -66,6 +67,7 @@ def another_program(archive: Path, number: int) -> Path:
     return made
 
 
+@pytest.mark.full
 def test_old_programs_and_trees_leave_the_host_but_not_one_in_use(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd
 ) -> None:

@@ -14,6 +14,7 @@ CLIENTS = 50
 MOST_MB = 200
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 def test_fifty_clients_stream_within_bounds(tmp_path: Path, private_home: Path) -> None:
     workspace = Workspace(tmp_path / "ws", private_home)

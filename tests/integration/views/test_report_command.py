@@ -19,6 +19,7 @@ def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     return made
 
 
+@pytest.mark.full
 def test_every_form_by_the_files_ending(workspace: Workspace) -> None:
     workspace.fcctl("results", "report", "last", "-o", "out.html")
     assert (workspace.root / "out.html").read_text().startswith("<!doctype html>")

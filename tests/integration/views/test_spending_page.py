@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.dashboard import dashboard
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
 
+@pytest.mark.full
 def test_what_is_reserved_free_and_to_be_expected(tmp_path: Path, private_home: Path) -> None:
     workspace = Workspace(tmp_path / "w", private_home)
     text = (workspace.root / "fcctl.toml").read_text().replace('kind = "local"', 'kind = "local"\nusd_per_hour = 3.6')

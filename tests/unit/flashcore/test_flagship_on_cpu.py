@@ -111,6 +111,7 @@ def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.C
     right_with_shared_heads_of_keys(auto, D)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_tiling_for_large_heads_with_shared_heads_of_keys(number: int, tmp_path: Path) -> None:
     tile = {

@@ -20,6 +20,7 @@ from flashcore.reference import attention64, sdpa
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.tiers import sampled
 
 #: Tile sizes that show each way a kernel can be cut up; every one is a library of its own.
 CONFIGURATIONS = [
@@ -120,7 +121,7 @@ def test_right_on_hostile_values(library: ctypes.CDLL, values: str, scale: float
     assert refusal(library, Shape(1, 1, 70, 64), 3, values, True, scale) is None
 
 
-@pytest.mark.parametrize("producers", [1, 2])
+@pytest.mark.parametrize("producers", sampled([1, 2], keep=(2,)))
 def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: Path) -> None:
     """Four heads of so many keys that L2 takes three, a smaller last group, and more row tiles than blocks."""
     tile = {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": producers}
@@ -139,6 +140,7 @@ def test_wmma_has_no_32_rows_on_an_l4(tmp_path: Path, monkeypatch: pytest.Monkey
     assert refusal(wide, shape, 1, "plain", True, 0.125) == "cudaErrorInvalidValue"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fragments", ["Scattered", "Apart"])
 def test_wmma_is_refused_where_fragments_lie_otherwise(fragments: str, tmp_path: Path) -> None:
     library = compile_on_cpu(VARIANTS["wmma"], {}, tmp_path, fragments)

@@ -45,6 +45,7 @@ def test_drift_cancels_in_the_paired_ratio() -> None:
     assert found["ci_high"] - found["ci_low"] < 0.01
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("heavy", [False, True], ids=["plain", "outliers"])
 def test_the_interval_of_equals_contains_1_as_often_as_it_says(heavy: bool) -> None:
     rng = np.random.default_rng(6)

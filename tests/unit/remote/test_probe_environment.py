@@ -238,6 +238,7 @@ def test_broken_candidates_are_passed_over(tmp_path: Path) -> None:
     assert found["python"] != str(broken)
 
 
+@pytest.mark.full
 def test_a_python_that_takes_its_time_is_none_the_worse(tmp_path: Path) -> None:
     slow = program(tmp_path / "bin" / "python3", f'sleep 3.2; exec "{sys.executable}" "$@"\n')
     assert pythons.ask(str(slow), {"PATH": os.environ["PATH"]}) is not None

@@ -340,6 +340,7 @@ def test_file_that_changes_while_read(repo: Path) -> None:
         thread.join()
 
 
+@pytest.mark.full
 def test_ten_thousand_files(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     for number in range(10_000):

@@ -110,6 +110,7 @@ def test_children_come_from_the_elites_and_say_of_which() -> None:
             assert set(map(int, proposal.source[3:].split(" and "))) <= {r.number for r in best}
 
 
+@pytest.mark.full
 def test_failures_teach_without_poisoning() -> None:
     """A third of the space crashes, next to the best: it is avoided, and the best is found all the same."""
 

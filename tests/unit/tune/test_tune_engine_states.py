@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -247,6 +248,7 @@ def check(study: Study, world: World) -> None:
     assert world.left_out <= world.troubled, "a host that works is used"
 
 
+@pytest.mark.full
 @given(
     seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), scheduled=st.booleans(), serves=st.booleans()
 )
