@@ -237,7 +237,7 @@ def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(
 
 @pytest.mark.timeout(120)
 def test_a_supervisor_that_is_killed_under_a_replaced_plan_leaves_a_lost_run(host: Host, agent: Agent) -> None:
-    run_id = agent.submit(step("a", "rm ../plan.json; mkfifo ../plan.json; kill -9 $(cat ../supervisor.lock)"))
+    run_id = agent.submit(step("a", "mkfifo ../pipe; mv ../pipe ../plan.json; kill -9 $(cat ../supervisor.lock)"))
     assert agent.outcome(run_id, within=30).status == "lost"
     assert host.run_dir(run_id).exists()
 
@@ -277,6 +277,8 @@ def test_more_names_than_an_answer_holds_are_counted(host: Host, agent: Agent) -
 @pytest.mark.timeout(120)
 def test_a_damaged_program_of_fifos_starts_all_the_same(host: Host) -> None:
     copy = host.runner.with_suffix(".d")
+    copy.unlink()  # what is damaged here is no other test's
+    assert host.program("version").returncode == 0
     plant("fifo", copy / "fcctl_remote/wire.py")
     plant("huge", copy / "fcctl_remote/run/lost.py")
     done = host.program("version", timeout=30)
