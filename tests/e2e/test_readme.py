@@ -94,6 +94,7 @@ def test_the_first_two_commands_are_the_makefiles() -> None:
         assert wanted in done.stdout
 
 
+@pytest.mark.full
 def test_every_command_of_the_readme_works_as_it_stands(
     gpu_box: LoopbackSshd, kernels: Path, typed: dict[str, str]
 ) -> None:

@@ -8,7 +8,7 @@ from tests.power_cut.mutants import IN_WHOLE_RUNS, Mutant
 from tests.power_cut.whole_runs import EPISODES, play_power_cut
 from tests.support.tiers import sampled
 
-CHUNK = 20
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", sampled(range(0, EPISODES, CHUNK), keep=(0,)))
