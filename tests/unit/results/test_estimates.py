@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import math
+import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,14 +59,14 @@ def functions() -> Iterator[tuple[str, str]]:
     for top in ("orchestrator", "remote", "kernels", "benchmarks"):
         for path in (ROOT / top).rglob("*.py"):
             if path.name != "estimates.py":
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                    if isinstance(node, ast.FunctionDef):
-                        yield node.name.strip("_"), str(path.relative_to(ROOT))
+                for name in re.findall(r"^ *def (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+                    yield name.strip("_"), str(path.relative_to(ROOT))
 
 
 def test_nobody_answers_these_questions_again() -> None:
     answered = {"median", "quantile", "percentile", "geometric_mean", "student_t", "stretch"}
-    assert [found for found in functions() if found[0] in answered] == []
-    assert len(list(functions())) > 1000
+    found = list(functions())
+    assert [one for one in found if one[0] in answered] == []
+    assert len(found) > 1000
     for path in (ROOT / "kernels").rglob("*.py"):
         assert ".median()" not in path.read_text(encoding="utf-8"), f"{path}: of an even number torch takes the lower"
