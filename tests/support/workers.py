@@ -113,10 +113,10 @@ class Pool:
             while self._workers:
                 for connection in wait(list(self._workers)):
                     self._hear(connection)  # type: ignore[arg-type]
-                if self._session.shouldfail:
-                    raise self._session.Failed(self._session.shouldfail)
-                if self._session.shouldstop:
-                    raise self._session.Interrupted(self._session.shouldstop)
+                    if self._session.shouldfail:
+                        raise self._session.Failed(self._session.shouldfail)
+                    if self._session.shouldstop:
+                        raise self._session.Interrupted(self._session.shouldstop)
         finally:
             for connection in self._workers:
                 connection.close()  # which it notices when its test has ended
