@@ -1,4 +1,4 @@
-"""How often ``fcctl results history`` is wrong and how late it is, on simulated series whose truth is known.
+"""The false alarms and the delay of ``fcctl results history``, measured on simulated series.
 
     python benchmarks/change_points.py [--trials 1000] [--write]
 
@@ -8,7 +8,6 @@ docs/statistics.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 
 sys.path[:0] = [str(root := Path(__file__).resolve().parent.parent), str(root / "remote")]
 
-from benchmarks.tables import in_parallel, write  # noqa: E402
+from benchmarks.tables import command, in_parallel  # noqa: E402
 from fcctl_remote.base.estimates import quantile  # noqa: E402
 from orchestrator.results.statistics.change_points import ALPHA, change_points  # noqa: E402
 
@@ -63,7 +62,7 @@ def ever_alarmed(flat: Flat, trials: int, seed: int = 0, alpha: float = ALPHA) -
 
 
 def delays(stepped: Stepped, trials: int, seed: int = 0) -> list[int]:
-    """How many runs of the new level it took, for each series; :data:`LATEST` + 1 if it was not found."""
+    """For each series, the number of runs after the step until it was reported; :data:`LATEST` + 1 if it never was."""
     rng = np.random.default_rng(seed)
     return [_delay(stepped, stepped.values(rng, stepped.before + LATEST)) for _ in range(trials)]
 
@@ -109,14 +108,5 @@ def tables(trials: int) -> str:
     ])  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    write("benchmarks/change_points.py", tables(options.trials), page=options.write)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("benchmarks/change_points.py", __doc__, tables))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,11 +24,18 @@ def in_parallel(row: Callable[[Scenario, int], str], scenarios: Sequence[Scenari
     return found
 
 
-def write(name: str, table: str, *, page: bool) -> None:
-    """Print the table that the program ``name`` made; with ``page``, replace the one between its markers."""
+def command(name: str, about: str | None, make: Callable[[int], str]) -> int:
+    """The command line of the program ``name``: print the table that ``make`` makes of so many trials a row; with
+    ``--write``, replace the one between its markers."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    table = make(options.trials)
     print(table)
-    if page:
+    if options.write:
         begin, end = f"<!-- rates: {name} --write -->", f"<!-- end of rates: {name} -->"
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
         _, _, after = rest.partition(end)
         PAGE.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+    return 0

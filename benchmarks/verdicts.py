@@ -8,7 +8,6 @@ a new side that is 5 % slower in every benchmark. ``--write`` puts the table int
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 
 sys.path[:0] = [str(root := Path(__file__).resolve().parent.parent), str(root / "remote")]
 
-from benchmarks.tables import in_parallel, write  # noqa: E402
+from benchmarks.tables import command, in_parallel  # noqa: E402
 from orchestrator.results.compare.rows import Conditions, Key, Row  # noqa: E402
 from orchestrator.results.compare.verdicts import ALPHA, Compared, Options, compare  # noqa: E402
 from orchestrator.results.statistics.effect import Launch, Spread  # noqa: E402
@@ -148,7 +147,7 @@ def side(scenario: Scenario, which: int, factor: float, rng: Rng) -> list[Row]:
 
 
 def history(scenario: Scenario, rng: Rng) -> Spread | None:
-    """What earlier runs of one source showed of a benchmark."""
+    """The spread between runs that simulated earlier runs of the same code give, for one benchmark."""
     if not scenario.known:
         return None
     freedom = scenario.known - 1
@@ -211,14 +210,5 @@ def table(trials: int) -> str:
     return "\n".join([*lines, *in_parallel(row, SCENARIOS, trials), "", counted])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    write("benchmarks/verdicts.py", table(options.trials), page=options.write)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("benchmarks/verdicts.py", __doc__, table))

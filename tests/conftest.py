@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -23,6 +24,9 @@ from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
 from tests.support.workspace import end_started
+
+if TYPE_CHECKING:
+    from orchestrator.emulator.emulator import Emulator
 
 # A busy computer is no finding.
 hypothesis.settings.register_profile("fcctl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -112,6 +116,16 @@ def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         end_started(home)
         end_processes_of(home)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cloud() -> Iterator[Emulator]:
+    """An emulated cloud in virtual time, in this process."""
+    pytest.importorskip("google.cloud.compute_v1")
+    from tests.support.virtual_cloud import emulated
+
+    with emulated() as emulator:
+        yield emulator
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ _UNPRINTABLE = re.compile(
 #: Names that programs of this computer act on by themselves, folded. Whatever is hidden: version control, editors,
 #: shells and tools that choose versions keep their settings there.
 _ACTING = re.compile(r"\..+|_darcs|cvs")
-#: The same of files: a bare repository, a workspace; what chooses versions; and what pytest, go test, jest, prettier,
-#: eslint and bazel look for in all that lies below the folder where they are started. A Makefile acts for nobody who
-#: does not type make there.
+#: The same for files: HEAD of a bare repository, a workspace's fcctl.toml, files that choose versions of tools, and the
+#: files that pytest, go test, jest, prettier, eslint and bazel load from any folder below the one they are started in.
+#: A Makefile is not listed: it is read only by a make that the user starts in its folder.
 _ACTING_FILES = re.compile(
     r"head|fcctl\.toml|_fossil_|mise(\.local)?\.toml|rust-toolchain(\.toml)?|conftest\.py|test_.*\.py|.*_test\.(py|go)"
     r"|.*\.(test|spec|config)\.[cm]?[jt]sx?|package\.json|build(\.bazel)?"
@@ -53,8 +53,8 @@ def fault(path: str) -> str | None:
 
 
 def harmless(path: str) -> str:
-    """Where a file that was sent as ``path`` is stored: each name in it that a program acts on gets underscores around
-    it. ``path`` has passed :func:`fault`; what comes of it has to, once more."""
+    """The path under which a file is stored that the host calls ``path``: a folder or file whose name programs act on
+    is renamed from ``NAME`` to ``_NAME_``. Check ``path`` with :func:`fault` before, and the result again."""
     *folders, name = path.split("/")
     acts = _acts(name) or _ACTING_FILES.fullmatch(folded(name))
     return "/".join([*(f"_{part}_" if _acts(part) else part for part in folders), f"_{name}_" if acts else name])

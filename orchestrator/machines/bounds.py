@@ -1,4 +1,4 @@
-"""Where numbers and times of a host enter: each is brought into a range that can be shown, added to and stored."""
+"""Limit the numbers and times in a host's messages to a range that can be shown, added up and stored."""
 
 from __future__ import annotations
 

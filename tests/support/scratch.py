@@ -1,6 +1,6 @@
-"""Where tests put their files: in memory if there is room, where nobody waits until a disk has it all.
+"""The folder for the tests' files: in memory if there is room, where fsync takes no time.
 
-That nothing is reported before it is on the disk is shown in ``tests/power_cut``.
+That fcctl syncs what it reports as done is tested in ``tests/power_cut``.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def loads(data: bytes | str, most: int = BUDGET_BYTES) -> Any:
 
 
 def resident_bytes(data: bytes | bytearray) -> int:
-    """What parsing ``data`` takes of memory at the most, without ``data`` itself."""
+    """An upper bound of the memory that the parsed ``data`` takes, bytes, without ``data`` itself."""
     plain = data.isascii() and b"\\u" not in data
     width = 1 if plain else next((width for width, pattern in _WIDTHS if pattern.search(data)), 1)
     return width * len(data) + sum(cost * data.count(mark) for mark, cost in _COSTS)

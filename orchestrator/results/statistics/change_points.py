@@ -1,10 +1,10 @@
-"""Where the level of a series changed, by a rule that holds for who looks after every run.
+"""Find where the level of a series changed, by a test that stays valid when it is repeated after every run.
 
-Runs in a row remember each other, by an amount nobody knows. So a series is explained as a first-order autoregression,
-once with a step somewhere and once without, averaged over amounts of memory, places and sizes (a Bayes factor; level
-and scale have the improper priors that make it independent of both). Of a series without a step that factor exceeds
-1 / alpha ever, however often one looks, with a probability of at most alpha (Ville's inequality), on average over the
-memories; docs/statistics.md has the rates for each, measured.
+Runs in a row are correlated, and the correlation is not known. Two models of a first-order autoregression are compared:
+one with a step, one without, each averaged over correlations, places and sizes of the step (a Bayes factor; level and
+scale have the improper priors that make it independent of both). For a series without a step, the probability that the
+factor ever exceeds 1 / alpha is at most alpha, however often it is computed (Ville's inequality); this holds on average
+over the correlations. docs/statistics.md has the measured rates for each.
 
 The series is read from its start, one run after the other, as it was looked at: a change that was told stays told.
 """
@@ -26,7 +26,7 @@ ALPHA = 0.05
 LEAST, FIRST = 3, 8
 #: A level that returns within so many runs was an episode.
 EPISODE = 6
-#: What a run may remember of the one before; all are equally likely.
+#: Correlations of a run with the one before; all are equally likely.
 MEMORIES = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97)
 #: Variance of the step's size by that of the runs.
 SIZE = 10.0

@@ -5,23 +5,16 @@ fcctl runs in this process, in the emulated cloud's time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
+from tests.support.virtual_cloud import CloudWorkspace, Meter, billed
 
 pytest.importorskip("google.cloud.compute_v1")
 
 RATE = 0.706832  # dollars an hour of g2-standard-4 in us-west1
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as made:
-        yield made
 
 
 @pytest.mark.full

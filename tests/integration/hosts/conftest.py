@@ -1,20 +1,13 @@
-"""An emulated cloud in virtual time, and a workspace with a machine in it."""
+"""A workspace with a machine in an emulated cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, emulated
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
+from tests.support.virtual_cloud import CloudWorkspace
 
 
 @pytest.fixture

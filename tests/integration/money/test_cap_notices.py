@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.hook import Hook, listening
-from tests.support.virtual_cloud import CloudWorkspace, emulated
+from tests.support.virtual_cloud import CloudWorkspace
 from tests.support.workspace import Workspace
 
 RATE, HOUR = 0.706832, 3600.0
@@ -25,13 +25,6 @@ ZONE = f"Etc/GMT{(datetime.now(UTC).hour - 3 + 12) % 24 - 12:+d}"
 def hook() -> Iterator[Hook]:
     with listening() as found:
         yield found
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    pytest.importorskip("google.cloud.compute_v1")
-    with emulated() as emulator:
-        yield emulator
 
 
 def notify(workspace: Workspace, hook: Hook, **caps: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machines
+from tests.support.virtual_cloud import CloudWorkspace, billed, machines
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -26,12 +25,6 @@ steps:
     run: test -n "$FCCTL_EMULATOR_BOOT_ID"
     gates: ["max(build.kernels[*].registers) == 40"]
 """
-
-
-@pytest.fixture
-def cloud() -> Iterator[Emulator]:
-    with emulated() as emulator:
-        yield emulator
 
 
 @pytest.fixture
