@@ -110,32 +110,41 @@ def test_a_log_that_cannot_be_renamed_does_not_grow_for_ever(log: Path, monkeypa
     assert 4000 <= log.stat().st_size < 5000
 
 
+#: Writes 300 lines, and more until there are eleven files: while one process renames, however long, the others go on.
 WRITER = """
-import logging, sys
+import itertools, logging, os, sys
 from orchestrator.base import log_file
 log_file.MAX_BYTES, log_file.KEPT = 3000, 1000
 assert log_file.start()
+folder = log_file.log_file().parent
 sys.stdin.readline()
-for number in range(300):
-    logging.getLogger("orchestrator.test").info("%s %03d %s", sys.argv[1], number, "x" * 100)
+for number in itertools.count():
+    if number >= 300 and len(os.listdir(folder)) > 10:
+        break
+    logging.getLogger("orchestrator.test").info("%s %06d %s", sys.argv[1], number, "x" * 100)
 log_file.stop()
+print(number)
 """
 
 
 def test_processes_that_rotate_at_once_lose_no_line(private_home: Path) -> None:
     env = source_environment({"HOME": str(private_home)})
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, own], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, own], env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
         for own in "abc"
-    ]
+    ]  # fmt: skip
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write(b"go\n")
         writer.stdin.flush()
-    said = [writer.communicate(timeout=60)[1] for writer in writers]
-    assert said == [b""] * 3
+    said = [writer.communicate(timeout=60) for writer in writers]
+    assert [errors for _, errors in said] == [b""] * 3
     assert [writer.returncode for writer in writers] == [0] * 3
     folder = logging_setup.log_file().parent
-    found = sorted(str(line["message"])[:5] for path in folder.iterdir() for line in lines(path))
-    assert found == [f"{own} {number:03d}" for own in "abc" for number in range(300)]
+    found = sorted(str(line["message"])[:8] for path in folder.iterdir() for line in lines(path))
+    wrote = zip("abc", (int(told) for told, _ in said), strict=True)
+    assert found == [f"{own} {number:06d}" for own, count in wrote for number in range(count)]
     assert len(list(folder.iterdir())) > 10
